@@ -1,7 +1,7 @@
 """The ClientApp: message → node → reply. No algorithm.
 
-A SuperNode starts a fresh process for every message, which imports this module first. So only the
-orders that need slow modules import them.
+A SuperNode starts a new process for every message, which imports this module first. So slow
+modules are imported only by the orders that need them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ app = ClientApp()
 
 @app.query("alive")
 def alive(message: Message, context: Context) -> Message:
-    """Tell the server at once that this node answers: an order that it still owes is then lost."""
+    """Answer a probe at once; an order that this node has not answered yet is then lost."""
     return write_alive(to=message)
 
 
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
-    """Tell the server which clients this node holds."""
+    """Report the clients of this node to the server."""
     from fedproto_app.node.orders import tell_roster
     from fedproto_app.node.process import in_simulation
 
@@ -64,7 +64,7 @@ def masking(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the clients that the order names; in a masked sum, if the order is for one."""
+    """Train the clients that the order names; reply with a masked sum if the order asks for it."""
     from fedproto_app.node.orders import carry_out
     from fedproto_app.node.process import in_simulation
 

@@ -34,10 +34,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration describes."""
-    with telling_of_errors() as known:
+    with reporting_errors() as started:
         settings = within_root(settings_from(context.run_config))
-        privacy_plan(settings)  # refuses what cannot be protected before a folder is made
-        folder = known.folder = RunFolder(settings)
+        privacy_plan(settings)  # refuses unsupported settings before a folder is created
+        folder = started.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
         conduct(grid, settings, folder)
         if settings.output.pictures:
@@ -45,32 +45,32 @@ def main(grid: Grid, context: Context) -> None:
 
 
 @dataclass
-class _Known:
+class _StartedRun:
     """The folder of a run, once there is one."""
 
     folder: RunFolder | None = None
 
 
 @contextmanager
-def telling_of_errors() -> Iterator[_Known]:
-    """What stops the run is written to the log and, once there is a folder, to its ``error.txt``.
+def reporting_errors() -> Iterator[_StartedRun]:
+    """Write an error that stops the run to the log and, once the folder exists, to ``error.txt``.
 
-    The folder is open to other writers after the block.
+    After the block other processes can write to the folder.
     """
-    known = _Known()
+    started = _StartedRun()
     try:
-        yield known
+        yield started
     except (FedProtoError, OSError, SafetensorError) as error:
-        ours = isinstance(error, FedProtoError)  # the others: a full disk, say
+        ours = isinstance(error, FedProtoError)  # others: a full disk, for example
         reason = str(error) if ours else f"the server cannot write its artefacts: {error}"
         tell("stopped", ERROR, reason=reason)
-        if known.folder is not None:
+        if started.folder is not None:
             with suppress(OSError):
-                known.folder.write_error(reason)
+                started.folder.write_error(reason)
         raise
     finally:
-        if known.folder is not None:
-            known.folder.close()
+        if started.folder is not None:
+            started.folder.close()
 
 
 def conduct(
@@ -80,9 +80,9 @@ def conduct(
     persistence: Persistence | None = None,
     watching: Sequence[Listener] = (),
 ) -> None:
-    """Gather the nodes, train, write what came of it; go on from a checkpoint if so set.
+    """Wait for the nodes, train, and write the results; resume from a checkpoint if set so.
 
-    watching: who else hears of each round.
+    watching: further listeners of each round.
     """
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
@@ -94,8 +94,8 @@ def conduct(
     strategy = make_strategy(settings, federation)
     progress = Progress(array_record(strategy.initial_arrays()))
     costs = Costs()
-    # In this order: the line comes first, with ε in it the others write it, and where both would
-    # stop the run, patience is the reason.
+    # The order matters: the line is made first, ε is added before others write it, and if patience
+    # and privacy both stop the run, patience is the reason.
     listeners = [
         RoundLine(settings.task),
         federation.spending,
@@ -119,7 +119,7 @@ def conduct(
                 listener.recall(checkpoint.listeners)
         try:
             stopped = run_rounds(strategy, federation, grid, progress, [*listeners, checkpoints])
-        finally:  # what a run that breaks off has found is worth keeping
+        finally:  # a run that fails keeps its results so far
             folder.write_clients(federation)
             folder.write_findings(strategy.findings())
         if stopped == PRIVACY:

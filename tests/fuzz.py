@@ -36,7 +36,7 @@ from fedproto_app.server.checkpoint import (
 )
 from fedproto_app.server.replies import MOST_SAMPLES, read_roster, received_bytes
 from fedproto_app.settings import DataSettings
-from tests.server.messages import ASKED, message_of, order_message, read, roster_message
+from tests.server.messages import SAMPLES, message_of, order_message, read, roster_message
 from tests.spoilt import changed, spoilt, spoilt_content
 from tests.told import told
 
@@ -53,7 +53,7 @@ def replies(data: st.DataObject) -> None:
     assert all(isinstance(one, Refusal) for one in refusals)
     assert reply is not None or refusals
     if reply is not None:
-        assert set(reply.names) <= ASKED.keys()
+        assert set(reply.names) <= SAMPLES.keys()
         assert all(np.isfinite(array).all() for array in reply.arrays.values())
         columns = [*reply.losses.values(), *reply.metrics.values()]
         assert all(math.isfinite(value) for column in columns for value in column)

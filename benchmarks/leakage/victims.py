@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.pages import data_root
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
+from fedproto_app.core.wire import ARRAYS, ReplyFields, numpy_arrays, read_record
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
@@ -140,7 +140,7 @@ class _Listening(LocalGrid):
         reply = super().answer(message)
         if message.metadata.message_type == MessageType.TRAIN and reply is not None:
             rows = numpy_arrays(reply.content.array_records[ARRAYS])["prototypes"]
-            names = read_record(reply.content, ReplyTold).names
+            names = read_record(reply.content, ReplyFields).names
             self.heard |= {
                 n: row.astype(np.float64).ravel() for n, row in zip(names, rows, strict=True)
             }

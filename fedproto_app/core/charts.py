@@ -20,7 +20,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows and how.
+    """The title, scale and ticks of an axis.
 
     title: with the unit. log: logarithmic, with values of 0 and below on a linear part around 0.
     integers: ticks at whole numbers only. times: values are seconds since 1970. percent: values are

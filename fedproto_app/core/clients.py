@@ -21,12 +21,12 @@ class ClientKey(NamedTuple):
 
 
 def keys_in(reply: Reply) -> list[ClientKey]:
-    """The clients that answered, in the order of the reply's rows."""
+    """Return the clients in a reply, in the order of its rows."""
     return [ClientKey(name, reply.node) for name in reply.names]
 
 
 def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:
-    """``names`` and ``nodes`` of the clients, for a file of arrays."""
+    """Return ``names`` and ``nodes`` of the clients, for a file of arrays."""
     listed = list(keys)
     return {
         "names": np.array([key.client for key in listed], dtype=np.str_),
@@ -35,18 +35,18 @@ def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:
 
 
 def keys_of(arrays: Mapping[str, NDArray[Any]]) -> list[ClientKey]:
-    """The clients that `key_arrays` wrote."""
+    """Return the clients that `key_arrays` wrote."""
     names, nodes = arrays["names"].tolist(), arrays["nodes"].tolist()
     return [ClientKey(name, node) for name, node in zip(names, nodes, strict=True)]
 
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What a node declared of its client.
+    """A node's declaration of one client.
 
     samples: train samples. group: its true group or "". class_counts: train samples by stage and
-    class, () where the node does not tell or nothing is classified. times: of its samples, None
-    where the method need not know.
+    class, () where the node does not report them or the task has no classes. times: of its samples,
+    None where the method does not use them.
     """
 
     samples: int
@@ -58,19 +58,19 @@ class ClientFacts:
 
 @dataclass
 class ClientResult:
-    """A client's latest metrics and those of its kept model (0: it has none yet)."""
+    """A client's latest metrics, and the round of its kept model (0: it has none yet)."""
 
     metrics: dict[Metric, float] = field(default_factory=dict)
     kept_round: int = 0
 
     def memory(self) -> list[Any]:
-        """For a checkpoint."""
+        """Return the result for a checkpoint."""
         rows = [[metric_row(metric), value] for metric, value in self.metrics.items()]
         return [rows, self.kept_round]
 
     @staticmethod
     def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
-        """The result whose `memory` this is."""
+        """Return the result that `memory` wrote."""
         return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
 
 
@@ -79,6 +79,6 @@ def metric_values(
     metric: Metric,
     keys: Iterable[ClientKey] | None = None,
 ) -> list[float]:
-    """A metric of the clients that have it (of `keys`), in the clients' order."""
+    """Return a metric of the clients (of `keys`) that have it, in the clients' order."""
     chosen = sorted(results if keys is None else set(keys) & set(results))
     return [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]

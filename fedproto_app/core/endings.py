@@ -1,6 +1,6 @@
-"""What a command says when it is stopped: by Ctrl-C, or by a signal that ends programs.
+"""What a command prints when Ctrl-C or a terminating signal stops it.
 
-It imports nothing slow, so that it can be there from the first moment on.
+This module imports nothing slow, so a command can load it first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import NoReturn, Self
 NOTHING = "stopped: nothing was written yet"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
-_LATER = 0.05  # seconds until a signal that came too early comes again
+_LATER = 0.05  # seconds after which a signal that came during an import is raised again
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _CODES = [128 + number for number in (signal.SIGINT, *_ENDING)]
 
 
 def end_on_signals() -> None:
-    """Being ended from outside must, like Ctrl-C, end what was started."""
+    """Turn terminating signals into `SystemExit`, so that child processes are ended too."""
 
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -36,11 +36,10 @@ def end_on_signals() -> None:
 
 @contextmanager
 def imports_first() -> Iterator[None]:
-    """In this block Ctrl-C and signals wait for the end of an import that they come upon.
+    """Delay Ctrl-C and signals that arrive during an import until the import has finished.
 
-    Libraries in C++, as torch is, abort the whole program when an exception comes while they load.
-    Modules are imported when they are needed, so no place in the program is free of it. Only the
-    main thread of a program hears of signals.
+    C++ libraries such as torch abort the process if an exception is raised while they load.
+    Modules are imported lazily, so this can happen anywhere. Only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -53,9 +52,9 @@ def imports_first() -> Iterator[None]:
 
     def wait_or_handle(number: int, frame: FrameType | None) -> None:
         if _imports(frame):
-            again = threading.Timer(_LATER, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+            timer = threading.Timer(_LATER, os.kill, (os.getpid(), number))
+            timer.daemon = True
+            timer.start()
         else:
             before[signal.Signals(number)](number, frame)
 
@@ -78,14 +77,13 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 class Stopped(SystemExit):
-    """The end of a program that was stopped, and has said so."""
+    """The exit of a stopped program that has already printed its message."""
 
 
 class WhenStopped:
-    """Says in one line what it means that the ``with`` block was stopped, and exits with 128 + the
-    signal's number; around another such block it says nothing more.
+    """Prints one line if the ``with`` block is stopped, and exits with 128 + the signal's number.
 
-    says: makes the line, when it is time.
+    Around another such block it prints nothing more. says: returns the line.
     """
 
     def __init__(self, says: Callable[[], str] = lambda: NOTHING) -> None:
@@ -105,7 +103,7 @@ class WhenStopped:
 
 @contextmanager
 def removed_if_empty(run: Path) -> Iterator[None]:
-    """A run that nothing came of gives its name back."""
+    """Remove the run's folder after an error if nothing was written, so its name is free again."""
     try:
         yield
     except BaseException:
@@ -115,6 +113,6 @@ def removed_if_empty(run: Path) -> Iterator[None]:
 
 
 def shown(path: Path) -> str:
-    """The path as seen from where the user stands, if it lies below."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """Return the path relative to the current folder if it lies below, else as it is."""
+    current = Path.cwd()
+    return str(path.relative_to(current) if path.is_relative_to(current) else path)

@@ -1,4 +1,4 @@
-"""The errors a user can cause, told in one line and without a traceback."""
+"""The errors a user can cause, reported in one line and without a traceback."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class FederationError(FedProtoError):
     """The federation cannot go on: no node came, or too many replies failed."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the known names that are spelled almost so, empty if there is none."""
-    near = get_close_matches(name, known)
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a question that lists the names spelled almost alike, "" if there are none."""
+    near = get_close_matches(name, names)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 # Libraries that only some people need: what pip calls extras.
 
 
-def optional(module: str, extra: str, what: str) -> Any:
-    """The module of an extra's library.
+def optional(module: str, extra: str, user: str) -> Any:
+    """Return the module of an extra's library.
 
-    what: that needs it, as a message begins. Raises `SettingsError`, which names the extra, if the
-    library is not installed or cannot be used.
+    user: the part of the program that needs it; error messages begin with it. Raise
+    `SettingsError`, which names the extra, if the library is missing or cannot be imported.
     """
     try:
         return import_module(module)
     except ImportError as error:
         library = module.partition(".")[0]
         raise SettingsError(
-            f"{what}: needs {library} ({error}); install it with: "
+            f"{user}: needs {library} ({error}); install it with: "
             f'pip install "fedproto-app[{extra}]"'
         ) from None

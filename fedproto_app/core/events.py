@@ -1,8 +1,8 @@
-"""What happens in a run, as lines that people read and machines parse (logfmt).
+"""Events of a run as log lines for people and programs (logfmt).
 
     event=refused round=7 node=harbour reason="no reply within 600 s"
 
-Servers and nodes tell their events through Flower's logger, so they stand in its logs in order.
+Servers and nodes log events through Flower's logger, so its logs hold them in order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from logging import INFO
 
-MOST_TEXT = 500  # characters of a stranger's text that are told
+MOST_TEXT = 500  # characters of a text from another machine that are shown
 
 Value = str | int | float | bool | None
 
@@ -20,26 +20,29 @@ _BARE = re.compile(r"[^\s\"=\\]+")
 
 
 def tell(event: str, level: int = INFO, **fields: Value) -> None:
-    """Log one event with what belongs to it; fields that are None are left out."""
-    from flwr.common.logger import log  # slow to import for those who only read events
+    """Log one event with its fields, leaving out those that are None."""
+    from flwr.common.logger import log  # slow to import, and not needed to read events
 
     log(level, "%s", event_line(event, **fields))
 
 
 def event_line(event: str, **fields: Value) -> str:
-    """``event=… key=value …``; texts with blanks, quotes or "=" are quoted as in JSON."""
-    told = {"event": event, **fields}
-    return " ".join(f"{key}={_text(value)}" for key, value in told.items() if value is not None)
+    """Return ``event=… key=value …``; texts with blanks, quotes or "=" are quoted as in JSON."""
+    pairs = {"event": event, **fields}
+    return " ".join(f"{key}={_text(value)}" for key, value in pairs.items() if value is not None)
 
 
-def shown(text: str, most: int = MOST_TEXT) -> str:
-    """A stranger's text as one line that can be shown: the rest escaped, and cut at so many."""
-    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[: most + 1])
-    return line if len(line) <= most else line[:most] + " …"
+def shown(text: str, length: int = MOST_TEXT) -> str:
+    """Return a text from another machine as one printable line of at most `length` characters."""
+    line = "".join(
+        character if character.isprintable() else ascii(character)[1:-1]
+        for character in text[: length + 1]
+    )
+    return line if len(line) <= length else line[:length] + " …"
 
 
 def parse_event(line: str) -> dict[str, str]:
-    """The fields of an event line, whatever stands before it; {} for any other line."""
+    """Return the fields of an event line, with or without a prefix; {} for any other line."""
     start = line.find("event=")
     if start < 0:
         return {}

@@ -1,4 +1,4 @@
-"""Loads what a setting or a record names as ``package.module:name``; no other module does."""
+"""Import objects that settings and records name as ``package.module:name``, here only."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ def is_code(text: str) -> bool:
     return all(map(str.isidentifier, [*module.split("."), name]))
 
 
-def load(target: str, what: str, fault: type[FedProtoError] = SettingsError) -> Any:
-    """What ``package.module:name`` names.
+def load(target: str, key: str, fault: type[FedProtoError] = SettingsError) -> Any:
+    """Return the object that ``package.module:name`` names.
 
-    what: the setting or the field that says so, as a message begins. Raises the fault.
+    key: the setting or field with this value; error messages begin with it. Raise `fault` if the
+    object cannot be imported.
     """
     module, _, name = target.partition(":")
     if not is_code(target):
-        raise fault(f"{what}: expected package.module:NAME")
+        raise fault(f"{key}: expected package.module:NAME")
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        raise fault(f"{what}: {error}{_moved(error.name or '')}") from None
+        raise fault(f"{key}: {error}{_moved(error.name or '')}") from None
     except (ImportError, AttributeError, ValueError) as error:
-        raise fault(f"{what}: {error}") from None
+        raise fault(f"{key}: {error}") from None
     except FedProtoError as error:  # of a class that the module derives from
-        raise fault(f"{what}: {error}") from None
-    except Exception as error:  # whatever somebody's own module raises
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        removed = [text for name, text in IN_METHODS.items() if f"argument '{name}'" in said]
-        said += "".join(f"; since version 0.2 {text}" for text in removed)
-        raise fault(f"{what}: module {module!r} cannot be imported: {said}") from error
+        raise fault(f"{key}: {error}") from None
+    except Exception as error:  # a user's module may raise anything
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        removed = [text for name, text in IN_METHODS.items() if f"argument '{name}'" in message]
+        message += "".join(f"; since version 0.2 {text}" for text in removed)
+        raise fault(f"{key}: module {module!r} cannot be imported: {message}") from error
 
 
-# Methods whose folder is not called as their modules were before version 0.2.
+# Methods whose folder has another name than their modules had before version 0.2.
 _FOLDERS = {
     "jsd_prototype": "fuels",
     "global_local_prototype": "gldp",
@@ -53,7 +54,7 @@ _FOLDERS = {
 
 
 def _moved(module: str) -> str:
-    """Where a module of version 0.1 stands now, as the end of an error; "" if nowhere."""
+    """Return the end of an error message: where a module of version 0.1 is now, "" if unknown."""
     package, _, name = module.rpartition(".")
     half = {"fedproto_app.learners": "learner", "fedproto_app.strategies": "strategy"}.get(package)
     if half:
@@ -70,18 +71,18 @@ def _moved(module: str) -> str:
     return ""
 
 
-def named_function(key: str, named: str, fault: type[FedProtoError]) -> Callable[..., Any]:
-    """The function that the setting `key` names.
+def named_function(key: str, target: str, fault: type[FedProtoError]) -> Callable[..., Any]:
+    """Return the function that the setting `key` names.
 
-    Raises the fault if it cannot be imported, or is no function.
+    Raise `fault` if it cannot be imported or is not a function.
     """
-    function = load(named, f"{key} = {named!r}", fault)
+    function = load(target, f"{key} = {target!r}", fault)
     if not callable(function):
-        raise fault(f"{key} = {named!r}: {named.partition(':')[2]} is not a function")
+        raise fault(f"{key} = {target!r}: {target.partition(':')[2]} is not a function")
     return function  # type: ignore[no-any-return]
 
 
 def look_here_for_users_code() -> None:
-    """Make the modules in the user's current folder importable, after all others."""
+    """Make the modules in the user's current folder importable, after all other modules."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

@@ -1,7 +1,7 @@
-"""What server and nodes say to each other, as plain data: no Flower, no torch.
+"""The messages between server and nodes as plain data: no Flower, no torch.
 
-`wire` turns these into Flower's records and back. Everything per client carries a leading client
-axis in the order of ``names``.
+`wire` converts them to Flower's records and back. Values per client have a leading client axis in
+the order of ``names``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Guidance:
-    """What a strategy gives to clients of one node, and what their learner gets.
+    """The arrays and numbers that a strategy sends to clients of one node, for their learner.
 
     arrays: the same for all clients; where `clients` are named, one row for each of these, and the
-    others get nothing. classes: those of the rows of arrays by class. options: further numbers.
+    others get nothing. classes: the classes of the rows of arrays by class. options: further
+    numbers.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -49,11 +50,11 @@ class Guidance:
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of a node in one phase of one round.
+    """The server's order to a node in one phase of one round.
 
-    run, token: the run's name and its own random mark, which key the node's state. clients: the
+    run, token: the run's name and its random mark, which identify the node's state. clients: the
     node's clients to work on. evaluate: also evaluate the personal models after training.
-    guidance: what the strategy gives, among its arrays the shared parameters.
+    guidance: from the strategy; its arrays include the shared parameters.
     """
 
     run: str
@@ -66,13 +67,13 @@ class Order:
 
 @dataclass
 class Reply:
-    """What a node answers: its clients' numbers, and the method's arrays.
+    """A node's reply: its clients' numbers, and the method's arrays.
 
-    Before it leaves, each cohort has one of its own; the server enters who sent it.
+    On the node each cohort has its own reply; the server enters the sender.
 
     names: the clients that worked. samples: their train samples. losses and metrics: values per
     client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
-    failed: clients that could not, with the reason. seconds: the node's own working time.
+    failed: clients that failed, with the reason. seconds: the node's working time.
     classes: for each client the classes of its rows of arrays by class; empty if there are no such
     arrays. node: the name of the node, at the server.
     """
@@ -90,13 +91,16 @@ class Reply:
 
     @property
     def leaves(self) -> bool:
-        """Whether the node has begun nothing, as it is about to leave: that is no failure."""
+        """Whether the node did not start because it is about to leave, which is no failure."""
         return not self.names and set(self.failed.values()) == {LEAVING}
 
 
 class PublicKeys(NamedTuple):
-    """Of one node for one masked sum. masks: others agree with it on masks by this; shares: they
-    seal shares for it by this. signer: the site that has signed both (Ed25519), b"" for none."""
+    """The public keys of one node for one masked sum.
+
+    masks: other nodes agree with it on masks with this key. shares: they seal shares for it with
+    this key. signer: the site that signed both (Ed25519), b"" for none.
+    """
 
     masks: bytes
     shares: bytes
@@ -109,11 +113,11 @@ MaskingStep = Literal["keys", "shares", "train", "unmask"]
 
 @dataclass(frozen=True)
 class MaskingOrder:
-    """What the server says to a node of a masked sum, step by step (docs/secure-sum.md).
+    """The server's order for a step of a masked sum (docs/secure-sum.md).
 
-    session: names the sum, which has keys of its own. Nodes have numbers in it. publics: the keys
-    of all nodes, by number (step "shares"). sealed: shares for this node, by who sealed them (step
-    "train", with the order). survivors: who is in the sum (step "unmask").
+    session: identifies the sum, which has its own keys and numbers its nodes. publics: the keys
+    of all nodes, by number (step "shares"). sealed: shares for this node, by sender (step "train",
+    with the order). survivors: numbers of the nodes in the sum (step "unmask").
     """
 
     run: str
@@ -128,11 +132,11 @@ class MaskingOrder:
 
 @dataclass(frozen=True)
 class MaskingReply:
-    """What the node answers. fault: why it refuses, or "".
+    """A node's reply to a step of a masked sum. fault: why it refuses, or "".
 
-    own: its public keys (step "keys"). sealed: shares of its seed and private key, by whom they are
-    for (step "shares"). seeds, privates: its shares of survivors' seeds, and of the private keys of
-    those that fell out, by whose they are (step "unmask").
+    own: its public keys (step "keys"). sealed: shares of its seed and private key, by receiver
+    (step "shares"). seeds, privates: its shares of the survivors' seeds and of the private keys of
+    the nodes that dropped out, by their owner (step "unmask").
     """
 
     own: PublicKeys | None = None

@@ -57,7 +57,7 @@ PartT = TypeVar("PartT", bound=Part)
 
 
 def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
-    """What a part of a method is for a task."""
+    """Return the part of a method for a task, where it differs between tasks."""
     return part[task] if isinstance(part, Mapping) else part
 
 
@@ -68,8 +68,8 @@ class Pretraining:
     Texts are "package.module:NAME", imported when they are needed.
 
     table: the table of `Settings` that both halves get.
-    rounds: how many rounds of the run it takes, besides the method's; 0 where its result is given.
-    check: raises `SettingsError` before a simulation starts, for what its server would not find.
+    rounds: how many rounds it adds to the method's; 0 where the settings name its result.
+    check: raises `SettingsError` before a simulation starts if its server lacks a file.
     model: what makes the clients' models where the settings name no module:
         (settings, `DataShape`) → `Model`.
     strategy: the server's half of both phases: (settings, federation, the method's strategy).
@@ -87,7 +87,7 @@ class Pretraining:
     samples: str
 
     def section(self, settings: RunSettings) -> Section:
-        """Its table in these settings."""
+        """Return its table in these settings."""
         section = getattr(settings, self.table)
         assert isinstance(section, Section)
         return section
@@ -108,14 +108,14 @@ class Method:
     rounds: as many as it has, where that is not for the settings to say.
     pretraining: the phase that comes before its own rounds, if there is one.
     learns_without_labels: whether sequences without a label are of use to a run.
-    check: raises `SettingsError` or ValueError for settings with which the method cannot work.
+    check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
-    joined_clients: of series, what makes a node's clients where these see other clients' values,
+    joined_clients: for series, makes a node's clients where these see other clients' values,
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
     by_time: whether the server must know when each client's samples are.
-    small: what a run of seconds of it needs set besides, for checks of methods.
+    small: further settings of its runs of a few seconds, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
 
@@ -139,7 +139,7 @@ class Method:
 
     @property
     def table_name(self) -> str:
-        """What its table is called in the settings."""
+        """The name of its table in the settings."""
         return self.table or self.name
 
     def works_with(self, task: str) -> bool:
@@ -147,5 +147,5 @@ class Method:
         return not self.tasks or task in self.tasks
 
     def pretraining_rounds(self, settings: RunSettings) -> int:
-        """Rounds of the run before those of the method itself."""
+        """Rounds of the run before the method's first round."""
         return self.pretraining.rounds(settings) if self.pretraining else 0

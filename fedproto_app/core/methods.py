@@ -24,7 +24,7 @@ _NO_METHODS = ("common", "compared")
 
 
 class Methods(Mapping[str, Method]):
-    """The app's methods by name; asking for one imports its module."""
+    """The app's methods by name; reading a value imports the method's module."""
 
     def __init__(self) -> None:
         folder = Path(__file__).parents[1] / "strategies"
@@ -51,12 +51,12 @@ METHODS = Methods()
 
 
 def methods_of(task: str) -> list[str]:
-    """The app's own methods that work with a task."""
+    """Return the app's methods that work with a task."""
     return [name for name, method in METHODS.items() if method.works_with(task)]
 
 
 def require_known(name: str) -> str:
-    """The name, if it is one of the table or ``package.module:METHOD``; else ValueError."""
+    """Return the name of a listed method or ``package.module:METHOD``; else raise ValueError."""
     if name not in METHODS and ":" not in name:
         raise ValueError(
             f"method = {name!r}: unknown method; {did_you_mean(name, METHODS)}known: "
@@ -66,7 +66,7 @@ def require_known(name: str) -> str:
 
 
 def method_named(name: str) -> Method:
-    """The record that ``method = name`` means; `SettingsError` if there is none."""
+    """Return the record for ``method = name``; raise `SettingsError` if there is none."""
     if name in METHODS:
         return METHODS[name]
     setting = f"method = {name!r}"
@@ -81,11 +81,11 @@ def method_named(name: str) -> Method:
 
 
 def part_of(method: Method, half: str, task: str) -> Any:
-    """The class of a method's half for a task. half: "strategy" or "learner"."""
+    """Return the class of a method's half for a task. half: "strategy" or "learner"."""
     part = for_task(getattr(method, half), task)
     return load(part, f"{method.name}'s {half} = {part!r}") if isinstance(part, str) else part
 
 
 def pretraining_learner(pretraining: Pretraining) -> Any:
-    """The class of the clients' half of a first phase."""
+    """Return the class of the clients' half of a first phase."""
     return load(pretraining.learner, f"the first phase's learner = {pretraining.learner!r}")

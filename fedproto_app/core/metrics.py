@@ -1,4 +1,4 @@
-"""A metric as a value: what is measured, of which of a client's models, by which rule."""
+"""A metric as a value: the quantity, the client's model that it measures, the inference rule."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class Model(StrEnum):
     """Which of a client's models was measured.
 
-    USED: the one that the client goes on with after the round. LOCAL: its own, as local training
-    left it: before averaging, or beside a head of its cluster's. KEPT: the one it keeps for good.
+    USED: the model that the client uses after the round. LOCAL: the client's model after local
+    training: before averaging, or next to a head of its cluster. KEPT: the model that it keeps.
     """
 
     USED = "used"
@@ -22,11 +22,11 @@ class Model(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a number about a client says.
+    """The meaning of a number about a client.
 
     name: what is measured, in the task's words: "mse", "validation-error", "correct/stage-1".
-    shared: of the client's copy of the global model, which it holds beside a personal one.
-    rule: of inference, where a method has several; "" is the one that the run chose.
+    shared: of the client's copy of the global model, which it has next to a personal model.
+    rule: of inference, where a method has several; "" is the rule that the run chose.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Random streams named by what they are for, never by process, shard or order (design rule 1)."""
+"""Random streams named by their purpose, never by process, shard or order (design rule 1)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed of the stream (seed, names …), equal on every machine."""
+    """Return a 63-bit seed of the stream (seed, names …), equal on every machine."""
     text = "\x1f".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def torch_stream(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator of the stream (seed, names …), e.g. (seed, client name, round)."""
+    """Return a CPU generator of the stream (seed, names …), e.g. (seed, client name, round)."""
     import torch  # slow, and streams are drawn where nothing trains, too
 
     return torch.Generator().manual_seed(stream_seed(seed, *names))
 
 
 def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:
-    """A NumPy generator of the stream (seed, names …)."""
+    """Return a NumPy generator of the stream (seed, names …)."""
     return np.random.default_rng(stream_seed(seed, *names))

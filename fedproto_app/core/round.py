@@ -1,6 +1,6 @@
-"""What a strategy gets in a round: arrays by client, without any message.
+"""The input of a strategy in a round: arrays by client, without any message.
 
-A strategy's `update` and `guide` see `Received` and `Round` alone, so a test can call them with
+A strategy's `update` and `guide` see only `Received` and `Round`, so a test can call them with
 two small arrays.
 """
 
@@ -20,12 +20,12 @@ from fedproto_app.core.sends import Sends
 # The rows [N, …] of N ≥ 1 clients → […]: their mean, or what a robust rule takes in its place.
 Combine = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
-_TOTAL, _FRESH, _VALUES = "total", "fresh", "values"
+_TOTAL, _REPLIES, _VALUES = "total", "fresh", "values"
 
 
 class ClientReply(NamedTuple):
-    """What one client sent: arrays without the client axis; of arrays by class one row for each of
-    its classes, in their order."""
+    """The reply of one client: arrays without the client axis. Arrays by class have one row for
+    each of its classes, in their order."""
 
     key: ClientKey
     samples: int
@@ -33,14 +33,14 @@ class ClientReply(NamedTuple):
     classes: Sequence[int] = ()
 
     def by_class(self, name: str) -> dict[int, NDArray[np.float32]]:
-        """The rows of an array by class."""
+        """Return the rows of an array by class."""
         return dict(zip(self.classes, self.arrays[name], strict=True))
 
 
 class SentModel(NamedTuple):
-    """A model that a client sent, or the mean of those of a node's clients (of the client "").
+    """A model that a client sent, or the mean of a node's clients' models (then the client is "").
 
-    samples, clients: of how many it is.
+    samples, clients: their numbers behind the model.
     """
 
     key: ClientKey
@@ -50,10 +50,10 @@ class SentModel(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Sums over a round's clients, where masks hide each one's values.
+    """Sums over a round's clients, where masks hide each client's values.
 
-    values: by name, of arrays by class [C, …]. clients: how many they are. by_class: [C] how many
-    have each class.
+    values: by name, of arrays by class [C, …]. clients: their number. by_class: [C] the number of
+    clients that have each class.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -62,19 +62,19 @@ class Total(NamedTuple):
 
 
 def mean_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The mean of clients' rows [N, …], summed in float64."""
+    """Return the mean of clients' rows [N, …], summed in float64."""
     mean: NDArray[np.float32] = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     return mean
 
 
 @dataclass
 class Round:
-    """What a strategy knows of a round, and what it reports.
+    """The facts of a round for a strategy, and the strategy's report.
 
-    number: of the round, from 1. facts: what nodes declared of every client that ever came.
+    number: of the round, from 1. facts: the declarations of every client that ever took part.
     class_names: the labels' names. evaluated: whether the round's models are evaluated.
-    refused: clients whose values are not used, with the reason. figures: what the method reports
-    of the round.
+    refused: clients whose values are not used, with the reason. figures: the method's report of
+    the round.
     """
 
     number: int = 1
@@ -86,17 +86,22 @@ class Round:
 
 
 class Received:
-    """What clients sent: in this round, and of what is remembered the latest of each.
+    """The arrays that clients sent: this round's, and the latest of each remembered array.
 
-    fresh: this round's replies that were accepted, in the order in which they came.
+    fresh: this round's accepted replies, in the order of their arrival.
     """
 
     def __init__(self, releases: Sequence[Sends] = (), combine: Combine = mean_of) -> None:
         self._combine = combine
-        own = [one for one in releases if not one.parameters]
-        self._remembered = [n for one in own if one.remember == "latest" for n in one.arrays]
+        array_releases = [release for release in releases if not release.parameters]
+        self._remembered = [
+            n for release in array_releases if release.remember == "latest" for n in release.arrays
+        ]
         self._of_round = {
-            name: one.rows for one in own if one.remember == "round" for name in one.arrays
+            name: release.rows
+            for release in array_releases
+            if release.remember == "round"
+            for name in release.arrays
         }
         self._latest: dict[ClientKey, Arrays] = {}
         self._total: Total | None = None
@@ -104,15 +109,15 @@ class Received:
         self.fresh: Sequence[ClientReply] = ()
 
     def take(self, replies: Sequence[ClientReply]) -> None:
-        """A round's replies, in place of those of the round before."""
+        """Replace the replies of the previous round."""
         self.fresh, self._means = replies, {}
         for reply in replies:
-            sent = {n: reply.arrays[n] for n in self._remembered if n in reply.arrays}
-            if sent:
-                self._latest[reply.key] = sent
+            latest = {n: reply.arrays[n] for n in self._remembered if n in reply.arrays}
+            if latest:
+                self._latest[reply.key] = latest
 
     def take_total(self, total: Total) -> None:
-        """A round's sums, in place of all that was there before."""
+        """Replace everything received so far with a round's sums."""
         self._total, self._means = total, {}
 
     @property
@@ -122,26 +127,26 @@ class Received:
 
     @property
     def clients(self) -> list[ClientKey]:
-        """Whose latest values are remembered, in the order of names."""
+        """The clients whose latest values are remembered, in the order of names."""
         return sorted(self._latest)
 
     @property
     def heard(self) -> list[ClientKey]:
-        """The same clients in the order in which they were first heard."""
+        """The same clients in the order of their first replies."""
         return list(self._latest)
 
     def latest(self, key: ClientKey) -> Arrays | None:
-        """What a client sent last of what is remembered, None before it sent anything."""
+        """Return a client's latest remembered arrays, None before it sent any."""
         return self._latest.get(key)
 
     def stacked(self, name: str, clients: Sequence[ClientKey] | None = None) -> NDArray[np.float32]:
-        """[N, …] the latest of N ≥ 1 of these clients; None: of `clients`."""
+        """Return the latest arrays of N ≥ 1 of these clients, [N, …]; None: of `clients`."""
         keys = self.clients if clients is None else clients
         return np.stack([self._latest[key][name] for key in keys])
 
     def totals(self) -> Arrays:
-        """The sum of each remembered array over the clients, in the order of names, float32; none
-        before anybody sent any."""
+        """Return the sum of each remembered array over the clients, added in the order of names,
+        float32; {} before any client sent one."""
         sums: dict[str, NDArray[np.float64]] = {}
         for key in self.clients:
             for name, array in self._latest[key].items():
@@ -151,11 +156,11 @@ class Received:
         return {name: total.astype(np.float32) for name, total in sums.items()}
 
     def mean(self, name: str) -> NDArray[np.float32] | None:
-        """The mean over the clients, or what the robust rule in force makes of them.
+        """Return the mean over the clients, or the result of the robust rule if one is set.
 
-        Of remembered arrays over the latest of all clients ever heard from, else over this round's
-        clients; with masked sums always over the newest round's. None before anybody sent any, or
-        in a round in which none is sent.
+        Remembered arrays are averaged over the latest values of all clients that ever replied,
+        others over this round's clients; with masked sums always over the newest round's. None
+        before any client sent one, or in a round without this array.
         """
         if name not in self._means:
             if self._total is not None:
@@ -170,21 +175,22 @@ class Received:
         return self._means.get(name)
 
     def _has(self, name: str) -> bool:
-        """Whether the array is among those that are sent in this round."""
+        """Whether clients send the array in this round."""
         return bool(self.fresh) and name in self.fresh[0].arrays
 
     def class_means(
         self, name: str, classes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
-        """The mean of each class over this round's clients that have it, [C, …], zeros for a class
-        that none has; and which classes any has, [C]. None if nobody sent any row."""
+        """Return the mean of each class over this round's clients that have it, [C, …], zeros for a
+        class that no client has; and whether any client has the class, [C]. None if no client sent
+        a row."""
         if self._total is not None and name not in self._total.values:
             return None
         if self._total is not None:
             counts = self._total.by_class
             sums = self._total.values[name]
-            each = np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
-            return (sums / each).astype(np.float32), counts > 0
+            divisors = np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
+            return (sums / divisors).astype(np.float32), counts > 0
         rows: dict[int, list[NDArray[np.float32]]] = {}
         for reply in sorted(self.fresh if self._has(name) else [], key=lambda reply: reply.key):
             for label, row in reply.by_class(name).items():
@@ -192,13 +198,13 @@ class Received:
         if not rows:
             return None
         means = np.zeros((classes, *next(iter(rows.values()))[0].shape), np.float32)
-        for label, its in rows.items():
-            means[label] = self._combine(np.stack(its))
+        for label, class_rows in rows.items():
+            means[label] = self._combine(np.stack(class_rows))
         return means, np.isin(np.arange(classes), list(rows))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All of it, for a checkpoint: what is remembered in the order of `heard`, and what the
-        next round's guidance may be made of."""
+        """Return everything for a checkpoint: the remembered arrays in the order of `heard`, and
+        the arrays that the next round's guidance may use."""
         if self._total is not None:
             return self._state_of_total(self._total)
         latest: dict[str, NDArray[Any]] = {}
@@ -216,11 +222,11 @@ class Received:
         if "names" in state:
             for row, key in enumerate(keys_of(state)):
                 self._latest[key] = {name: state[name][row] for name in self._remembered}
-        if fresh := of_group(state, _FRESH):
-            self.fresh = _replies_of(fresh)
+        if replies := of_group(state, _REPLIES):
+            self.fresh = _replies_of(replies)
 
     def _state_of_total(self, total: Total) -> dict[str, NDArray[Any]]:
-        """Without the model's sums, of which the mean is the model."""
+        """Return the state of the sums without the model's, because their mean is the model."""
         names = [n for n in (*self._remembered, *self._of_round) if n in total.values]
         if not names:
             return {}
@@ -239,35 +245,37 @@ class Received:
             if self._has(name)
         }
         by_class = [name for name in arrays if self._of_round[name] == "class"]
-        told = {
+        table = {
             **key_arrays(reply.key for reply in self.fresh),
             "samples": np.array([reply.samples for reply in self.fresh]),
             "counts": np.array([len(reply.classes) for reply in self.fresh]),
             "classes": np.array([label for reply in self.fresh for label in reply.classes], int),
             "by-class": np.array(by_class, dtype=np.str_),
         }
-        return under(_FRESH, {**told, **under(_VALUES, arrays)})
+        return under(_REPLIES, {**table, **under(_VALUES, arrays)})
 
 
 def _replies_of(state: Mapping[str, NDArray[Any]]) -> list[ClientReply]:
-    """The replies of which this is the state."""
+    """Return the replies that this state holds."""
     replies, start = [], 0
     arrays, by_class = of_group(state, _VALUES), set(state["by-class"].tolist())
     for row, key in enumerate(keys_of(state)):
-        its = slice(start, start + int(state["counts"][row]))
-        own = {n: value[its] if n in by_class else value[row] for n, value in arrays.items()}
-        classes = state["classes"][its].tolist()
-        replies.append(ClientReply(key, int(state["samples"][row]), own, classes))
-        start = its.stop
+        places = slice(start, start + int(state["counts"][row]))
+        client_arrays = {
+            n: value[places] if n in by_class else value[row] for n, value in arrays.items()
+        }
+        classes = state["classes"][places].tolist()
+        replies.append(ClientReply(key, int(state["samples"][row]), client_arrays, classes))
+        start = places.stop
     return replies
 
 
 def under(group: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The arrays with ``group/`` before their names, as a state has them."""
+    """Return the arrays with ``group/`` before their names, as in a state."""
     return {f"{group}/{name}": array for name, array in arrays.items()}
 
 
 def of_group(state: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a state whose names begin with ``group/``, without it."""
+    """Return the arrays of a state whose names begin with ``group/``, without this prefix."""
     start = group + "/"
     return {n.removeprefix(start): array for n, array in state.items() if n.startswith(start)}

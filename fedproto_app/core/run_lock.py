@@ -1,8 +1,8 @@
-"""One writer a run: the lock on a run's folder.
+"""The lock on a run's folder: one writer per run.
 
 The process that writes a run holds an exclusive ``flock`` on ``<run>/lock``. The operating system
-gives it back when the process ends, however it ends, so nobody has to clear one away. The text in
-the file is for people: who holds the lock, and since when.
+releases it when the process ends, however it ends, so no stale lock is left. The text in the file
+is for people: the holder of the lock, and since when.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.events import tell
 
 LOCK = "lock"
-_DYING = 1.0  # seconds in which a holder that was just killed gives its lock back
+_DYING = 1.0  # seconds until a killed holder's lock is released
 _LOOK_EVERY = 0.05
-# What file systems without locks answer; the last two are those of network file systems.
+# Errors of file systems without locks; network file systems raise the last two.
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EIO)
 
 
 class RunLock:
-    """Holds the lock on an existing folder from its making to `close`, or for a ``with`` block.
+    """Holds the lock on an existing folder until `close`, or for a ``with`` block.
 
-    Raises `SettingsError`, with the holder's name, if another process writes the run. On a file
-    system without locks it warns and holds nothing.
+    Raise `SettingsError`, with the holder's name, if another process writes the run. On a file
+    system without locks it only logs a warning.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class RunLock:
             raise
 
     def close(self) -> None:
-        """Give the lock back; the file stays, empty."""
+        """Release the lock; the file remains, empty."""
         if self._file is not None:
             with suppress(OSError):
                 os.ftruncate(self._file, 0)
@@ -76,7 +76,7 @@ def require_unwritten(folder: Path) -> None:
 
 
 def _is_taken(file: int) -> bool:
-    """Take the lock, waiting a moment; whether another process has it."""
+    """Try to take the lock for a moment; return whether another process has it."""
     deadline = time.monotonic() + _DYING
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What every table of settings is made of: the frozen base class, types of values, `setting`."""
+"""Parts of every table of settings: the frozen base class, types of values, `setting`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out
 PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
 Device = Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")]
 
-# What the allowed values of these are called in the documents.
+# Descriptions of the allowed values for the documents.
 PLAIN_NAMES = "letters, digits, `. _ = + -`"
 DEVICES = "`cpu auto cuda cuda:N`"
 
@@ -27,21 +27,21 @@ Value = TypeVar("Value")
 
 
 def setting(default: Value, meaning: str, allowed: str = "") -> Value:
-    """One field of a section: its default, and what pyproject.toml and docs/settings.md say of it.
+    """Return a field of a section: its default, and its text for pyproject.toml and the docs.
 
     meaning: in Markdown, for docs/settings.md; pyproject.toml has it without links.
-    allowed: in Markdown; by default what the field's type tells (`tables.allowed`).
+    allowed: in Markdown; by default derived from the field's type (`tables.allowed`).
     """
     return Field(default=default, description=meaning, json_schema_extra={"allowed": allowed})
 
 
 def without_markdown(text: str) -> str:
-    """A meaning without links and code marks, for comments and help texts."""
+    """Return a meaning without links and code marks, for comments and help texts."""
     return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
 
 
 def kebab(name: str) -> str:
-    """A field's name as it stands in files: with dashes."""
+    """Return a field's name as in files: with dashes."""
     return name.replace("_", "-")
 
 

@@ -1,11 +1,11 @@
-"""What a method sends and what comes back, declared once.
+"""Declarations of the arrays that a method sends and receives.
 
     @classmethod
     def sends(cls, settings, sizes):
         return [Sends("prototype", {"prototype": (sizes.period, sizes.width)}, clip="rows")]
 
-All else follows from the declaration: how a reply is decoded and validated, what it costs, whether
-masked sums, noise and robust rules go with the method, and what a site must allow.
+Everything else follows from the declaration: how a reply is decoded and validated, its size,
+whether the method supports masked sums, noise and robust rules, and what a site must allow.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a task's data and model, by which declarations give shapes.
+    """The sizes of a task's data and model, which give declarations their shapes.
 
-    Before the data are known all sizes are 1: what a method sends, and how it may be protected,
-    depends on settings alone.
+    Before the nodes have declared their data all sizes are 1: the arrays that a method sends, and
+    their protection, depend on settings alone.
 
     period, horizon, regressors: of series: samples in a period, steps ahead, and values that a
     linear forecast of one step is made of. batches: of a client that sends its batches one by one,
@@ -66,18 +66,18 @@ class Sends:
     parameters: prefixes of the parameters of the model that are sent, and that come back from the
         server. If `arrays` are given too, those are what is sent of these parameters.
     rows: an array of each client, or one for each class that the client has.
-    combine: what the server makes of the clients' values: a "mean" or "sum" of all, means of
-        "groups" that it forms by looking at the values, or it looks at "each" client's.
-    weight: by what a mean of parameters weighs a client; means of arrays weigh all alike.
-    remember: whether the server goes by this round's values or by the latest of every client.
-    of_present: what takes the place of all clients' latest values where masked sums show only a
-        total over those that take part, in words; "" if nothing can.
+    combine: how the server uses the clients' values: a "mean" or "sum" of all, means of "groups"
+        that it forms from the values, or "each" client's values separately.
+    weight: the weight of a client in a mean of parameters; in means of arrays all weigh the same.
+    remember: whether the server uses this round's values or the latest values of every client.
+    of_present: what replaces all clients' latest values where masked sums show only a total over
+        the round's participants, in words; "" if nothing can.
     when: with every training, where the round is evaluated, or in answer to a question.
     clip: how far one client can change the values: by a "step" from the parameters that it
-        received, by "rows" of bounded length, by "sums" of samples of bounded length; "" if that
-        is not known, so that noise cannot protect it.
-    any_size: clients may differ by any factor, as in sums of samples; then the method itself says
-        which values cannot be true.
+        received, by "rows" of bounded length, by "sums" of samples of bounded length; "" if the
+        change has no bound, so noise cannot protect the client.
+    any_size: clients may differ by any factor, as in sums of samples; then the method itself
+        rejects impossible values.
     reveals: what the server learns of a client, in words.
     consent: the key of a site's file that must allow this, "" if none.
     """
@@ -111,18 +111,18 @@ class Sends:
             )
 
     def shapes(self, sizes: Sizes) -> Mapping[str, Shape]:
-        """The shapes of what is sent, by name."""
+        """Return the shapes of the arrays that are sent, by name."""
         if self.arrays or not self.parameters:
             return self.arrays
-        every = sizes.parameters.items()
-        return {name: shape for name, shape in every if name.startswith(self.parameters)}
+        parameters = sizes.parameters.items()
+        return {name: shape for name, shape in parameters if name.startswith(self.parameters)}
 
 
 @dataclass(frozen=True)
 class Returns:
-    """Arrays that the server sends a client besides the parameters that it shares.
+    """Arrays that the server sends to a client in addition to the shared parameters.
 
-    reveals, consent: as of `Sends`, what others learn of a client by it.
+    reveals, consent: as in `Sends`: what others learn about a client from them.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Returns:
 
 
 def model(*parameters: str, **fields: object) -> Sends:
-    """The mean of the clients' copies of the model, or of the parameters with these prefixes."""
+    """Declare the mean of the clients' models, or of the parameters with these prefixes."""
     default = {"combine": "mean", "clip": "step", "reveals": "a model trained on its data"}
     return Sends("model", parameters=parameters or ("",), **{**default, **fields})  # type: ignore[arg-type]
 
@@ -143,8 +143,8 @@ class Expected:
     mean: one array a node, the mean over its clients. per_client: one a client; the shape is
     without the client axis. per_class: one for each class that a client has, of `classes` there
     are; the shape is without the client and the class axis.
-    models: those of per_client that are the client's copy of the model that it was sent.
-    of_any_size: arrays in which clients may differ by any factor.
+    models: the arrays of per_client that belong to the client's copy of the received model.
+    of_any_size: arrays that may differ between clients by any factor.
     masked: whether the node sends one masked vector in place of the arrays, so that it is validated
     as a whole.
     """
@@ -161,10 +161,10 @@ class Expected:
     def of(
         releases: Sequence[Sends], sizes: Sizes, *, nodes_average: bool = True, evaluates: bool
     ) -> Expected:
-        """What replies to an order to train must have.
+        """Return the arrays that replies to a training order must have.
 
-        nodes_average: whether a node sends the mean of its clients' parameters, where only a mean
-        is wanted. evaluates: whether the round is evaluated.
+        nodes_average: whether a node sends the mean of its clients' parameters where the method
+        uses only the mean. evaluates: whether the round is evaluated.
         """
         mean: dict[str, Shape] = {}
         per_client: dict[str, Shape] = {}
@@ -187,15 +187,17 @@ class Expected:
         return Expected(mean, per_client, per_class, classes, models, of_any_size)
 
     def values(self, reply: Reply) -> int:
-        """Values that the reply's clients contribute, each for itself, as the papers count."""
-        every = sum(math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values()))
+        """Return the number of values that the clients of the reply contribute, as papers count."""
+        per_client = sum(
+            math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values())
+        )
         rows = sum(len(classes) for classes in reply.classes)
         by_class = sum(math.prod(shape) for shape in self.per_class.values())
-        return every * len(reply.names) + by_class * rows
+        return per_client * len(reply.names) + by_class * rows
 
 
 def unmaskable(releases: Sequence[Sends]) -> str:
-    """Why the server needs more than totals over clients, "" if it does not."""
+    """Return why the server needs more than totals over clients, "" if it does not."""
     for release in releases:
         if release.combine == "each":
             return f"looks at each client's {release.name}"
@@ -207,5 +209,5 @@ def unmaskable(releases: Sequence[Sends]) -> str:
 
 
 def averages(releases: Sequence[Sends]) -> bool:
-    """Whether the server makes a mean or a sum, in which a robust rule can take the place."""
+    """Whether the server computes a mean or a sum, which a robust rule can replace."""
     return any(release.combine != "each" for release in releases)

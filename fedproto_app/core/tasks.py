@@ -23,10 +23,10 @@ class TaskRecord:
     sources: a mapping whose keys are the names of its sources.
     pool: the class that a user's own source hands over; "" = series.
     small: a mapping with the settings of a run of seconds, 8 clients, for checks of methods.
-    options: names of settings and tables of `[data]` that mean something for its data.
-    draws: whether its check can draw who holds what.
-    first_method: a method that needs seconds, to try first.
-    forecasts: whether its kept models say the next values of a series.
+    options: names of settings and tables of `[data]` that apply to its data.
+    draws: whether its check can draw which client holds which data.
+    first_method: a method that runs in seconds, to try first.
+    forecasts: whether its kept models forecast the next values of a series.
     task: the subclass of `Task`. report: the class of its `TaskReport`, without parameters.
     load: (settings, partition, partitions) → `Shard`, every `partitions`-th client of the source
         from the `partition`-th on. reasons_against: settings → for every client of the source why
@@ -55,27 +55,27 @@ class TaskRecord:
     forecasts: bool = False
 
     def part(self, name: str) -> Any:
-        """What one of the strings above names."""
+        """Return the object that the field of this name refers to."""
         module, attribute = str(getattr(self, name)).split(":")
         return getattr(import_module(module), attribute)
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """The embedded sources and those of files."""
+        """Names of the embedded sources and of the file formats."""
         return tuple(self.part("sources"))
 
 
-_HERE = "fedproto_app.tasks"
+_TASKS = "fedproto_app.tasks"
 _FORECASTING = TaskRecord(
     name="forecasting",
     holds="series",
     sources="fedproto_app.data.sources:SOURCES",
-    task=f"{_HERE}.forecasting.task:ForecastingTask",
-    load=f"{_HERE}.forecasting.clients:load_shard",
-    reasons_against=f"{_HERE}.forecasting.clients:reasons_against",
+    task=f"{_TASKS}.forecasting.task:ForecastingTask",
+    load=f"{_TASKS}.forecasting.clients:load_shard",
+    reasons_against=f"{_TASKS}.forecasting.clients:reasons_against",
     report="fedproto_app.report.forecasting.report:ForecastingReport",
     check="fedproto_app.report.check.forecasting:check",
-    small=f"{_HERE}.small_runs:SERIES",
+    small=f"{_TASKS}.small_runs:SERIES",
     options=(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
         *("max-clients", "max-steps", "columns", "time-column", "client-column", "time-unit"),
@@ -89,13 +89,13 @@ _CLASSIFICATION = TaskRecord(
     holds="images",
     sources="fedproto_app.data.images.sources:IMAGE_SOURCES",
     pool="fedproto_app.data.images.pool:ImagePool",
-    task=f"{_HERE}.images.task:ClassificationTask",
-    load=f"{_HERE}.images.clients:load_shard",
-    reasons_against=f"{_HERE}.images.clients:reasons_against",
+    task=f"{_TASKS}.images.task:ClassificationTask",
+    load=f"{_TASKS}.images.clients:load_shard",
+    reasons_against=f"{_TASKS}.images.clients:reasons_against",
     report="fedproto_app.report.images.report:ClassificationReport",
     check="fedproto_app.report.check.images:check",
-    small=f"{_HERE}.small_runs:IMAGES",
-    check_settings=f"{_HERE}.images.clients:require_fitting_settings",
+    small=f"{_TASKS}.small_runs:IMAGES",
+    check_settings=f"{_TASKS}.images.clients:require_fitting_settings",
     options=("partition", "classes", "corrupt-images", "max-clients"),
     draws=True,
 )
@@ -105,12 +105,12 @@ _SEQUENCE_CLASSIFICATION = TaskRecord(
     targets="classes",
     sources="fedproto_app.data.sequences.sources:SEQUENCE_SOURCES",
     pool="fedproto_app.data.sequences.pool:SequencePool",
-    task=f"{_HERE}.sequences.task:SequenceClassificationTask",
-    load=f"{_HERE}.sequences.clients:load_shard",
-    reasons_against=f"{_HERE}.sequences.clients:reasons_against",
+    task=f"{_TASKS}.sequences.task:SequenceClassificationTask",
+    load=f"{_TASKS}.sequences.clients:load_shard",
+    reasons_against=f"{_TASKS}.sequences.clients:reasons_against",
     report="fedproto_app.report.sequences.report:SequenceClassificationReport",
     check="fedproto_app.report.check.sequences:check",
-    small=f"{_HERE}.small_runs:LABELLED_SEQUENCES",
+    small=f"{_TASKS}.small_runs:LABELLED_SEQUENCES",
     options=(
         *("sequences", "clusters", "classes", "train-share", "validation-share"),
         *("max-clients", "max-steps"),
@@ -122,9 +122,9 @@ _SEQUENCE_REGRESSION = replace(
     name="sequence-regression",
     targets="real numbers",
     first_method="fed-react",
-    task=f"{_HERE}.sequences.task:SequenceRegressionTask",
+    task=f"{_TASKS}.sequences.task:SequenceRegressionTask",
     report="fedproto_app.report.sequences.report:SequenceRegressionReport",
-    small=f"{_HERE}.small_runs:MEASURED_SEQUENCES",
+    small=f"{_TASKS}.small_runs:MEASURED_SEQUENCES",
 )
 
 TASKS: dict[str, TaskRecord] = {
@@ -135,14 +135,14 @@ FIRST_TASK = "forecasting"  # of runs whose artefacts do not say
 
 
 def task_record(task: str) -> TaskRecord:
-    """The row of a task; `FedProtoError` if this version lacks it."""
+    """Return the row of a task; raise `FedProtoError` if this version lacks it."""
     if task not in TASKS:
         raise FedProtoError(f"task = {task!r}: unknown here; known: {', '.join(TASKS)}")
     return TASKS[task]
 
 
 def require_known_task(task: str) -> str:
-    """The name, if it is one of the table's; else `ValueError`."""
+    """Return the name of a task in the table; raise `ValueError` for any other."""
     if task not in TASKS:
         raise ValueError(
             f"task = {task!r}: unknown; {did_you_mean(task, TASKS)}known: "
@@ -152,5 +152,5 @@ def require_known_task(task: str) -> str:
 
 
 def small_run(task: str) -> dict[str, Any]:
-    """The settings of a run of seconds, which check a method on the task."""
+    """Return the settings of a run of a few seconds that checks a method on the task."""
     return {"task": task, **task_record(task).part("small")}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool = False) -> None:
-    """Write the file, in place of one that is there; raises OSError, and then leaves nothing.
+    """Write the file, or replace it. After an OSError no partial file is left.
 
-    mark: behind its name while it is written; writers of one file at once have one each.
-    durable: return when it is on the disk, name and all: power may fail.
+    mark: suffix of the name while the file is written; concurrent writers need different marks.
+    durable: return only when file and name are on the disk, in case power fails.
     """
     beside = path.with_name(path.name + mark)
     try:
@@ -28,7 +28,7 @@ def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool
 
 
 def flush(path: Path) -> None:
-    """Put the file, or the folder's list of names, on the disk: power may fail."""
+    """Write the file, or the folder's list of names, to the disk, in case power fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

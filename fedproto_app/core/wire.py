@@ -1,8 +1,8 @@
 """Every record that crosses the network: names, shapes, dtypes.
 
-The only room that builds a RecordDict. A message is one of the strict models below, as JSON in a
-field of bytes, and the arrays beside it. Everything per client stands in the order of ``names``.
-`replies` decides what the server believes of an answer.
+Only this module builds a RecordDict. A message is one of the strict models below, as JSON in a
+bytes field, plus arrays. Values per client are in the order of ``names``. `replies` validates
+replies for the server.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from fedproto_app.core.metrics import Model, metric_row
 from fedproto_app.core.version import __version__
 
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
-QUESTION = f"{MessageType.QUERY}.question"  # of a method, between the phases of a round
+QUESTION = f"{MessageType.QUERY}.question"  # from a method, between the phases of a round
 MASKING = f"{MessageType.QUERY}.masking"  # a step of a masked sum
-TOLD, ARRAYS = "told", "arrays"  # records
-OF_MASKING, VECTOR = "masking", "vector"  # records of a masked sum beside them
-JSON, SECONDS = "json", "seconds"  # fields of what is told
+FIELDS, ARRAYS = "told", "arrays"  # records
+OF_MASKING, VECTOR = "masking", "vector"  # further records of a masked sum
+JSON, SECONDS = "json", "seconds"  # fields of the first record
 # Fields of a roster query and its answer: server and node must have the same protocol. Raise it
 # with every change of a message that the other side would misread.
 PROTOCOL_FIELD, VERSION_FIELD = "protocol", "version"
 PROTOCOL = 2
-MOST_BYTES = 32 * 2**20  # of JSON: 20,000 clients of a node have room for 80 numbers each
+MOST_BYTES = 32 * 2**20  # of JSON: room for 80 numbers of each of 20,000 clients
 MOST_REASON = 4096  # characters of a text
-MOST_FAULTS = 100  # that are looked at one by one
+MOST_FAULTS = 100  # validation errors that are examined one by one
 
-# Control characters, and those that change the direction of what follows.
+# Control characters, and characters that change the writing direction.
 _CODES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 T = TypeVar("T")
-Many = Annotated[list[T], Field(fail_fast=True)]
+FailFastList = Annotated[list[T], Field(fail_fast=True)]
 
 
 def _without_codes(name: str) -> str:
-    """Names stand in logs and tables: no code of a terminal, nothing that turns a line around."""
+    """Reject control and direction codes, because names are printed in logs and tables."""
     if _CODES.search(name):
         raise ValueError("holds codes that are no text")
     return name
@@ -70,59 +70,59 @@ def _without_codes(name: str) -> str:
 
 Name = Annotated[str, Field(max_length=256), AfterValidator(_without_codes)]
 Reason = Annotated[str, Field(max_length=MOST_REASON)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
 MetricRow = tuple[Name, Model, bool, Name]  # of `metric_row`
 
 
 class Unusable(ValueError):
-    """The whole message is refused, for the reason given."""
+    """The whole message is refused; the text is the reason."""
 
 
-class _Told(BaseModel):
-    """Fields named as those of the message. Floats may be NaN: a loss may have become so."""
+class _Fields(BaseModel):
+    """Fields with the names of the message's fields. Floats may be NaN, as a loss may be."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
     )
 
 
-class OrderTold(_Told):
+class OrderFields(_Fields):
     """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
 
     run: Name
     token: Name
-    server_round: Whole
-    clients: Many[Name]
+    server_round: Integer
+    clients: FailFastList[Name]
     evaluate: bool
-    guided: Many[Name]
-    classes: Many[Count]
+    guided: FailFastList[Name]
+    classes: FailFastList[Count]
     options: dict[Name, float]
 
 
-class ReplyTold(_Told):
+class ReplyFields(_Fields):
     """A `Reply` without its arrays; losses and metrics have a value for each of the names.
 
-    Its seconds have a field of eight bytes: written out, their digits would make the bytes of two
-    runs with one seed differ.
+    Its seconds are a float64 field: as decimal digits they would give two runs with the same seed
+    different numbers of bytes.
     """
 
-    names: Many[Name]
-    samples: Many[Whole]
-    losses: dict[Name, Many[float]]
-    metrics: Many[tuple[MetricRow, Many[float]]]
-    kept_rounds: Many[Whole]
+    names: FailFastList[Name]
+    samples: FailFastList[Integer]
+    losses: dict[Name, FailFastList[float]]
+    metrics: FailFastList[tuple[MetricRow, FailFastList[float]]]
+    kept_rounds: FailFastList[Integer]
     failed: dict[Name, Reason]
-    classes: Many[Many[Whole]]
+    classes: FailFastList[FailFastList[Integer]]
 
 
-class RosterTold(_Told):
+class RosterFields(_Fields):
     """A `NodeRoster`."""
 
     label: Name
     partitions: Count
-    samples: dict[Name, Whole]
+    samples: dict[Name, Integer]
     groups: dict[Name, Name]
     missing_shares: dict[Name, Share]
     refused: dict[Name, Reason]
@@ -131,28 +131,28 @@ class RosterTold(_Told):
     classes: tuple[Name, ...]
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
     notes: dict[Name, Reason]
-    times: dict[Name, tuple[Name, Whole, Whole, Whole]]  # `SampleTimes`
+    times: dict[Name, tuple[Name, Integer, Integer, Integer]]  # `SampleTimes`
 
 
 _Numbered = dict[Annotated[int, Field(ge=0, lt=2**32)], bytes]
 
 
-class MaskingOrderTold(_Told):
+class MaskingOrderFields(_Fields):
     """A `MaskingOrder`."""
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     run: Name
     token: Name
-    server_round: Whole
+    server_round: Integer
     session: Name
     step: MaskingStep
-    publics: Many[PublicKeys]
+    publics: FailFastList[PublicKeys]
     sealed: _Numbered
-    survivors: Many[Count]
+    survivors: FailFastList[Count]
 
 
-class MaskingReplyTold(_Told):
+class MaskingReplyFields(_Fields):
     """A `MaskingReply`."""
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -164,53 +164,53 @@ class MaskingReplyTold(_Told):
     fault: Reason
 
 
-ToldT = TypeVar("ToldT", bound=_Told)
+FieldsT = TypeVar("FieldsT", bound=_Fields)
 
 
-def _record(kind: type[_Told], message: object, **changed: object) -> ConfigRecord:
-    """What the message says; its reader checks the values."""
+def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRecord:
+    """Return the message's fields as JSON in a record; its reader validates the values."""
     unchanged = (name for name in kind.model_fields if name not in changed)
-    told = {name: getattr(message, name) for name in unchanged} | changed
-    return ConfigRecord({JSON: kind.model_construct(**told).model_dump_json().encode()})
+    fields = {name: getattr(message, name) for name in unchanged} | changed
+    return ConfigRecord({JSON: kind.model_construct(**fields).model_dump_json().encode()})
 
 
-def read_record(content: RecordDict, kind: type[ToldT], name: str = TOLD) -> ToldT:
-    """What a message says; raises `Unusable`, whatever it holds."""
+def read_record(content: RecordDict, kind: type[FieldsT], name: str = FIELDS) -> FieldsT:
+    """Return a message's fields; raise `Unusable`, whatever it holds."""
     record = content.get(name)
-    told = record.get(JSON) if isinstance(record, ConfigRecord) else None
-    if not isinstance(told, bytes):
+    text = record.get(JSON) if isinstance(record, ConfigRecord) else None
+    if not isinstance(text, bytes):
         raise Unusable(f"malformed message: no {JSON!r} in a record {name!r}")
-    if len(told) > MOST_BYTES:
-        raise Unusable(f"malformed message: {len(told)} bytes of JSON, more than {MOST_BYTES}")
+    if len(text) > MOST_BYTES:
+        raise Unusable(f"malformed message: {len(text)} bytes of JSON, more than {MOST_BYTES}")
     try:
-        return kind.model_validate_json(told)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise Unusable(f"malformed message: {_first_fault(error)}") from None
 
 
 def _first_fault(error: ValidationError) -> str:
     if error.error_count() > MOST_FAULTS:
-        return f"{error.error_count()} faults"  # telling them apart would take gigabytes
+        return f"{error.error_count()} faults"  # listing them would take gigabytes
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{'.'.join(map(str, fault['loc']))[:200]}: {fault['msg']}".removeprefix(": ")
 
 
 def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
-    """Why sender and reader cannot work together, None if their messages are of one protocol.
+    """Return why sender and reader cannot work together, None if their protocols agree.
 
-    content: of a roster query or its answer. sender, reader: "server" and "node", or "node" and
+    content: a roster query or its answer. sender, reader: "server" and "node", or "node" and
     "server".
     """
-    record = content.get(TOLD)
+    record = content.get(FIELDS)
     fields = record if isinstance(record, ConfigRecord) else ConfigRecord()
     if fields.get(PROTOCOL_FIELD) == PROTOCOL:
         return None
-    version, theirs = fields.get(VERSION_FIELD), "before 0.2"
+    version, sender_version = fields.get(VERSION_FIELD), "before 0.2"
     if isinstance(version, str) and len(version) <= 40 and not _CODES.search(version):
-        theirs = version
+        sender_version = version
     return (
-        f"the {sender} runs fedproto-app {theirs}, this {reader} {__version__}: they cannot read "
-        "each other's messages; install the same version on both"
+        f"the {sender} runs fedproto-app {sender_version}, this {reader} {__version__}: they "
+        "cannot read each other's messages; install the same version on both"
     )
 
 
@@ -223,14 +223,16 @@ def _with_protocol(record: ConfigRecord) -> ConfigRecord:
 
 
 def read_order(message: Message) -> Order:
-    """The order in a message of any phase; raises `Unusable` if there is none."""
-    told = read_record(message.content, OrderTold)
+    """Return the order in a message of any phase; raise `Unusable` if there is none."""
+    fields = read_record(message.content, OrderFields)
     record = message.content.get(ARRAYS, ArrayRecord())
     if not isinstance(record, ArrayRecord):
         raise Unusable(f"malformed message: {ARRAYS!r} are a {type(record).__name__}")
     arrays = {name: read_array(name, array) for name, array in record.items()}
-    guidance = Guidance(arrays, told.guided, told.classes, told.options)
-    return Order(told.run, told.token, told.server_round, told.clients, told.evaluate, guidance)
+    guidance = Guidance(arrays, fields.guided, fields.classes, fields.options)
+    return Order(
+        fields.run, fields.token, fields.server_round, fields.clients, fields.evaluate, guidance
+    )
 
 
 def read_array(
@@ -239,88 +241,89 @@ def read_array(
     shape: tuple[int, ...] | None = None,
     kind: type[np.number[Any]] = np.float32,
 ) -> NDArray[Any]:
-    """The array in Flower's NumPy serialisation, of numbers; raises `Unusable`, whatever it holds.
+    """Return an array of numbers from Flower's NumPy serialisation; raise `Unusable`, whatever it
+    holds.
 
-    Nothing is allocated unless the bytes are there. shape: numbers of this kind in this shape are
-    expected.
+    Memory is allocated only for bytes that were received. shape: the expected shape, with numbers
+    of this kind; None for any.
     """
     try:
         file = BytesIO(array.data)
         major = np.lib.format.read_magic(file)[0]
         readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-        found, fortran, dtype = readers[major](file)
+        array_shape, fortran, dtype = readers[major](file)
         values = file.read()
-    except Exception as error:  # what a broken header raises is NumPy's own business
+    except Exception as error:  # NumPy may raise anything for a broken header
         raise Unusable(f"array {name!r} cannot be read: {str(error)[:200]!r}") from None
-    if shape is not None and found != shape:
-        raise Unusable(f"array {name!r} has shape {str(found)[:100]}, expected {shape}")
+    if shape is not None and array_shape != shape:
+        raise Unusable(f"array {name!r} has shape {str(array_shape)[:100]}, expected {shape}")
     if dtype.kind not in "fiub" if shape is None else dtype != kind:
         raise Unusable(f"array {name!r} has dtype {str(dtype)[:100]}, expected {kind.__name__}")
-    if min(found, default=0) < 0 or len(values) != dtype.itemsize * math.prod(found):
-        raise Unusable(f"array {name!r} has {len(values)} bytes for shape {str(found)[:100]}")
+    if min(array_shape, default=0) < 0 or len(values) != dtype.itemsize * math.prod(array_shape):
+        raise Unusable(f"array {name!r} has {len(values)} bytes for shape {str(array_shape)[:100]}")
     flat = np.frombuffer(values, dtype=dtype)
     try:
-        return flat.reshape(found, order="F" if fortran else "C").copy()
-    except ValueError:  # of no values, but in a shape that no array can have
-        raise Unusable(f"array {name!r} has shape {str(found)[:100]}") from None
+        return flat.reshape(array_shape, order="F" if fortran else "C").copy()
+    except ValueError:  # no values, but a shape that no array can have
+        raise Unusable(f"array {name!r} has shape {str(array_shape)[:100]}") from None
 
 
 def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = None) -> Message:
-    """The node's answer to such a message. vector: masked sums in place of its arrays."""
+    """Return the node's reply as a message. vector: masked sums in place of its arrays."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
-    told = _record(ReplyTold, reply, metrics=metrics, failed=_cut(reply.failed))
-    told[SECONDS] = float(reply.seconds)
-    content = _content(told, reply.arrays)
+    record = _record(ReplyFields, reply, metrics=metrics, failed=_cut(reply.failed))
+    record[SECONDS] = float(reply.seconds)
+    content = _content(record, reply.arrays)
     if vector is not None:
         content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
     return Message(content, reply_to=to)
 
 
 def is_answer(reply: Message, order: Message) -> bool:
-    """Whether a reply has anything of what was asked: neither an error nor failed clients alone."""
+    """Whether a reply has a usable part: it is no error, and not all clients failed."""
     if reply.has_error():
         return False
     try:
         if order.metadata.message_type == MASKING:
-            return not read_record(reply.content, MaskingReplyTold, OF_MASKING).fault
+            return not read_record(reply.content, MaskingReplyFields, OF_MASKING).fault
         if OF_MASKING in order.content and VECTOR not in reply.content:
             return False
-        asked = read_record(order.content, OrderTold).clients
-        return not set(asked).isdisjoint(read_record(reply.content, ReplyTold).names)
+        clients = read_record(order.content, OrderFields).clients
+        return not set(clients).isdisjoint(read_record(reply.content, ReplyFields).names)
     except Unusable:
         return False
 
 
 def read_masking_order(message: Message) -> MaskingOrder | None:
-    """What a message says of a masked sum, None if nothing; raises `Unusable` for anything else."""
+    """Return a message's masking order, None without one; raise `Unusable` if it is malformed."""
     return required_masking_order(message) if OF_MASKING in message.content else None
 
 
 def required_masking_order(message: Message) -> MaskingOrder:
-    """What a step of a masked sum asks; raises `Unusable` if it asks nothing."""
-    return MaskingOrder(**dict(read_record(message.content, MaskingOrderTold, OF_MASKING)))
+    """Return the order of a step of a masked sum; raise `Unusable` if there is none."""
+    return MaskingOrder(**dict(read_record(message.content, MaskingOrderFields, OF_MASKING)))
 
 
 def write_masking_reply(reply: MaskingReply, to: Message) -> Message:
-    """The node's answer to a step of a masked sum."""
-    told = _record(MaskingReplyTold, reply, fault=reply.fault[:MOST_REASON])
-    return Message(RecordDict({OF_MASKING: told}), reply_to=to)
+    """Return the node's reply to a step of a masked sum as a message."""
+    record = _record(MaskingReplyFields, reply, fault=reply.fault[:MOST_REASON])
+    return Message(RecordDict({OF_MASKING: record}), reply_to=to)
 
 
 def write_roster(roster: NodeRoster, to: Message) -> Message:
-    """The node's answer to the roster query."""
+    """Return the node's answer to the roster query."""
     cut = {name: _cut(getattr(roster, name)) for name in ("refused", "notes")}
-    told = _record(RosterTold, roster, error=roster.error[:MOST_REASON], **cut)
-    return Message(_content(_with_protocol(told), {}), reply_to=to)
+    record = _record(RosterFields, roster, error=roster.error[:MOST_REASON], **cut)
+    return Message(_content(_with_protocol(record), {}), reply_to=to)
 
 
 def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Too long a reason would cost the whole message."""
+    """Cut the reasons: the server refuses the whole message if one of them is too long."""
     return {name: reason[:MOST_REASON] for name, reason in reasons.items()}
 
 
 def write_alive(to: Message) -> Message:
-    """The node's empty answer to the question whether it is alive."""
+    """Return the node's empty answer to a probe."""
     return Message(RecordDict(), reply_to=to)
 
 
@@ -328,17 +331,17 @@ def write_alive(to: Message) -> Message:
 
 
 def write_order(order: Order, node_id: int, message_type: str) -> Message:
-    """The message that carries an order to a node, with a RecordDict of its own."""
+    """Return the message that carries an order to a node, with a new RecordDict."""
     guidance = order.guidance
-    told = _record(
-        OrderTold,
+    record = _record(
+        OrderFields,
         order,
         guided=list(guidance.clients),
         classes=list(guidance.classes),
         options=dict(guidance.options),
     )
     return Message(
-        _content(told, guidance.arrays),
+        _content(record, guidance.arrays),
         dst_node_id=node_id,
         message_type=message_type,
         group_id=str(order.server_round),
@@ -346,57 +349,57 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
 
 
 def add_masking(order: MaskingOrder, to: Message) -> None:
-    """Let an order to train bring what its node needs for a masked sum."""
-    to.content[OF_MASKING] = _record(MaskingOrderTold, order)
+    """Add what a node needs for a masked sum to its training order."""
+    to.content[OF_MASKING] = _record(MaskingOrderFields, order)
 
 
 def masking_query(order: MaskingOrder, node_id: int) -> Message:
-    """Ask a node for a step of a masked sum."""
-    content = RecordDict({OF_MASKING: _record(MaskingOrderTold, order)})
+    """Return the message that asks a node for a step of a masked sum."""
+    content = RecordDict({OF_MASKING: _record(MaskingOrderFields, order)})
     group = str(order.server_round)
     return Message(content, dst_node_id=node_id, message_type=MASKING, group_id=group)
 
 
 def read_masking_reply(message: Message) -> MaskingReply:
-    """The node's answer; raises `Unusable` if it is none."""
-    return MaskingReply(**dict(read_record(message.content, MaskingReplyTold, OF_MASKING)))
+    """Return the node's reply to a masking step; raise `Unusable` if it is malformed."""
+    return MaskingReply(**dict(read_record(message.content, MaskingReplyFields, OF_MASKING)))
 
 
 def roster_query(node_id: int) -> Message:
-    """Ask a node for its clients."""
-    content = RecordDict({TOLD: _with_protocol(ConfigRecord())})
+    """Return the message that asks a node for its clients."""
+    content = RecordDict({FIELDS: _with_protocol(ConfigRecord())})
     return Message(content, dst_node_id=node_id, message_type=ROSTER, group_id="0")
 
 
 def alive_query(node_id: int) -> Message:
-    """Ask a node for a sign of life, which is an empty answer."""
+    """Return a probe: a message that a node answers with an empty one."""
     return Message(RecordDict(), dst_node_id=node_id, message_type=ALIVE, group_id="0")
 
 
 def flower_average_input(arrays: Arrays, weight: int) -> Message:
-    """A model as Flower's own strategies want it: one ArrayRecord, one scalar weight."""
+    """Return a model as Flower's own strategies expect it: one ArrayRecord, one scalar weight."""
     metrics = MetricRecord({"num-examples": weight})
     content = RecordDict({ARRAYS: array_record(arrays), "metrics": metrics})
     return Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
 
 
-def _content(told: ConfigRecord, arrays: Arrays) -> RecordDict:
-    content = RecordDict({TOLD: told})
+def _content(record: ConfigRecord, arrays: Arrays) -> RecordDict:
+    content = RecordDict({FIELDS: record})
     if arrays:
         content[ARRAYS] = array_record(arrays)
     return content
 
 
 def array_record(arrays: Arrays) -> ArrayRecord:
-    """NumPy arrays as Flower's record."""
+    """Return NumPy arrays as Flower's record."""
     return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
 
 
 def numpy_arrays(record: ArrayRecord) -> Arrays:
-    """Flower's record as NumPy arrays."""
+    """Return Flower's record as NumPy arrays."""
     return {name: cast("NDArray[np.float32]", array.numpy()) for name, array in record.items()}
 
 
 def sent_bytes(message: Message) -> int:
-    """Bytes of a message's records as Flower counts them."""
+    """Return the bytes of a message's records as Flower counts them."""
     return sum(record.count_bytes() for record in message.content.values())

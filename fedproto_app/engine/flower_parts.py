@@ -1,4 +1,4 @@
-"""What the engine takes of Flower besides its public interface: identity, ids, serialisation.
+"""Flower's internals that the engine uses: identity, ids, serialisation.
 
 Flower's own processes set the identity before an app runs, and its SuperLink numbers messages; the
 engine stands in for both. Nothing else of the package reaches behind Flower's public interface.
@@ -17,23 +17,23 @@ RUN_ID = 1
 
 
 def take_identity() -> None:
-    """Let messages be made in this process, which Flower did not start."""
+    """Allow this process, which Flower did not start, to create messages."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN_ID, 1, 1
 
 
 def number(message: Message) -> str:
-    """Give the message an id, as a SuperLink does when it takes one."""
+    """Give the message an id, as a SuperLink does."""
     message_id = uuid4().hex
     message.metadata.__dict__["_message_id"] = message_id
     return message_id
 
 
 def to_bytes(message: Message) -> bytes:
-    """The message as it crosses a network."""
+    """Return the message as serialised for the network."""
     data: bytes = message_to_proto(message).SerializeToString()
     return data
 
 
 def from_bytes(data: bytes) -> Message:
-    """The message that `to_bytes` made these of."""
+    """Return the message that `to_bytes` serialised."""
     return message_from_proto(ProtoMessage.FromString(data))

@@ -32,7 +32,7 @@ _ARRAYS = ("arrays", "sums")  # of a cohort's reply
 
 
 class OrderFrame(NamedTuple):
-    """One worker's part of an order. message: Flower's, as bytes."""
+    """One worker's part of an order. message: Flower's message as bytes."""
 
     node: int
     part: int
@@ -41,7 +41,10 @@ class OrderFrame(NamedTuple):
 
 
 def start_frame(run_config: Mapping[str, Any], nodes: int, memory: int) -> bytes:
-    """nodes: of the whole simulation. memory: bytes for the state of one of them; 0: none."""
+    """Return the request that starts a worker.
+
+    nodes: of the whole simulation. memory: bytes for the state of a node; 0: none.
+    """
     return START + json.dumps({"config": run_config, "nodes": nodes, "memory": memory}).encode()
 
 
@@ -50,21 +53,21 @@ def order_frame(order: OrderFrame) -> bytes:
 
 
 def read_order_frame(content: bytes) -> OrderFrame:
-    """Of the request's content, without its letter."""
+    """Read the content of a request, without its letter."""
     node, part, parts = _ORDER.unpack_from(content)
     return OrderFrame(node, part, parts, content[_ORDER.size :])
 
 
 def part_bytes(part: PartReply) -> bytes:
-    """The part of a reply: an npz of its arrays and of a JSON text with the rest."""
+    """Return the part of a reply as an npz of its arrays and of a JSON text with all else."""
     arrays: dict[str, NDArray[Any]] = {}
     cohorts = []
     for number, cohort in enumerate(part.cohorts):
         metrics = [(metric_row(metric), values) for metric, values in cohort.metrics.items()]
         table = {**vars(cohort), "metrics": metrics}
         for group in _ARRAYS:
-            named = table.pop(group)
-            arrays |= {f"{number}/{group}/{name}": array for name, array in named.items()}
+            group_arrays = table.pop(group)
+            arrays |= {f"{number}/{group}/{name}": array for name, array in group_arrays.items()}
         cohorts.append(table)
     text = json.dumps({"cohorts": cohorts, "absent": part.absent, "seconds": part.seconds})
     file = BytesIO()
@@ -73,17 +76,17 @@ def part_bytes(part: PartReply) -> bytes:
 
 
 def read_part(content: bytes) -> PartReply:
-    """The part that `part_bytes` wrote."""
+    """Return the part that `part_bytes` wrote."""
     with np.load(BytesIO(content), allow_pickle=False) as file:
-        told = json.loads(file[_TABLE].tobytes())
+        header = json.loads(file[_TABLE].tobytes())
         groups: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}
         for key in file.files:
             if key != _TABLE:
                 cohort, group, name = key.split("/", 2)
                 groups.setdefault((int(cohort), group), {})[name] = file[key]
     cohorts = []
-    for number, table in enumerate(told["cohorts"]):
+    for number, table in enumerate(header["cohorts"]):
         table |= {group: groups.get((number, group), {}) for group in _ARRAYS}
         table["metrics"] = {metric_of(row): values for row, values in table["metrics"]}
         cohorts.append(CohortReply(**table))
-    return PartReply(cohorts, told["absent"], told["seconds"])
+    return PartReply(cohorts, header["absent"], header["seconds"])

@@ -1,4 +1,4 @@
-"""A Flower Grid whose nodes are worked for by processes of this machine.
+"""A Flower Grid whose nodes run in processes of this machine.
 
 A node belongs to one worker. Where there are more workers than nodes, several work for a node, each
 on some cohorts of an order, and their parts are put together here.
@@ -32,7 +32,7 @@ class WorkerGrid(Grid):
         self._arrived, self._news = threading.Condition(), False
 
     def workers_of(self, node: int) -> list[int]:
-        """The workers of a node; if it has several, they work for no other node."""
+        """Return the workers of a node; if it has several, they serve no other node."""
         if self._workers <= self._nodes:
             return [node % self._workers]
         return list(range(node, self._workers, self._nodes))
@@ -44,19 +44,23 @@ class WorkerGrid(Grid):
         ids = []
         for message in messages:
             ids.append(number(message))
-            self._answers[ids[-1]] = self._sent(message)
+            self._answers[ids[-1]] = self._dispatch(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers that have come; raises `FederationError` if a worker has ended."""
+        """Return the answers that have arrived; raise `FederationError` if a worker has ended."""
         self._news = False
-        done = [one for one in message_ids if one in self._answers and self._answers[one].done()]
-        return [self._answers.pop(one).result() for one in done]
+        done = [
+            message_id
+            for message_id in message_ids
+            if message_id in self._answers and self._answers[message_id].done()
+        ]
+        return [self._answers.pop(message_id).result() for message_id in done]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        futures = [self._answers.pop(one) for one in self.push_messages(messages)]
+        futures = [self._answers.pop(message_id) for message_id in self.push_messages(messages)]
         return [future.result(timeout) for future in futures]
 
     def wait(self, seconds: float) -> None:
@@ -67,11 +71,11 @@ class WorkerGrid(Grid):
         with self._arrived:
             self._arrived.wait_for(lambda: self._news, seconds)
 
-    def _sent(self, message: Message) -> Future[Message]:
+    def _dispatch(self, message: Message) -> Future[Message]:
         node = message.metadata.dst_node_id - _FIRST
         workers = self.workers_of(node)
         if message.metadata.message_type in (ROSTER, ALIVE):
-            workers = workers[:1]  # each of them could tell
+            workers = workers[:1]  # each of them could answer
         data = to_bytes(message)
         parts = [
             self._pool.ask(
@@ -79,23 +83,23 @@ class WorkerGrid(Grid):
             )
             for part, worker in enumerate(workers)
         ]
-        whole: Future[Message] = Future()
+        reply: Future[Message] = Future()
         missing = threading.Semaphore(len(parts) - 1)
 
         def take(_: Future[bytes]) -> None:
             if missing.acquire(blocking=False):  # others are still at work
                 return
             try:
-                whole.set_result(_put_together([part.result() for part in parts], message))
-            except BaseException as error:  # whoever pulls it learns of it
-                whole.set_exception(error)
+                reply.set_result(_put_together([part.result() for part in parts], message))
+            except BaseException as error:  # raised again when the answer is pulled
+                reply.set_exception(error)
             with self._arrived:
                 self._news = True
                 self._arrived.notify_all()
 
         for part in parts:
             part.add_done_callback(take)
-        return whole
+        return reply
 
     def set_run(self, run: Any) -> None: ...
 
@@ -108,7 +112,7 @@ class WorkerGrid(Grid):
 
 
 def _put_together(answers: list[bytes], message: Message) -> Message:
-    """The node's reply; an error of one worker is the node's."""
+    """Return the node's reply; an error of one worker is the node's error."""
     for answer in answers:
         if answer[:1] == frames.REPLY:
             return from_bytes(answer[1:])

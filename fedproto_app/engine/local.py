@@ -20,12 +20,12 @@ from fedproto_app.settings import DataSettings, Settings, flat_settings
 FIRST_ID = 1000  # Flower's id of the first node
 _RAISED = 6  # the code of Flower's error for a ClientApp that raised
 
-# Settings for runs here: who has not answered when asked for it first, will not answer.
+# Settings for local runs: a node that has not answered at once will not answer.
 AT_ONCE: Mapping[str, Any] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
 
 
 def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[dict[str, Any]]:
-    """The configs of so many nodes to which a source's clients are dealt."""
+    """Return the configs of `count` nodes that share a source's clients."""
     return [
         {
             "partition-id": index,
@@ -67,7 +67,11 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self.replies.pop(one) for one in list(message_ids) if one in self.replies]
+        return [
+            self.replies.pop(message_id)
+            for message_id in list(message_ids)
+            if message_id in self.replies
+        ]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -75,7 +79,7 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def answer(self, message: Message) -> Message | None:
-        """The node's reply to a message; None if none comes."""
+        """Return the node's reply to a message, None if there is none."""
         try:
             context = self.contexts[message.metadata.dst_node_id]
             reply = client_app(from_bytes(to_bytes(message)), context)

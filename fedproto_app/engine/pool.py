@@ -1,4 +1,4 @@
-"""The engine's worker processes: started once, a thread here for each, ended together."""
+"""The engine's worker processes, each with a thread in this process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _GRACE = 10.0  # seconds until workers must have ended
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
-    """A number of workers, for the length of a ``with`` block.
+    """A pool of workers for a ``with`` block.
 
     import_path: a folder whose modules workers may import (a user's own data source), or None.
-    log: the file for what they print. Their work is asked for by `start`, then `ask`.
+    log: the file for their output. Call `start` once, then `ask`.
     """
 
     def __init__(self, count: int, log: Path, import_path: Path | None = None) -> None:
@@ -38,16 +38,21 @@ class WorkerPool:
         self.count = count
         pairs = [socket.socketpair() for _ in range(count)]
         ending, self._lifeline = os.pipe()  # closed by the system, too, however this process ends
-        theirs = [pair[1].fileno() for pair in pairs]
+        worker_ends = [pair[1].fileno() for pair in pairs]
         with log.open("ab") as output:
             self._first = subprocess.Popen(
-                [sys.executable, "-m", "fedproto_app.engine.worker", *map(str, [ending, *theirs])],
-                pass_fds=[ending, *theirs],
+                [
+                    sys.executable,
+                    "-m",
+                    "fedproto_app.engine.worker",
+                    *map(str, [ending, *worker_ends]),
+                ],
+                pass_fds=[ending, *worker_ends],
                 env=_environment(import_path),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # the terminal's Ctrl-C is for us
+                start_new_session=True,  # only this process handles Ctrl-C
             )
         os.close(ending)
         for _, end in pairs:
@@ -62,13 +67,13 @@ class WorkerPool:
         self.close()
 
     def start(self, run_config: Mapping[str, Any], nodes: int, memory: int) -> None:
-        """Tell all workers what the run is, without waiting for them."""
+        """Send the run's settings to all workers, without waiting for them."""
         frame = frames.start_frame(run_config, nodes, memory)
         for number in range(self.count):
             self.ask(number, frame)
 
     def flush(self) -> None:
-        """Have all workers write their state, and wait until they have.
+        """Let all workers write their state, and wait for them.
 
         Raises `FederationError` if one cannot.
         """
@@ -78,7 +83,7 @@ class WorkerPool:
                 raise FederationError(f"a worker process {answer[1:].decode()}")
 
     def ask(self, worker: int, request: bytes) -> Future[bytes]:
-        """The answer to come; requests to one worker are answered one after the other."""
+        """Return the future answer; a worker answers its requests one after the other."""
         return self._threads[worker].submit(self._exchange, worker, request)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """A worker process of the engine: the ClientApp of some nodes, order after order.
 
-The engine starts one process of this module. It imports what all workers need, once, and forks into
-as many workers as it was given sockets for. A worker ends with the engine, whatever ended the
-engine: nobody writes into the lifeline, and it closes when the engine ends.
+The engine starts one process of this module. It imports the modules that all workers need, once,
+and forks into one worker per socket. A worker ends with the engine, however the engine ended:
+nothing is written to the lifeline, and it closes when the engine ends.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PHASES: dict[str, orders.Phase] = {
 
 
 class Worker:
-    """The nodes that this process works for.
+    """The nodes that this process serves.
 
-    A node is a share of the run's data, given by its number and how many there are.
+    A node is a share of the run's data: its number, and the number of nodes.
     """
 
     def __init__(self, config: dict[str, Any], nodes: int) -> None:
@@ -43,7 +43,7 @@ class Worker:
         self._contexts: dict[int, Context] = {}
 
     def answer(self, order: frames.OrderFrame) -> bytes:
-        """The reply of a node, or this process's part of it, as the engine reads it."""
+        """Return a node's reply, or this process's part of it, as a frame for the engine."""
         message, context = from_bytes(order.message), self._context(order.node)
         try:
             if order.parts == 1:
@@ -71,7 +71,7 @@ class Worker:
 
 
 def serve(engine: Connection, number: int = 0) -> None:
-    """Answer the engine's requests until it hangs up. number: this worker's."""
+    """Answer the engine's requests until it closes the connection. number: this worker's."""
     worker: Worker | None = None
     while True:
         try:
@@ -81,9 +81,9 @@ def serve(engine: Connection, number: int = 0) -> None:
         kind, content = request[:1], request[1:]
         answer = frames.DONE
         if kind == frames.START:
-            told = json.loads(content)
-            process.become_worker(told["memory"], told["nodes"], number)
-            worker = Worker(told["config"], told["nodes"])
+            start = json.loads(content)
+            process.become_worker(start["memory"], start["nodes"], number)
+            worker = Worker(start["config"], start["nodes"])
         elif kind == frames.ORDER:
             assert worker is not None, "an order before the start"
             answer = worker.answer(frames.read_order_frame(content))
@@ -93,7 +93,7 @@ def serve(engine: Connection, number: int = 0) -> None:
 
 
 def flushed() -> bytes:
-    """Write all state that waits; the answer, with the reason if that cannot be."""
+    """Write all cached state; return the answer, with the reason if writing failed."""
     try:
         process.flush()
     except (FedProtoError, OSError) as fault:
@@ -112,19 +112,19 @@ def end_with(lifeline: int) -> None:
 
 
 def main() -> None:
-    """Arguments: the lifeline's file descriptor, then a socket's for each worker."""
+    """Run a worker. Arguments: file descriptors of the lifeline and of a socket per worker."""
     lifeline, *sockets = map(int, sys.argv[1:])
     take_identity()
-    own = sockets[0]
+    own_socket = sockets[0]
     for socket in sockets[1:]:
         if os.fork() == 0:
-            own = socket
+            own_socket = socket
             break
     for socket in sockets:
-        if socket != own:
+        if socket != own_socket:
             os.close(socket)
     end_with(lifeline)
-    serve(Connection(own), sockets.index(own))
+    serve(Connection(own_socket), sockets.index(own_socket))
     os._exit(0)  # no worker has anything to tidy up
 
 

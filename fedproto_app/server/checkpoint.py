@@ -1,14 +1,14 @@
-"""A run's checkpoints: all that the server must know to go on as if it had never ended.
+"""A run's checkpoints: the server continues from one as if it had never stopped.
 
 ``checkpoint/round-000017/`` holds
 
     model.safetensors    the global model (methods that have one)
-    strategy.npz         what the method remembers
+    strategy.npz         the method's state
     server.json          the round, the run's token, clients' results, costs so far
     digests.json         SHA-256 of each of these files
 
-A folder appears whole under its name, after its files have reached the disk. The newest two stay.
-A damaged one is refused by name, and the one before it is used.
+A folder gets its name after all its files have reached the disk. The newest two are kept. If the
+newest is damaged, the server reports it and uses the previous checkpoint.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MODEL, STRATEGY, SERVER, DIGESTS = (
     "digests.json",
 )
 
-# Of what the files hold. A checkpoint of another format is refused: raise it with every change
-# that an earlier version would misread, or whose checkpoints this one would.
+# The version of the files' content. Checkpoints of another format are refused: increase it with
+# every change that makes old and new versions misread each other's checkpoints.
 FORMAT = 3
 LAST_OF_FORMAT = {1: "0.1", 2: "0.2.0 before its release"}  # the versions that can resume them
 
 
 class OtherFormatError(SettingsError):
-    """A checkpoint of a version that writes other files."""
+    """A checkpoint in the format of another version."""
 
 
 Memory = dict[str, Any]  # of values that JSON has
@@ -56,9 +56,9 @@ State = Mapping[str, NDArray[Any]]
 class Checkpoint:
     """The state after a round.
 
-    token: the run's mark in its nodes' folders. nodes: simulated ones, 0 in deployment.
+    token: the run's mark in its nodes' folders. nodes: number of simulated nodes, 0 in deployment.
     model: the global model. strategy: `MethodStrategy.state`. federation: `Federation.memory`.
-    listeners: `Listener.memory` of all of them. seconds: that the run has taken so far.
+    listeners: `Listener.memory` of all listeners. seconds: duration of the run so far.
     """
 
     server_round: int
@@ -75,7 +75,7 @@ _IN_SERVER = ("server_round", "token", "nodes", "federation", "listeners", "seco
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
-    """Add the checkpoint to the folder ``root`` and drop those that are no longer needed."""
+    """Add the checkpoint to the folder ``root`` and delete old checkpoints."""
     beside = root / "new"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -93,58 +93,57 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
     for path in (*beside.iterdir(), beside):
         flush(path)
     place = _place(root, checkpoint.server_round)
-    shutil.rmtree(place, ignore_errors=True)  # a damaged one, or of before a resume
+    shutil.rmtree(place, ignore_errors=True)  # damaged, or from before a resume
     os.rename(beside, place)
     flush(root)
-    for old in _all(root)[:-CHECKPOINTS_KEPT]:
+    for old in _folders(root)[:-CHECKPOINTS_KEPT]:
         shutil.rmtree(old)
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, None if there is none; why newer ones are refused.
+    """Return the newest intact checkpoint or None, and why newer checkpoints are refused.
 
-    Raises `OtherFormatError` if there are only checkpoints of other versions.
+    Raise `OtherFormatError` if there are only checkpoints of other versions.
     """
     faults: list[str] = []
-    other: OtherFormatError | None = None
-    for place in reversed(_all(root)):
+    foreign: OtherFormatError | None = None
+    for place in reversed(_folders(root)):
         try:
             return _read(place), faults
         except OtherFormatError as error:
-            other, faults = error, [*faults, str(error)]
-        # What a damaged file raises is its reader's own business.
-        except Exception as error:
+            foreign, faults = error, [*faults, str(error)]
+        except Exception as error:  # readers may raise anything for a damaged file
             faults.append(f"checkpoint {place} is damaged: {error}")
-    if other is not None:
-        raise other
+    if foreign is not None:
+        raise foreign
     return None, faults
 
 
 def drop_later_checkpoints(root: Path, server_round: int) -> None:
-    """Remove those of later rounds, which a resumed run does anew."""
-    for place in _all(root):
+    """Delete the checkpoints of later rounds, which a resumed run repeats."""
+    for place in _folders(root):
         if place > _place(root, server_round):
             shutil.rmtree(place)
 
 
 def _read(place: Path) -> Checkpoint:
     digests = json.loads((place / DIGESTS).read_text())
-    there = {path.name for path in place.iterdir()} - {DIGESTS}
-    if not isinstance(digests, dict) or there != set(digests) or SERVER not in digests:
-        raise ValueError(f"files {sorted(there)}, expected {sorted(digests)}")
+    file_names = {path.name for path in place.iterdir()} - {DIGESTS}
+    if not isinstance(digests, dict) or file_names != set(digests) or SERVER not in digests:
+        raise ValueError(f"files {sorted(file_names)}, expected {sorted(digests)}")
     for name, digest in digests.items():
         if _digest(place / name) != digest:
             raise ValueError(f"{name} is not what was written")
     server = json.loads((place / SERVER).read_text())
-    if (found := server.pop("format", 1)) != FORMAT:
-        able = f"fedproto-app {LAST_OF_FORMAT.get(found, 'of a later version')}"
+    if (file_format := server.pop("format", 1)) != FORMAT:
+        able = f"fedproto-app {LAST_OF_FORMAT.get(file_format, 'of a later version')}"
         raise OtherFormatError(
-            f"{place}: of format {found}, this is fedproto-app {__version__} with format {FORMAT}; "
-            f"{able} can resume it"
+            f"{place}: of format {file_format}, this is fedproto-app {__version__} with format "
+            f"{FORMAT}; {able} can resume it"
         )
     strategy: dict[str, NDArray[Any]] = {}
     if STRATEGY in digests:
-        file = (place / STRATEGY).open("rb")  # which a damaged archive leaves open
+        file = (place / STRATEGY).open("rb")  # np.load leaves a damaged archive open
         with file, np.load(file, allow_pickle=False) as arrays:
             strategy = {name: arrays[name] for name in arrays.files}
     arrays = load_file(place / MODEL) if MODEL in digests else {}
@@ -152,8 +151,8 @@ def _read(place: Path) -> Checkpoint:
     return Checkpoint(model=model, strategy=strategy, **server)
 
 
-def _all(root: Path) -> list[Path]:
-    """The checkpoints' folders, oldest first."""
+def _folders(root: Path) -> list[Path]:
+    """Return the checkpoints' folders, oldest first."""
     return sorted(root.glob("round-*"))
 
 

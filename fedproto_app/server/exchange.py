@@ -1,21 +1,21 @@
-"""Orders out, replies in: over nodes that hang, restart, fall silent and come back.
+"""Send orders and collect replies from nodes that may hang, restart, disconnect and come back.
 
-Flower's own `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode
-silently drops an order that it could not receive whole, and a reply that it could not send. It is
-connected and well, and will never answer. One that hangs would hold up every round anew. So here
+Flower's `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode silently
+drops an order that it could not receive completely, and a reply that it could not send. It stays
+connected and never answers. A node that hangs would delay every round. Therefore
 
-- a node that owes a reply for long is sent a *probe*, a query that costs nothing. A node works on
+- a node that has not replied for a while gets a *probe*, a query that costs nothing. A node handles
   one message after the other: if it answers the probe first, its order is lost and is sent again;
 - an order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
-  the node is there, or comes back soon;
-- a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes;
-- where some nodes' answers are enough, the others have as long again as those took;
-- who let it pass again, sign or no sign, or left when all others had answered, rests for one
-  deadline, then for three, seven, fifteen, as long as there are others. One answer makes good for
-  little of that: a node that answers probes alone, or only every other order, cannot make every
-  round as long as the deadline.
+  the node is connected or comes back soon;
+- a node that misses the deadline is *overdue*: it gets no orders until it replies or answers a
+  probe;
+- once the replies of some nodes are enough, the others have as long again as those took;
+- a node that misses another deadline, or leaves when all others have replied, gets no orders for
+  1, 3, 7, then 15 deadlines while other nodes remain. One reply shortens the wait only slightly, so
+  a node that answers only probes, or every other order, cannot delay every round.
 
-The server also looks for replies more often than Flower, which looks every three seconds.
+The server also polls for replies more often than Flower, which polls every three seconds.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fedproto_app.core.events import tell
 from fedproto_app.server.probes import Probes, push
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
-PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
+PROBE_AFTER = 30.0  # seconds without a reply before a node is probed; then after twice as many
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
-ORDER_TRIES = 3  # times that one order is sent
-LEAST_PATIENCE = 10.0  # seconds that the others have when enough have answered
-MOST_MISSES = 5  # that count: a node rests for 2^4 - 1 deadlines at most
-FORGIVEN = 1 / 8  # of a miss, for each answer in time
+ORDER_TRIES = 3  # how often an order is sent
+LEAST_PATIENCE = 10.0  # seconds that the other nodes have at least after enough replies
+MOST_MISSES = 5  # misses that count: a node rests for 2^4 - 1 deadlines at most
+FORGIVEN = 1 / 8  # of a miss, for each reply in time
 # A node that left, or is restarted; a ClientApp that was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
@@ -49,9 +49,9 @@ IsAnswer = Callable[[Message, Message], bool]  # of a reply and its order
 class Exchange:
     """All messages of a run.
 
-    name_of: a node's name by its id. enough: the share of the nodes asked whose answers are enough.
-    is_answer: whether a reply has anything of what its order asked.
-    waited: seconds, to a tenth, that the newest messages' replies were waited for.
+    name_of: a node's name by its id. enough: the share of the nodes asked whose replies are enough.
+    is_answer: whether a reply has a usable part.
+    waited: seconds of waiting for the replies to the latest messages, to a tenth.
     """
 
     def __init__(
@@ -65,27 +65,27 @@ class Exchange:
         self._nodes_lose_orders = True
         self._probes = Probes()
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
-        self._misses: dict[int, float] = {}  # orders that a node did not answer, less the forgiven
-        self._rests: dict[int, float] = {}  # until when such a node is asked for nothing
-        self._first: dict[str, str] = {}  # by the id of an order sent again: that of the first
+        self._misses: dict[int, float] = {}  # unanswered orders of a node, minus forgiven ones
+        self._rests: dict[int, float] = {}  # until when such a node gets no orders
+        self._first: dict[str, str] = {}  # the first id of an order that was sent again
 
     def trust_nodes(self) -> None:
-        """In a simulation no node loses an order, and which one is slow must decide nothing."""
+        """Stop probing and resting: simulated nodes lose no orders, and speed must not matter."""
         self._nodes_lose_orders, self._enough = False, 1.0
 
     @property
     def overdue(self) -> set[int]:
-        """The nodes that have given no sign since they let a deadline pass."""
+        """The nodes that have sent nothing since they missed a deadline."""
         return set(self._overdue.values())
 
     @property
     def resting(self) -> set[int]:
-        """The nodes that are asked for nothing as long as there are others."""
-        now = time.monotonic()
-        return {node for node, until in self._rests.items() if until > now}
+        """The nodes that get no orders while other nodes remain."""
+        time_now = time.monotonic()
+        return {node for node, until in self._rests.items() if until > time_now}
 
     def original(self, message_id: str) -> str:
-        """The id under which an order was first sent."""
+        """Return the id under which an order was first sent."""
         return self._first.get(message_id, message_id)
 
     def ask(
@@ -96,9 +96,9 @@ class Exchange:
         *,
         least: int = 0,
     ) -> list[Message]:
-        """Send the messages, one a node; returns the replies that came within so many seconds.
+        """Send the messages, one per node; return the replies that arrive within the deadline.
 
-        least: answers below which no share of them is enough.
+        deadline: in seconds. least: the number of replies that is needed whatever the share.
         """
         probes = self._probes if self._nodes_lose_orders else None
         phase = _Phase(grid, list(messages), probes, self._name_of, self._is_answer)
@@ -117,20 +117,20 @@ class Exchange:
         if not self._nodes_lose_orders:
             return
         misses = self._misses[node] = min(MOST_MISSES, self._misses.get(node, 0.0) + 1)
-        rest = self.waited * max(0.0, 2 ** (misses - 1) - 1)
-        self._rests[node] = time.monotonic() + rest
-        if rest:
-            tell("rests", WARNING, node=self._name_of(node), seconds=round(rest))
+        pause = self.waited * max(0.0, 2 ** (misses - 1) - 1)
+        self._rests[node] = time.monotonic() + pause
+        if pause:
+            tell("rests", WARNING, node=self._name_of(node), seconds=round(pause))
 
     def look_for_overdue(self, grid: Grid, connected: set[int]) -> None:
-        """See whether overdue nodes have given a sign. Their late replies are not used."""
+        """Check whether overdue nodes have sent anything. Their late replies are not used."""
         self._overdue = {i: node for i, node in self._overdue.items() if node in connected}
         if not self._overdue:
             return
         for reply in grid.pull_messages([*self._overdue, *self._probes.ids()]):
-            said = reply.metadata.reply_to_message_id
-            probe = self._probes.answered(said)
-            node = probe.node if probe else self._overdue.get(said)
+            message_id = reply.metadata.reply_to_message_id
+            probe = self._probes.answered(message_id)
+            node = probe.node if probe else self._overdue.get(message_id)
             if node is not None and node in self.overdue:
                 sign = "a probe's answer" if probe else "its late reply"
                 tell("back", node=self._name_of(node), sign=sign)
@@ -143,14 +143,14 @@ class Exchange:
 
 
 def pause_on(grid: Grid, seconds: float) -> None:
-    """Let this much time pass between two looks, or as little as the grid knows to be enough."""
+    """Wait between two polls, or shorter if the grid can tell that a reply has arrived."""
     wait: Callable[[float], None] = getattr(grid, "wait", time.sleep)
     wait(seconds)
 
 
 @dataclass(frozen=True)
 class _Lost:
-    """An order that Flower has given up: its answer, and until when its node may come back."""
+    """An order that Flower has given up, with its answer and the time until its node may return."""
 
     order: Message
     answer: Message
@@ -160,10 +160,10 @@ class _Lost:
 class _Phase:
     """One call of `Exchange.ask`.
 
-    probes: all that are under way, None if no node loses orders. first: by the id of an order that
-    was sent again, the id under which it was first sent. answered: the nodes that gave what was
-    asked. losers: those that lost their order, or were killed with it, as often as it is sent; and
-    those that left and were the last to be waited for.
+    probes: all probes without an answer, None if no node loses orders. first: the first id of each
+    order that was sent again. answered: the nodes with a usable reply. losers: the nodes that lost
+    their order, or were killed with it, every time it was sent; and the nodes that left when all
+    others had replied.
     """
 
     def __init__(
@@ -180,42 +180,44 @@ class _Phase:
         self._is_answer = is_answer
         self._start = time.monotonic()
         self._tries: dict[int, int] = {}  # by node id
-        self._sent: dict[int, float] = {}  # when its order was, by node id
+        self._sent: dict[int, float] = {}  # when its order was sent, by node id
         self._waiting: dict[str, Message] = {}  # by message id
         self._lost: dict[int, _Lost] = {}  # by node id
         self._replies: list[Message] = []
         self._send(messages)
 
     def replies(self, deadline: float, enough: float, least: int) -> tuple[list[Message], float]:
-        """Those that come within so many seconds, or soon after this share and so many; seconds
-        waited."""
+        """Return the replies that arrive before the deadline, and the seconds waited.
+
+        The deadline moves forward once this share of the replies, and at least `least`, are in.
+        """
         probe_at, passed = PROBE_AFTER, 0.0
-        wanted = max(least, enough * len(self._waiting) - 1e-9)
+        required = max(least, enough * len(self._waiting) - 1e-9)
         while self._waiting or self._lost:
             self._pull()
             self._look_for_returns()
             passed = time.monotonic() - self._start
-            if wanted and len(self.answered) >= wanted:
-                deadline, wanted = min(deadline, passed + max(passed, LEAST_PATIENCE)), 0.0
+            if required and len(self.answered) >= required:
+                deadline, required = min(deadline, passed + max(passed, LEAST_PATIENCE)), 0.0
             if not (self._waiting or self._lost) or passed >= deadline:
                 break
             if self._probes and passed >= probe_at:
                 self._probes.send(self._grid, self.unanswered().values())
                 probe_at *= 2
-            pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each look is a line of a log
+            pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each poll writes a log line
             pause_on(self._grid, min(pause, deadline - passed))
         self.losers |= self._lost.keys()
-        replies = [*self._replies, *(one.answer for one in self._lost.values())]
+        replies = [*self._replies, *(lost.answer for lost in self._lost.values())]
         return replies, round(min(passed, deadline), 1)
 
     def unanswered(self) -> dict[str, int]:
-        """The orders that wait for a reply: each one's node."""
+        """Return the node of each order that has no reply yet, by the order's id."""
         return {i: message.metadata.dst_node_id for i, message in self._waiting.items()}
 
     def _send(self, messages: list[Message]) -> None:
-        taken = set(push(self._grid, messages))
+        accepted_ids = set(push(self._grid, messages))
         for message in messages:
-            if message.metadata.message_id in taken:
+            if message.metadata.message_id in accepted_ids:
                 self._waiting[message.metadata.message_id] = message
                 node = message.metadata.dst_node_id
                 self._tries[node] = self._tries.get(node, 0) + 1
@@ -228,12 +230,12 @@ class _Phase:
         forgetful = []
         probes = self._probes.ids() if self._probes else []
         for reply in self._grid.pull_messages([*self._waiting, *probes]):
-            said = reply.metadata.reply_to_message_id
-            probe = self._probes.answered(said) if self._probes else None
-            if order := self._waiting.pop(said, None):
+            answered_id = reply.metadata.reply_to_message_id
+            probe = self._probes.answered(answered_id) if self._probes else None
+            if order := self._waiting.pop(answered_id, None):
                 self._take(reply, order)
-            # A probe that is older than the order says nothing of it.
-            elif probe and not reply.has_error() and probe.sent > self._sent_at(probe.node):
+            # A probe sent before the order proves nothing about it.
+            elif probe and not reply.has_error() and probe.sent_at > self._sent_at(probe.node):
                 forgetful.append(probe.node)
         for message_id, order in list(self._waiting.items()):
             node = order.metadata.dst_node_id
@@ -257,21 +259,21 @@ class _Phase:
         if given_up:
             self.losers.add(node)
             return
-        begun = time.monotonic()
+        begin = time.monotonic()
         if self._is_answer(reply, order):
             self.answered.add(node)
-        # A node may send what takes long to read: that is taken from nobody's time.
-        self._start += time.monotonic() - begun
+        # Reading a large reply takes time, which must not shorten the other nodes' deadline.
+        self._start += time.monotonic() - begin
 
     def _sent_at(self, node: int) -> float:
-        """When the node's order was sent; never, if it was asked for nothing."""
+        """Return when the node's order was sent, infinity if it has none."""
         return self._sent.get(node, math.inf)
 
     def _look_for_returns(self) -> None:
-        """Send lost orders again to nodes that are there; give up on those that stay away."""
-        there = set(self._grid.get_node_ids()) if self._lost else set()
+        """Send lost orders again to nodes that are connected; give up on nodes that stay away."""
+        connected = set(self._grid.get_node_ids()) if self._lost else set()
         for node, lost in list(self._lost.items()):
-            if node in there:
+            if node in connected:
                 del self._lost[node]
                 self._send_again(lost.order)
             elif time.monotonic() > lost.until:
@@ -281,14 +283,22 @@ class _Phase:
                     self.losers.add(node)
 
     def _send_again(self, order: Message) -> None:
-        of = order.metadata
-        again = Message(
+        metadata = order.metadata
+        repeated = Message(
             order.content,
-            dst_node_id=of.dst_node_id,
-            message_type=of.message_type,
-            group_id=of.group_id,
+            dst_node_id=metadata.dst_node_id,
+            message_type=metadata.message_type,
+            group_id=metadata.group_id,
         )
-        name = self._name_of(of.dst_node_id)
-        tell("order-lost", WARNING, node=name, round=of.group_id, sent=self._tries[of.dst_node_id])
-        self._send([again])
-        self.first[again.metadata.message_id] = self.first.get(of.message_id, of.message_id)
+        name = self._name_of(metadata.dst_node_id)
+        tell(
+            "order-lost",
+            WARNING,
+            node=name,
+            round=metadata.group_id,
+            sent=self._tries[metadata.dst_node_id],
+        )
+        self._send([repeated])
+        self.first[repeated.metadata.message_id] = self.first.get(
+            metadata.message_id, metadata.message_id
+        )

@@ -1,8 +1,8 @@
 """The server's side of a federation: four parts with one task each.
 
-`members` knows who is there, `selection` who is asked, `pipeline` brings orders out and replies in,
-`history` knows what happened. Strategies speak with these, so that selection, refusal and counting
-are the same for all methods.
+`members` tracks the nodes, `selection` chooses clients, `pipeline` sends orders and reads replies,
+`history` records results and costs. All strategies use these parts, so selection, validation and
+counting are the same for all methods.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fedproto_app.trust.averaging import Averaging
 class Federation:
     """The parts of the server, put together for one run.
 
-    averaging: the rule by which clients' values become one. spending: of the clients' privacy.
+    averaging: the rule that combines the clients' values. spending: the clients' privacy loss.
     """
 
     def __init__(
         self, settings: Settings, run: str, token: str, plan: PrivacyPlan | None = None
     ) -> None:
-        """token: the run's random mark. plan: how clients are protected, if they are."""
+        """token: the run's random mark. plan: how noise protects clients, None without noise."""
         self.settings, self.token = settings, token
         self.spending = Spending(plan, settings.all_rounds)
         self.averaging = Averaging(settings.aggregation, plan)
@@ -47,7 +47,7 @@ class Federation:
         self.members = Membership(settings, roster, exchange, identity, refuse)
         self.selection = Selection(settings, self.spending.ends_with)
         self.pipeline = Pipeline(
-            settings, (run, token), self.members, self.history, exchange, self.spending.asked
+            settings, (run, token), self.members, self.history, exchange, self.spending.count
         )
 
     @property
@@ -56,10 +56,10 @@ class Federation:
         return self.members.shape
 
     def memory(self) -> dict[str, Any]:
-        """What the server must know to go on in another process."""
+        """Return the state that a resumed run needs."""
         return self.members.memory() | self.history.memory()
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what `memory` returned. The nodes are still to come."""
+        """Restore the state from `memory`, before the nodes connect."""
         self.members.recall(memory)
         self.history.recall(memory)

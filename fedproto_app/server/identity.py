@@ -1,8 +1,8 @@
-"""Who a node is: its name belongs to the key with which it proves itself to Flower.
+"""The identity of nodes: a name belongs to the key that a node uses to authenticate to Flower.
 
 A node's label is the name under which the operator registered its key, if there is one. A node
-whose key has no name goes by what it says of itself; the name is then its key's, on first use, for
-all runs of this server (`node_register`). A simulated node has no key, and its word is taken.
+whose key has no name uses the name that it reports; on first use the name is bound to its key, for
+all runs of this server (`node_register`). A simulated node has no key, so its name is accepted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedproto_app.server.node_register import Binding, NodeRegister, fingerprint
 
 
 class NotItsNameError(ValueError):
-    """A node goes by a name that is not its own, or that is banned."""
+    """A node uses another node's name or a banned name."""
 
 
 class Identity:
@@ -26,33 +26,33 @@ class Identity:
 
     def __init__(self, register: NodeRegister, run: str, *, binds: bool) -> None:
         self._register, self._run, self._binds = register, run, binds
-        self._known: dict[int, NodeInfo] = {}  # every node that was ever there
-        self._keys: dict[int, str] = {}  # their fingerprints
+        self._known: dict[int, NodeInfo] = {}  # every node that ever connected
+        self._keys: dict[int, str] = {}  # fingerprints by node id
 
     def look(self, grid: Grid) -> set[int]:
-        """The ids of the nodes that are there; takes in what Flower tells of them."""
-        there = {node.node_id: node for node in grid.get_nodes()}
-        self._known |= there
-        return set(there)
+        """Return the ids of the connected nodes, and store Flower's information about them."""
+        connected = {node.node_id: node for node in grid.get_nodes()}
+        self._known |= connected
+        return set(connected)
 
     def key(self, node_id: int) -> str:
-        """The fingerprint of its key; "" for a simulated node."""
+        """Return the fingerprint of the node's key; "" for a simulated node."""
         if node_id not in self._keys:
-            known = self._known.get(node_id)
-            self._keys[node_id] = fingerprint(known.public_key) if known else ""
+            node = self._known.get(node_id)
+            self._keys[node_id] = fingerprint(node.public_key) if node else ""
         return self._keys[node_id]
 
     def given_name(self, node_id: int) -> str:
-        """The name that the operator registered it under; "" without one."""
-        known = self._known.get(node_id)
-        return known.name if known and self.key(node_id) else ""
+        """Return the name that the operator gave the node; "" without one."""
+        node = self._known.get(node_id)
+        return node.name if node and self.key(node_id) else ""
 
     def is_stronger(self, node_id: int, other_id: int, label: str) -> bool:
-        """Whether the label is the node's by the operator's word, and not the other's."""
+        """Whether the operator gave the label to this node and not to the other."""
         return self.given_name(node_id) == label != self.given_name(other_id)
 
     def label(self, node_id: int, says: str) -> str:
-        """The label of a node that calls itself so; raises `NotItsNameError`."""
+        """Return the label of a node that reports the name `says`; raise `NotItsNameError`."""
         label = self.given_name(node_id) or says or str(node_id)
         if says and says != label:
             raise NotItsNameError(
@@ -64,7 +64,7 @@ class Identity:
         return label
 
     def fault(self, node_id: int, label: str) -> str | None:
-        """Why the node may not go by this label; None if it may."""
+        """Return why the node may not use this label; None if it may."""
         key = self.key(node_id)
         if not key:
             return None
@@ -72,7 +72,7 @@ class Identity:
         if banned := names.ban_of(label, key):
             return f"{banned!r} is banned from this server (fedproto nodes unban {banned})"
         if self.given_name(node_id):
-            return None  # the operator's word
+            return None  # the operator chose the name
         if any(label in (self.given_name(i), str(i)) for i in self._known if i != node_id):
             return f"its name {shown(label)!r} is another node's, whose key is registered under it"
         bound = names.bound.get(label)
@@ -86,13 +86,15 @@ class Identity:
         return None
 
     def enter(self, node_id: int, label: str, clients: int) -> None:
-        """Write down that the node was let in, and that the label is its key's from now on."""
-        key, named = self.key(node_id), bool(self.given_name(node_id))
-        if not key or not (named or self._binds):
+        """Write the admitted node to the register, which binds the label to its key."""
+        key, is_registered = self.key(node_id), bool(self.given_name(node_id))
+        if not key or not (is_registered or self._binds):
             return
         with self._register.changing() as names:
             before = names.bound.get(label)
             since = before.since if before and before.key == key else now()
-            if former := names.name_of(key):  # the operator's word is another now
+            if former := names.name_of(key):  # the operator has renamed the node
                 del names.bound[former]
-            names.bound[label] = Binding(key, node_id, named, since, now(), self._run, clients)
+            names.bound[label] = Binding(
+                key, node_id, is_registered, since, now(), self._run, clients
+            )

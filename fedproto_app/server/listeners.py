@@ -1,7 +1,7 @@
-"""What watches a run: each listener hears of a round when it has ended.
+"""Listeners of a run, which are called after each round.
 
-The loop over the rounds (`rounds.py`) knows none of them by name. A listener may stop the run, and
-may have something to remember for a checkpoint.
+The loop over the rounds (`rounds.py`) is independent of the listeners' classes. A listener may stop
+the run, and may store state in a checkpoint.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PATIENCE, PRIVACY = "patience", "privacy"  # why a run stopped before its last r
 class RoundEnd:
     """A round that has ended.
 
-    seconds: that each of its phases took. model: the global model from now on. evaluated: whether
-    the clients' models were. line: what rounds.jsonl says of it, which the first listener writes
-    and the others may add figures to.
+    seconds: duration of each phase. model: the global model after the round. evaluated: whether
+    the clients' models were evaluated. line: the round's line of rounds.jsonl, which the first
+    listener fills and others may add to.
     """
 
     number: int
@@ -43,34 +43,34 @@ class RoundEnd:
 
 
 class Listener:
-    """Hears of what happens in a run; does nothing by itself."""
+    """Base class of listeners; does nothing."""
 
     def round_ended(self, ended: RoundEnd) -> None:
         """Called after each round."""
 
     def stops(self, next_round: int) -> str:
-        """Why this round must not be run, in one word; "" if it may."""
+        """Return why this round must not be run, in one word; "" if it may."""
         return ""
 
     def close(self) -> None:
-        """Called in the end, however the run ended."""
+        """Called at the end of the run, also after an error."""
 
     def memory(self) -> dict[str, Any]:
-        """What it must know to go on in another process, under names of its own."""
+        """Return the state that a resumed run needs, under names that no other listener uses."""
         return {}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what `memory` returned, among what other listeners did."""
+        """Restore the state from `memory`, which holds all listeners' values."""
 
 
 def reason_to_stop(listeners: Sequence[Listener], next_round: int) -> str:
-    """Why this round must not be run, "" if it may; the last listener's reason counts first."""
+    """Return why this round must not be run, "" if it may; the last listener takes precedence."""
     reasons = (listener.stops(next_round) for listener in reversed(listeners))
     return next((reason for reason in reasons if reason), "")
 
 
 class Health(Listener):
-    """Writes each round in one line of the log."""
+    """Writes one log line per round."""
 
     def round_ended(self, ended: RoundEnd) -> None:
         line = ended.line
@@ -89,7 +89,7 @@ class Health(Listener):
 
 
 class Costs(Listener):
-    """Adds up what the rounds cost.
+    """Adds up the costs of the rounds.
 
     sums: of `COSTS` over the rounds, and of the clients that trained ("trainings").
     """
@@ -112,8 +112,7 @@ class Costs(Listener):
 class Patience(Listener):
     """Stops the run when the validation error no longer falls; it never looks at test errors.
 
-    The error is the mean over the clients, or their median where a robust rule says that some may
-    lie.
+    The error is the mean over the clients, or the median with a robust rule, as clients may lie.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -128,7 +127,7 @@ class Patience(Listener):
             self.take(float(self._middle(errors)) if errors else None)
 
     def take(self, validation_error: float | None) -> None:
-        """Take in an evaluation; None: no client has an error."""
+        """Count an evaluation; None: no client has an error."""
         if validation_error is not None and validation_error < self._best:
             self._best, self._waited = validation_error, 0
         else:

@@ -1,9 +1,9 @@
-"""The server's part in masked sums: it carries keys and shares between nodes, and adds up.
+"""The server's part in masked sums: it forwards keys and shares between nodes, and adds up.
 
-Before the orders to train go out, the nodes name fresh keys (step "keys") and seal shares of their
-secrets for each other (step "shares"). Then they train and answer with masked vectors. Who is lost
-until then, the others help to take out (step "unmask"). A node that is lost in a step is not in
-the sum; below `aggregation.secure-share` there is none.
+Before training, the nodes send fresh keys (step "keys") and seal shares of their secrets for each
+other (step "shares"). Then they train and reply with masked vectors. If nodes drop out meanwhile,
+the others help to remove their masks (step "unmask"). A node that drops out in a step is not in the
+sum; with fewer nodes than `aggregation.secure-share` requires, the round has no sum.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from fedproto_app.trust.masks import (
 if TYPE_CHECKING:
     from fedproto_app.server.pipeline import Pipeline
 
-Given = TypeVar("Given")
+ResultT = TypeVar("ResultT")
 
-MOST_NODES = 1000  # of a sum: each seals shares for all others
+MOST_NODES = 1000  # of a sum: each node seals shares for all others
 
 
 @dataclass
 class _Session:
-    """One sum. names: its nodes, by number. sealed: by who sealed them, then for whom."""
+    """One sum. names: its nodes, by number. sealed: shares by sender, then by receiver."""
 
     order: MaskingOrder
     grid: Grid
@@ -64,16 +64,16 @@ class _Session:
 
 
 class Unmasked:
-    """The stage of a run without masks: everything passes as it is."""
+    """The stage of a run without masks: it changes nothing."""
 
     least = lost = 0
 
     def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
-        """The orders as they are."""
+        """Return the orders unchanged."""
         return list(messages)
 
     def on_the_wire(self, expected: Expected) -> Expected:
-        """What the replies themselves must have."""
+        """Return the arrays that the replies must have."""
         return expected
 
     def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
@@ -82,18 +82,18 @@ class Unmasked:
     def hand_over(
         self,
         answers: list[Reply],
-        each: Callable[[list[Reply]], Given],
-        total: Callable[[Sums], Given],
-    ) -> Given | None:
-        """What `each` makes of the answers to an order to train."""
+        each: Callable[[list[Reply]], ResultT],
+        total: Callable[[Sums], ResultT],
+    ) -> ResultT | None:
+        """Return the result of `each` for the replies to a training order."""
         return each(answers)
 
 
 class MaskedSum:
     """The stage of a run whose sums are masked.
 
-    total: the sum of the newest training, None if it failed. lost: nodes that were to be asked for
-    the newest training and fell out before it.
+    total: the sum of the latest training, None if it failed. lost: nodes that dropped out before
+    the latest training.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -103,10 +103,10 @@ class MaskedSum:
         self.lost = 0
 
     def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
-        """Have the nodes that are asked to train exchange keys and shares.
+        """Let the nodes that will train exchange keys and shares.
 
-        Returns the orders of those that did, each with what its node needs. Messages other than
-        orders to train come back as they are.
+        Return the orders of the nodes that did, each with the shares for its node. Messages other
+        than training orders are returned unchanged.
         """
         self.total, self.lost = None, 0
         if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
@@ -128,18 +128,18 @@ class MaskedSum:
                 plain = sent_bytes(message)
                 add_masking(replace(order, step="train", sealed=for_it), to=message)
                 self._pipeline.history.log.bytes_down += sent_bytes(message) - plain
-        there = {self._id_of(session.names[number]) for number in session.sealed}
-        self.lost = len(by_node) - len(there)
-        return [message for node, message in by_node.items() if node in there]
+        participants = {self._id_of(session.names[number]) for number in session.sealed}
+        self.lost = len(by_node) - len(participants)
+        return [message for node, message in by_node.items() if node in participants]
 
     def on_the_wire(self, expected: Expected) -> Expected:
-        """What the replies themselves must have: where a sum is under way, one masked vector."""
+        """Return the arrays that the replies must have: during a sum, one masked vector."""
         return Expected(masked=True) if self._session else expected
 
     def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """Make the sum of what these nodes sent; returns the answers that are in it.
+        """Compute the sum of the nodes' vectors; return the replies that are in it.
 
-        Answers to other orders than those to train come back as they are.
+        Replies to other orders than training orders are returned unchanged.
         """
         if self._session is None:
             return answers
@@ -158,9 +158,9 @@ class MaskedSum:
         if self.total is None:
             return []
         clients = sum(len(answer.names) for answer in used.values())
-        every = self.total.counts
-        by_class = every.get(BY_CLASS, np.zeros(1))
-        if every[CLIENTS] != clients or by_class.min() < 0 or by_class.max() > clients:
+        counts = self.total.counts
+        by_class = counts.get(BY_CLASS, np.zeros(1))
+        if counts[CLIENTS] != clients or by_class.min() < 0 or by_class.max() > clients:
             self._refuse("", f"masked sum: not one of {clients} clients; a node's share is false")
             self.total = None
             return []
@@ -169,28 +169,27 @@ class MaskedSum:
     def hand_over(
         self,
         answers: list[Reply],
-        each: Callable[[list[Reply]], Given],
-        total: Callable[[Sums], Given],
-    ) -> Given | None:
-        """What `total` makes of the sum of the answers to an order to train; None if there is no
-        sum."""
+        each: Callable[[list[Reply]], ResultT],
+        total: Callable[[Sums], ResultT],
+    ) -> ResultT | None:
+        """Return the result of `total` for the sum of a training; None if there is no sum."""
         return None if self.total is None else total(self.total)
 
     @property
     def least(self) -> int:
-        """Nodes whose vectors the sum under way must have; 0 if none is."""
+        """The number of vectors that the current sum needs; 0 if there is none."""
         return self._fewest(self._session) if self._session else 0
 
     # --- before the training --------------------------------------------------------------------
 
     def _exchanged(self, session: _Session, node_ids: Collection[int]) -> bool:
-        """Keys, then shares; whether enough nodes are left for a sum."""
+        """Collect keys, then shares; return whether enough nodes are left for a sum."""
         names = {self._pipeline.members.roster.label_of(node): node for node in node_ids}
         orders = dict.fromkeys(sorted(names), session.order)
-        replies = self._asked(session, orders, "its keys")
-        told = Counter(key for reply in replies.values() for key in _publics(reply))
+        replies = self._ask(session, orders, "its keys")
+        key_counts = Counter(key for reply in replies.values() for key in _publics(reply))
         for name, reply in sorted(replies.items()):
-            if fault := _keys_fault(reply, told):
+            if fault := _keys_fault(reply, key_counts):
                 self._refuse(name, f"masked sum: {fault}")
             elif reply.own is not None:
                 session.names.append(name)
@@ -198,20 +197,20 @@ class MaskedSum:
         if not self._enough(session, session.names, "named keys"):
             return False
         order = replace(session.order, step="shares", publics=session.keys)
-        replies = self._asked(session, dict.fromkeys(session.names, order), "its shares")
+        replies = self._ask(session, dict.fromkeys(session.names, order), "its shares")
         for number, name in enumerate(session.names):
             if name not in replies:
                 continue
-            others = set(range(len(session.names))) - {number}
+            receivers = set(range(len(session.names))) - {number}
             content = replies[name].sealed
-            if content.keys() != others:
+            if content.keys() != receivers:
                 self._refuse(name, "masked sum: its shares are not one for each other node")
-            elif any(len(one) != sealed_bytes() for one in content.values()):
+            elif any(len(share) != sealed_bytes() for share in content.values()):
                 self._refuse(name, "masked sum: its shares are too short or too long")
             else:
                 session.sealed[number] = content
-        there = [session.names[number] for number in session.sealed]
-        if self._enough(session, there, "exchanged shares"):
+        exchanged = [session.names[number] for number in session.sealed]
+        if self._enough(session, exchanged, "exchanged shares"):
             return True
         session.sealed = {}
         return False
@@ -221,14 +220,14 @@ class MaskedSum:
     def _unmasked(
         self, session: _Session, vectors: Mapping[int, Vector], layout: Layout
     ) -> Sums | None:
-        """The sum of the survivors' vectors without masks, None if too few are there to help."""
+        """Return the unmasked sum of the survivors' vectors, None if too few nodes help."""
         names = [session.names[number] for number in sorted(vectors)]
         if not self._enough(session, names, "sent masked vectors"):
             return None
         survivors = sorted(vectors)
         order = replace(session.order, step="unmask", survivors=survivors)
         fallen = sorted(session.sealed.keys() - vectors.keys())
-        replies = self._asked(session, dict.fromkeys(names, order), "its shares of the masks")
+        replies = self._ask(session, dict.fromkeys(names, order), "its shares of the masks")
         helpers = {}
         for name, reply in sorted(replies.items()):
             if sorted(reply.seeds) == survivors and sorted(reply.privates) == fallen:
@@ -238,18 +237,20 @@ class MaskedSum:
         if not self._enough(session, helpers, "gave their shares of the masks"):
             return None
         least = self._fewest(session)
-        given = [helpers[name] for name in sorted(helpers)][:least]
+        helper_replies = [helpers[name] for name in sorted(helpers)][:least]
         total = added(vectors.values(), layout.size)
         try:
             for number in survivors:
-                seed = joined([one.seeds[number] for one in given], SEED_BYTES)
+                seed = joined([reply.seeds[number] for reply in helper_replies], SEED_BYTES)
                 total = total - stream(seed, layout.size)
             for number in fallen:
-                private = joined([one.privates[number] for one in given], PRIVATE_BYTES)
+                private = joined(
+                    [reply.privates[number] for reply in helper_replies], PRIVATE_BYTES
+                )
                 if public_of(private) != session.keys[number].masks:
                     raise Forged("shares of another key")
-                others = {n: session.keys[n].masks for n in survivors}
-                total = total + between(private, others, number, layout.size)
+                survivor_keys = {n: session.keys[n].masks for n in survivors}
+                total = total + between(private, survivor_keys, number, layout.size)
         except Forged as error:
             self._refuse(session.names[number], f"masked sum: {error}")
             return None
@@ -257,10 +258,10 @@ class MaskedSum:
 
     # --- asking ---------------------------------------------------------------------------------
 
-    def _asked(
-        self, session: _Session, orders: Mapping[str, MaskingOrder], what: str
+    def _ask(
+        self, session: _Session, orders: Mapping[str, MaskingOrder], subject: str
     ) -> dict[str, MaskingReply]:
-        """The usable answers of these nodes; the others are refused."""
+        """Return the usable replies of these nodes; refuse the others."""
         messages = {name: masking_query(order, self._id_of(name)) for name, order in orders.items()}
         pipeline, answers = self._pipeline, {}
         log = pipeline.history.log
@@ -268,8 +269,8 @@ class MaskedSum:
         replies = pipeline.send(session.grid, messages.values(), least=len(messages))
         name_of = {message.metadata.message_id: name for name, message in messages.items()}
         for reply in replies:
-            asked = pipeline.exchange.original(reply.metadata.reply_to_message_id)
-            if (name := name_of.pop(asked, None)) is None:
+            message_id = pipeline.exchange.original(reply.metadata.reply_to_message_id)
+            if (name := name_of.pop(message_id, None)) is None:
                 continue
             log.bytes_up += received_bytes(reply)
             try:
@@ -280,22 +281,22 @@ class MaskedSum:
                     raise Unusable(answer.fault)
                 answers[name] = answer
             except Unusable as fault:
-                self._refuse(name, f"masked sum, {what}: {fault}")
+                self._refuse(name, f"masked sum, {subject}: {fault}")
         for name in name_of.values():
-            told = f"no reply within {pipeline.exchange.waited:g} s"
-            self._refuse(name, f"masked sum, {what}: {told}")
+            reason = f"no reply within {pipeline.exchange.waited:g} s"
+            self._refuse(name, f"masked sum, {subject}: {reason}")
         return answers
 
-    def _enough(self, session: _Session, there: Collection[str], what: str) -> bool:
+    def _enough(self, session: _Session, nodes: Collection[str], action: str) -> bool:
         least = self._fewest(session)
-        if len(there) < least:
-            words = f"masked sum: {len(there)} of {len(session.names)} nodes {what}"
+        if len(nodes) < least:
+            words = f"masked sum: {len(nodes)} of {len(session.names)} nodes {action}"
             rules = "aggregation.secure-minimum and secure-share"
             self._refuse("", f"{words}, fewer than {least} ({rules}): the round has no sum")
-        return len(there) >= least
+        return len(nodes) >= least
 
     def _fewest(self, session: _Session) -> int:
-        """By the nodes that named keys, as each of them counts too."""
+        """Return the number of nodes that the sum needs, of the nodes that sent keys."""
         rules = self._rules
         return fewest(rules.secure_minimum, rules.secure_share, len(session.names))
 
@@ -310,14 +311,14 @@ def _publics(reply: MaskingReply) -> list[bytes]:
     return [] if reply.own is None else [reply.own.masks, reply.own.shares]
 
 
-def _keys_fault(reply: MaskingReply, told: Mapping[bytes, int]) -> str | None:
-    """Why the others would not go on with a node of these keys. told: how often each key came."""
+def _keys_fault(reply: MaskingReply, key_counts: Mapping[bytes, int]) -> str | None:
+    """Return why other nodes would refuse these keys. key_counts: how often each key was sent."""
     if reply.own is None:
         return "it names no keys"
     try:
         for key in _publics(reply):
             require_public(key)
-            if told[key] > 1:
+            if key_counts[key] > 1:
                 return "its keys are not its own alone"
     except Forged as error:
         return f"its keys: {error}"

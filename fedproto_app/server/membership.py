@@ -1,7 +1,7 @@
-"""Who takes part: nodes that join, leave, come back, or are turned away.
+"""The members of a run: nodes that join, leave, come back, or are turned away.
 
-The server asks a new node for its clients. It takes the answer whenever it comes, so a site that
-loads its data for minutes holds up only itself.
+The server asks a new node for its clients. It accepts the answer at any time, so a site that loads
+its data for minutes delays nobody else.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from fedproto_app.server.roster import NameTakenError, Roster
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
 
-ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been mended
+ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
-MOST_NOTES = 1000  # of one node's that are told
+MOST_NOTES = 1000  # of one node that are logged
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
 
 
 @dataclass(frozen=True)
 class _Query:
-    """A roster query under way, sent at so many seconds."""
+    """A roster query without an answer. sent_at: in seconds."""
 
     message_id: str
-    sent: float
+    sent_at: float
 
 
 @dataclass(frozen=True)
 class _TurnedAway:
-    """A node that cannot take part: why, when it said so, whether it may still come by itself."""
+    """A node that cannot take part: why, since when, and whether it may still join by itself."""
 
     reason: str
-    at: float
+    reported_at: float
     for_now: bool
 
 
@@ -57,8 +57,8 @@ class Membership:
     """The nodes of a run and their clients, as they come and go.
 
     refuse: called with nodes and clients that cannot take part.
-    shape: the shape of the run's data, which all nodes must have; until the first round begins each
-    node has its own, and then the one that most nodes have counts.
+    shape: the shape of the run's data, which all nodes must have: the most frequent shape when the
+    first round begins.
     """
 
     def __init__(
@@ -82,28 +82,28 @@ class Membership:
 
     @property
     def facts(self) -> Mapping[ClientKey, ClientFacts]:
-        """What nodes declared of every client that ever came."""
+        """The declarations of every client that ever took part."""
         return self.roster.facts
 
     def clients(self) -> list[ClientKey]:
-        """The clients that can be asked now, in the order of their names."""
+        """Return the clients that can get orders now, in the order of their names."""
         return self.roster.clients()
 
     @property
     def is_simulation(self) -> bool:
-        """Whether the nodes are simulated, so that all clients are there from the start."""
+        """Whether the nodes are simulated, so that all clients take part from the start."""
         return self.roster.partitions() > 0
 
     def first_with(self, client: str) -> str | None:
-        """The node that declared a client of this name first; None if no node has."""
+        """Return the node that declared a client of this name first; None if no node has."""
         return self.roster.first_with.get(client)
 
     def node_id(self, node: str) -> int:
-        """Flower's id of the node with this name."""
+        """Return Flower's id of the node with this name."""
         return self.roster.members[node].node_id
 
     def memory(self) -> dict[str, Any]:
-        """What the server must know of its clients to go on in another process."""
+        """Return the state about nodes and clients that a resumed run needs."""
         roster = self.roster
         return {
             "nodes": roster.connected_labels(),
@@ -114,7 +114,7 @@ class Membership:
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what `memory` returned. The nodes are still to come."""
+        """Restore the state from `memory`, before the nodes connect."""
         shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
@@ -130,38 +130,39 @@ class Membership:
         self._expected, self.shape, self._shape_is_known = set(labels), shape, True
 
     def await_nodes(self, grid: Grid) -> None:
-        """Wait until enough nodes have named their clients; `FederationError` at the deadline.
+        """Wait until enough nodes have declared their clients; raise `FederationError` if too late.
 
-        In a simulation every node tells how many there are, so the first round starts complete.
-        A resumed run waits for all nodes that it had. At the deadline it goes on without the rest.
+        Simulated nodes report how many nodes there are, so the first round starts with all of them.
+        A resumed run waits for all nodes that it had. At the deadline it continues without missing
+        nodes.
         """
         nodes = self._settings.nodes
         deadline = time.monotonic() + nodes.start_deadline
         while True:
             self.refresh(grid)
-            needed = max(nodes.minimum, self.roster.partitions())
-            useless = [one for one in self._turned_away.values() if not one.for_now]
-            came = len(self.roster.members) + len(useless)
+            required = max(nodes.minimum, self.roster.partitions())
+            useless = [node for node in self._turned_away.values() if not node.for_now]
+            arrived = len(self.roster.members) + len(useless)
             missing = sorted(self._expected - set(self.roster.members))
             late = time.monotonic() > deadline
-            if came >= needed and (late or not missing) and (late or len(self._leading()) < 2):
+            if arrived >= required and (late or not missing) and (late or len(self._leading()) < 2):
                 break
             if late:
                 raise FederationError(
-                    f"{came} of {needed} nodes came within nodes.start-deadline = "
-                    f"{nodes.start_deadline:g} s" + self._told()
+                    f"{arrived} of {required} nodes came within nodes.start-deadline = "
+                    f"{nodes.start_deadline:g} s" + self._reasons_text()
                 )
             pause_on(grid, LOOK_EVERY)
         for label in missing:
             tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
         self._agree_on_shape()
         if not self.roster.clients():
-            raise FederationError("no node has a client that can train" + self._told())
+            raise FederationError("no node has a client that can train" + self._reasons_text())
         if self.roster.partitions():
             self._exchange.trust_nodes()
 
     def await_clients(self, grid: Grid) -> None:
-        """See which nodes are there before a round; `FederationError` if none is back in time."""
+        """Refresh the nodes before a round; raise `FederationError` if none is back in time."""
         deadline = time.monotonic() + self._settings.nodes.start_deadline
         self.refresh(grid)
         while not self.roster.clients():
@@ -174,43 +175,42 @@ class Membership:
             self.refresh(grid)
 
     def refresh(self, grid: Grid) -> None:
-        """See which nodes are connected, ask new ones for their clients, take the answers.
+        """Update the connected nodes, ask new nodes for their clients, and read the answers.
 
-        A node that owes an overdue reply keeps its name, and is asked for nothing until it gives a
-        sign.
+        An overdue node keeps its name, but gets no orders until it replies or answers a probe.
         """
-        before, there = self.roster.connected, self._identity.look(grid)
-        for node_id in sorted(before - there):
+        before, connected = self.roster.connected, self._identity.look(grid)
+        for node_id in sorted(before - connected):
             tell("left", node=self.roster.label_of(node_id))
             self._left.add(node_id)
-        self._exchange.look_for_overdue(grid, there)
+        self._exchange.look_for_overdue(grid, connected)
         overdue = self._exchange.overdue
-        self.roster.connected, self.roster.quiet = there, overdue | self._exchange.resting
-        if not self.roster.clients():  # who rests does so only while there are others
+        self.roster.connected, self.roster.quiet = connected, overdue | self._exchange.resting
+        if not self.roster.clients():  # a node rests only while other nodes remain
             self.roster.quiet = overdue
         for label, member in list(self.roster.members.items()):
             if fault := self._identity.fault(member.node_id, label):  # the register was changed
                 self.roster.expel(label)
                 self._turn_away(member.node_id, fault, for_now=True)
-        self._queries = {node: query for node, query in self._queries.items() if node in there}
+        self._queries = {node: query for node, query in self._queries.items() if node in connected}
         self._take_answers(grid)
-        self._ask(grid, [node_id for node_id in sorted(there) if self._is_to_ask(node_id)])
+        self._ask(grid, [node_id for node_id in sorted(connected) if self._is_to_ask(node_id)])
         self._take_answers(grid)
 
     def _is_to_ask(self, node_id: int) -> bool:
-        now = time.monotonic()
-        if query := self._queries.get(node_id):  # a node that was restarted has lost it
-            return now - query.sent > LONGEST_QUERY
+        time_now = time.monotonic()
+        if query := self._queries.get(node_id):  # a restarted node has lost its query
+            return time_now - query.sent_at > LONGEST_QUERY
         if turned_away := self._turned_away.get(node_id):
-            return now - turned_away.at > ASK_AGAIN_AFTER
+            return time_now - turned_away.reported_at > ASK_AGAIN_AFTER
         return node_id in self._left or not self.roster.knows(node_id)
 
     def _ask(self, grid: Grid, node_ids: Iterable[int]) -> None:
-        asked = list(node_ids)
-        messages = [roster_query(node_id) for node_id in asked]
-        taken = set(push(grid, messages))
-        for node_id, message in zip(asked, messages, strict=True):
-            if message.metadata.message_id in taken:
+        queried = list(node_ids)
+        messages = [roster_query(node_id) for node_id in queried]
+        accepted_ids = set(push(grid, messages))
+        for node_id, message in zip(queried, messages, strict=True):
+            if message.metadata.message_id in accepted_ids:
                 self._queries[node_id] = _Query(message.metadata.message_id, time.monotonic())
 
     def _take_answers(self, grid: Grid) -> None:
@@ -243,7 +243,7 @@ class Membership:
             self.roster.admit(node_id, answer)
         except ValueError as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
-            # Its own name perhaps, of before a restart.
+            # Perhaps the node's own name, from before a restart.
             for_now = isinstance(error, NameTakenError | NotItsNameError)
             self._turn_away(node_id, str(error), for_now=for_now)
             return
@@ -257,9 +257,9 @@ class Membership:
             self._refuse(Refusal(label, client, reason))
 
     def _turn_away(self, node_id: int, reason: str, *, for_now: bool = False) -> None:
-        """The node cannot take part; it is asked again after a while, and reported once.
+        """Turn a node away: report it once, and ask it again after a while.
 
-        for_now: it may still come by itself, so the run does not start without it.
+        for_now: it may still join by itself, so it does not count as arrived.
         """
         before = self._turned_away.get(node_id)
         if before is None or before.reason != reason:
@@ -268,24 +268,27 @@ class Membership:
         self._turned_away[node_id] = _TurnedAway(reason, time.monotonic(), for_now)
 
     def _check_shape(self, answer: NodeRoster) -> None:
-        """Raises `Unusable` if the node's data cannot be the run's."""
+        """Raise `Unusable` if the shape of the node's data does not fit the run."""
         shape = _shape_of(answer)
         if fault := self._task.shape_fault(shape):
             raise Unusable(fault)
         if self._shape_is_known and shape != self.shape:
-            of_run = _told_shape(self.shape)
-            raise Unusable(f"its data are {_told_shape(shape)}; the run's are {of_run}")
+            of_run = _shape_text(self.shape)
+            raise Unusable(f"its data are {_shape_text(shape)}; the run's are {of_run}")
 
     def _agree_on_shape(self) -> None:
-        """The shape that most nodes have is the run's; the nodes of another are turned away.
+        """Set the run's shape to the most frequent shape; turn nodes with another shape away.
 
-        Raises `FederationError` where as many nodes have one shape as another: to take that of the
-        first would leave the choice to whoever is fastest.
+        Raise `FederationError` for a tie, because otherwise the fastest node would decide.
         """
         leading = self._leading()
         if len(leading) > 1:
-            told = "; ".join(f"{', '.join(its)}: {_told_shape(of)}" for of, its in leading.items())
-            raise FederationError(f"the nodes' data differ, and no kind is in the majority: {told}")
+            summary = "; ".join(
+                f"{', '.join(labels)}: {_shape_text(shape)}" for shape, labels in leading.items()
+            )
+            raise FederationError(
+                f"the nodes' data differ, and no kind is in the majority: {summary}"
+            )
         if leading and not self._shape_is_known:
             (self.shape,) = leading
         self._shape_is_known = True
@@ -297,22 +300,22 @@ class Membership:
                 self._turn_away(member.node_id, str(fault))
 
     def _leading(self) -> dict[DataShape, list[str]]:
-        """The shapes that most nodes with clients have, and these nodes."""
+        """Return the most frequent shapes of nodes with clients, and these nodes."""
         nodes: dict[DataShape, list[str]] = {}
         for label in self.roster.connected_labels():
-            if (its := self.roster.members[label].clients).samples:
-                nodes.setdefault(_shape_of(its), []).append(label)
-        most = max(map(len, nodes.values()), default=0)
-        return {shape: labels for shape, labels in nodes.items() if len(labels) == most}
+            if (roster := self.roster.members[label].clients).samples:
+                nodes.setdefault(_shape_of(roster), []).append(label)
+        largest = max(map(len, nodes.values()), default=0)
+        return {shape: labels for shape, labels in nodes.items() if len(labels) == largest}
 
     def _check_room(self, node_id: int, answer: NodeRoster) -> None:
-        """Raises `Unusable` if the node has more clients than there is room for."""
+        """Raise `Unusable` if the node has more clients than the settings allow."""
         nodes, new = self._settings.nodes, len(answer.samples)
         clients = self.roster.clients_with(node_id, answer)
-        its = self.roster.clients_of(node_id, answer)
-        if self._identity.key(node_id) and its > nodes.quota:
+        declared = self.roster.clients_of(node_id, answer)
+        if self._identity.key(node_id) and declared > nodes.quota:
             raise Unusable(
-                f"with its {new} clients it would have brought {its}, more than "
+                f"with its {new} clients it would have brought {declared}, more than "
                 f"nodes.maximum-clients-per-node = {nodes.maximum_clients_per_node} allows: "
                 f"{nodes.quota}"
             )
@@ -322,9 +325,11 @@ class Membership:
                 f"nodes.maximum-clients = {nodes.maximum_clients}"
             )
 
-    def _told(self) -> str:
-        """Why nodes were turned away, for an error."""
-        reasons = sorted({shown(one.reason) for one in self._turned_away.values()})[:10]
+    def _reasons_text(self) -> str:
+        """Return why nodes were turned away, for an error message."""
+        reasons = sorted({shown(turned_away.reason) for turned_away in self._turned_away.values()})[
+            :10
+        ]
         return ": " + "; ".join(reasons) if reasons else ""
 
 
@@ -332,5 +337,5 @@ def _shape_of(answer: NodeRoster) -> DataShape:
     return DataShape(answer.inputs, answer.classes)
 
 
-def _told_shape(shape: DataShape) -> str:
+def _shape_text(shape: DataShape) -> str:
     return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"

@@ -1,8 +1,8 @@
-"""Whose names are whose: a server's register of its nodes, in one JSON file.
+"""A server's register of node names and keys, in one JSON file.
 
-All runs of a server share the file, so it outlives each of them. A name belongs to one key, and a
-key to one name. Flower keeps a node's id as long as its key is registered, and never registers a
-key twice; the key stays the same where the SuperLink's database is lost, so the key is what counts.
+All runs of a server share the file. A name belongs to one key, and a key to one name. Flower keeps
+a node's id while its key is registered, and never registers a key twice. If the SuperLink's
+database is lost, the ids change but the keys do not, so the register uses keys.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.settings.paths import OUTPUT_ROOT
 
-REGISTER = "nodes.json"  # its name, in the folder of the runs' folders
+REGISTER = "nodes.json"  # the file's name, in the folder that holds the runs' folders
 
 
 @dataclass(frozen=True)
 class Binding:
     """The key that a name belongs to, and when its node was last seen.
 
-    key: its fingerprint. named: whether the operator gave it the name when the key was registered;
-    else the node was the first that came with it. clients: that it had in the run of this name.
+    key: its fingerprint. named: whether the operator chose the name when registering the key;
+    otherwise the node was the first to use it. clients: their number in the run of this name.
     """
 
     key: str
@@ -53,17 +53,17 @@ class Binding:
 
 @dataclass
 class Names:
-    """What the register says: the names that are bound; by banned name, the keys banned with it."""
+    """The register's content: bindings by name, and the banned keys by banned name."""
 
     bound: dict[str, Binding] = field(default_factory=dict)
     banned: dict[str, list[str]] = field(default_factory=dict)
 
     def name_of(self, key: str) -> str | None:
-        """The name that belongs to this key."""
-        return next((name for name, one in self.bound.items() if one.key == key), None)
+        """Return the name that belongs to this key."""
+        return next((name for name, binding in self.bound.items() if binding.key == key), None)
 
     def ban_of(self, name: str, key: str) -> str | None:
-        """The banned name under which a node of this name and key falls."""
+        """Return the banned name that matches this name or key."""
         if name in self.banned:
             return name
         return next((banned for banned, keys in self.banned.items() if key in keys), None)
@@ -72,7 +72,7 @@ class Names:
 class NodeRegister:
     """The register in this file, which appears with the first entry.
 
-    Raises `SettingsError` if the file cannot be read: a lost register must not open all names.
+    Raise `SettingsError` if the file cannot be read: a lost register must not free all names.
     """
 
     def __init__(self, file: Path) -> None:
@@ -81,20 +81,20 @@ class NodeRegister:
         self._names = Names()
 
     def read(self) -> Names:
-        """What it says now."""
+        """Return the present content."""
         try:
-            told = self.file.stat()
+            status = self.file.stat()
         except FileNotFoundError:
             self._read_at, self._names = None, Names()
             return self._names
-        if self._read_at != (told.st_mtime_ns, told.st_ino):
+        if self._read_at != (status.st_mtime_ns, status.st_ino):
             self._names = self._parsed()
-            self._read_at = (told.st_mtime_ns, told.st_ino)
+            self._read_at = (status.st_mtime_ns, status.st_ino)
         return self._names
 
     @contextmanager
     def changing(self) -> Iterator[Names]:
-        """What it says, to be changed within the block; one process at a time."""
+        """Yield the content, to be changed within the block; one process at a time."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.with_suffix(".lock").open("a") as lock:
             with suppress(OSError):  # a file system without locks: the last writer wins
@@ -106,18 +106,21 @@ class NodeRegister:
     def _parsed(self) -> Names:
         try:
             table = json.loads(self.file.read_text(encoding="utf-8"))
-            bound = {name: Binding(**told) for name, told in table["bound"].items()}
+            bound = {name: Binding(**entry) for name, entry in table["bound"].items()}
             banned = {name: [str(key) for key in keys] for name, keys in table["banned"].items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise SettingsError(
-                f"{self.file}: the register of nodes cannot be read ({error!r}): bring a whole one "
-                "back, or move it away, and every name is anybody's who comes first"
+                f"{self.file}: the register of nodes cannot be read ({error!r}): restore it, or "
+                "move it away, and every name goes to the first node that uses it"
             ) from None
         return Names(bound, banned)
 
 
 def fingerprint(public_key: bytes) -> str:
-    """As `ssh-keygen -l` shows the key, PEM or OpenSSH; "" for what is no key."""
+    """Return a key's fingerprint as `ssh-keygen -l` prints it; "" for anything else.
+
+    public_key: in PEM or OpenSSH format.
+    """
     try:
         key: PublicKeyTypes = (
             load_pem_public_key(public_key)
@@ -132,10 +135,10 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def now() -> str:
-    """The time, as the register has it."""
+    """Return the present time as the register writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def register_file(output_dir: str) -> Path:
-    """The server's register of nodes: in the root, else where the run folders are."""
+    """Return the register's path: in FEDPROTO_OUTPUT_ROOT, else in the folder of the runs."""
     return Path(os.environ.get(OUTPUT_ROOT) or output_dir).expanduser().resolve() / REGISTER

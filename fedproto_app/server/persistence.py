@@ -1,6 +1,6 @@
-"""Writes a run's checkpoints while it goes on.
+"""Writes a run's checkpoints during the run.
 
-Apart from `checkpoint.py`, which the command line reads before Flower is imported.
+Separate from `checkpoint.py`, which the command line uses before Flower is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Persistence:
     """When a run writes its checkpoints: after every round, where nodes keep their own state."""
 
     def is_due(self, *, last: bool) -> bool:
-        """Whether a round ends with a checkpoint. last: no other comes after it."""
+        """Whether to write a checkpoint after a round. last: it is the last round."""
         return True
 
     def prepare(self) -> None:
@@ -28,8 +28,8 @@ class Persistence:
 class Checkpoints(Listener):
     """Writes the run's checkpoints.
 
-    write: puts a checkpoint into the run's folder. state: returns what the strategy remembers.
-    listeners: those whose memory a checkpoint holds, which hear of a round before this one does.
+    write: writes a checkpoint into the run's folder. state: returns the strategy's state.
+    listeners: the listeners whose memory a checkpoint holds; they are called before this one.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""Orders out and replies in, stage by stage.
+"""Send orders and process replies, stage by stage.
 
-A reply passes `decode → compare → unmask → record`: it is read and validated by itself, held
-against the others of the round, taken out of its mask where sums are masked, and entered into the
-history. A strategy gets what is left. Which stages a run has is decided when it starts; neither
-strategies nor the stages themselves ask for it.
+A reply passes `decode → compare → unmask → record`: it is read and validated by itself, compared
+with the other replies of the round, unmasked where sums are masked, and entered into the history.
+A strategy gets the remaining replies. The stages of a run are fixed when it starts.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.trust.outliers import SizeOfSame, out_of_line
 
-OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that are asked, in a round
+OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that get orders, round
 
 
 class Stage(Protocol):
-    """What is done with the answers of a phase before a strategy sees them."""
+    """A step that processes the replies of a phase before a strategy sees them."""
 
     def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """The answers that go on. expected: the arrays that the phase asked for."""
+        """Return the accepted replies. expected: the arrays that the phase asked for."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """An order under way: the message (Flower sets its id on sending) and what it asks.
+    """An order without a reply: the message (Flower sets its id on sending) and its clients.
 
-    size: the root mean square of the arrays that it brings.
+    size: the root mean square of the order's arrays.
     """
 
     message: Message
@@ -62,7 +61,7 @@ class Compare:
         self._history = history
 
     def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """A node's mean includes such a client, so then its whole answer goes."""
+        """Refuse the node's whole reply where it holds a mean, which includes the client."""
         bad = out_of_line({reply.node: reply for reply in answers}, expected)
         refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
         for (node, client), reason in sorted(bad.items()):
@@ -78,7 +77,7 @@ class Compare:
 
 
 class Record:
-    """Enters the answers into the history."""
+    """Enters the replies into the history."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -90,10 +89,10 @@ class Record:
 
 
 class Pipeline:
-    """What is asked of nodes, and what of their replies is used.
+    """Sends orders to nodes and reads their replies.
 
-    sums: the masks of the run, or none. on_training: called with the clients that are about to be
-    asked to train.
+    sums: the stage for masked sums. on_training: called with the clients before their training
+    orders are sent.
     """
 
     def __init__(
@@ -114,8 +113,8 @@ class Pipeline:
         self._metrics = expected_metrics(settings)
         self._stages: list[Stage] = [Compare(history), self.sums, Record(history)]
         self._requests: list[_Request] = []
-        self._leaving = 0  # nodes that were asked last and are about to leave
-        self.messages: dict[str, Message] = {}  # of the newest usable replies, by node
+        self._leaving = 0  # nodes of the latest orders that are about to leave
+        self.messages: dict[str, Message] = {}  # of the latest usable replies, by node
 
     # --- out --------------------------------------------------------------------------------
 
@@ -129,10 +128,10 @@ class Pipeline:
         shared: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
-        """One message a node, with an order of its own for its share of the clients.
+        """Return one message per node, with an order for its share of the clients.
 
-        Those of a node that has fallen silent since they were chosen are left out.
-        shared: the arrays that are meant for each client even where others are the clients' own.
+        Clients of nodes that became silent after the choice are left out.
+        shared: the arrays that go to every client even where other arrays are per client.
         evaluate: whether clients that train are evaluated too.
         """
         log, roster = self.history.log, self.members.roster
@@ -149,7 +148,7 @@ class Pipeline:
                 self._on_training(clients, server_round)
             message = write_order(order, roster.members[node].node_id, message_type)
             for name, array in guidance.arrays.items():
-                # Arrays that are not per client are sent once a node, but meant for each client.
+                # Arrays that are not per client are sent once per node, but used by each client.
                 per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.bytes_down += sent_bytes(message)
@@ -158,9 +157,9 @@ class Pipeline:
         return [request.message for request in self._requests]
 
     def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
-        """Send a phase's orders; returns the replies that come before the round's deadline.
+        """Send a phase's orders; return the replies that arrive before the round's deadline.
 
-        Where sums are masked, nodes exchange keys first; the orders of those that do not stay.
+        Where sums are masked, nodes exchange keys first; nodes that fail to get no orders.
         """
         messages = self.sums.prepare(grid, list(messages))
         nodes = {message.metadata.dst_node_id for message in messages}
@@ -170,9 +169,9 @@ class Pipeline:
         return self.send(grid, messages, self.sums.least)
 
     def send(self, grid: Grid, messages: Iterable[Message], least: int = 0) -> list[Message]:
-        """The replies to these messages; no later phase of the round waits for who owes one.
+        """Return the replies to these messages; later phases of the round skip silent nodes.
 
-        least: answers below which `nodes.enough` says nothing.
+        least: the number of replies that is needed whatever `nodes.enough` says.
         """
         deadline = self.settings.nodes.round_deadline
         replies = self.exchange.ask(grid, messages, deadline, least=least)
@@ -190,11 +189,11 @@ class Pipeline:
         shared: Collection[str] = (),
         once: bool = False,
     ) -> list[Reply]:
-        """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
+        """Ask these clients a method's question; return the usable replies, as `read` does.
 
-        However few answer: a question often goes to newcomers alone, and one may be silent.
-        Only between the phases: while no other orders are under way. shared: as for `orders`.
-        once: whether it is one that each client answers once in a run.
+        Any number of replies is enough: a question often goes to a single new client.
+        Call it between phases only, when no other orders are waiting. shared: as for `orders`.
+        once: whether each client answers the question only once in a run.
         """
         messages = self.orders(keys, guide, server_round, QUESTION, shared=shared)
         answers = self._through(self.ask(grid, messages), expected) if messages else []
@@ -206,19 +205,19 @@ class Pipeline:
     # --- in ---------------------------------------------------------------------------------
 
     def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """The usable replies in the order of the nodes' names, so that sums are reproducible.
+        """Return the usable replies in the order of the nodes' names, so sums are reproducible.
 
-        Refuses what is wrong or missing. Raises `FederationError` when too large a share of the
-        nodes asked gave nothing usable.
+        Refuse wrong and missing parts. Raise `FederationError` if too large a share of the nodes
+        gave no usable reply.
         """
         answers = self._through(replies, expected)
         leaving = self._leaving if answers else 0
-        asked = len(self._requests) - leaving + self.sums.lost
-        self._check_failed_share(asked, len(answers))
+        orders = len(self._requests) - leaving + self.sums.lost
+        self._check_failed_share(orders, len(answers))
         return answers
 
     def _through(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """What is left of the replies after all stages, however little."""
+        """Return the replies that pass all stages, however few."""
         answers = self._decode(replies, self.sums.on_the_wire(expected))
         for stage in self._stages:
             answers = stage.apply(answers, expected)
@@ -226,8 +225,8 @@ class Pipeline:
         return answers
 
     def _decode(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """Each message as a reply to its request, without what is wrong with it by itself."""
-        # Flower answers for a dead node under an id of its own: only the message tells whose.
+        """Return the valid part of each message as a reply to its request."""
+        # Flower answers for a dead node under another id: only the order's id identifies the node.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
         usable: dict[str, Reply] = {}
         self.messages = {}
@@ -253,10 +252,10 @@ class Pipeline:
             self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
             return None
         log.bytes_up += received_bytes(message)
-        asked = {key.client: self.members.facts[key].samples for key in request.clients}
+        samples = {key.client: self.members.facts[key].samples for key in request.clients}
         fault = self._task.metrics_fault
         reply, refusals = read_reply(
-            message, node, asked, expected, self._metrics, fault, request.size
+            message, node, samples, expected, self._metrics, fault, request.size
         )
         if reply is not None and reply.leaves:
             self._leaving += 1
@@ -266,13 +265,13 @@ class Pipeline:
             self.history.refuse(refusal)
         return replace(reply, node=node) if reply is not None and reply.names else None
 
-    def _check_failed_share(self, asked: int, answered: int) -> None:
+    def _check_failed_share(self, orders: int, answered: int) -> None:
         allowed = self.settings.nodes.maximum_failed_share
-        if asked and (asked - answered) / asked > allowed:
+        if orders and (orders - answered) / orders > allowed:
             refused = self.history.log.refused
             reasons = sorted({": ".join(filter(None, (r.node, r.reason))) for r in refused})
             raise FederationError(
-                f"{asked - answered} of {asked} nodes gave no usable reply, more than "
+                f"{orders - answered} of {orders} nodes gave no usable reply, more than "
                 f"nodes.maximum-failed-share = {allowed:g}: "
                 f"{'; '.join(reasons[:3]) or 'no answer'}"
             )

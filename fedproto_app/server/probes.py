@@ -1,6 +1,6 @@
-"""Probes: queries that cost a node nothing and tell that it is at work, and on what.
+"""Probes: cheap queries that show whether a node still works on its order.
 
-A node works on one message after the other. If it answers a probe that was sent after an order, but
+A node handles one message after the other. If it answers a probe that was sent after an order, but
 not the order, the order is lost.
 """
 
@@ -15,15 +15,15 @@ from flwr.serverapp import Grid
 
 from fedproto_app.core.wire import alive_query
 
-PROBE_LIFE = 600.0  # seconds after which an unanswered probe may be lost, too
+PROBE_LIFE = 600.0  # seconds after which an unanswered probe counts as lost
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe under way: its node, and when it was sent."""
+    """A probe without an answer: its node, and when it was sent."""
 
     node: int
-    sent: float
+    sent_at: float
 
 
 class Probes:
@@ -33,25 +33,31 @@ class Probes:
         self._sent: dict[str, Probe] = {}  # by message id
 
     def ids(self) -> list[str]:
-        """Their messages' ids, to look for answers."""
+        """Return the ids of the probes' messages, to poll for answers."""
         return list(self._sent)
 
     def answered(self, message_id: str) -> Probe | None:
-        """The probe of this id, which is no longer under way; None if there is none."""
+        """Remove and return the probe of this id, which has been answered; None if unknown."""
         return self._sent.pop(message_id, None)
 
     def send(self, grid: Grid, nodes: Iterable[int]) -> None:
-        """Probe the nodes whose last probe has been answered, or was long ago."""
-        now = time.monotonic()
-        self._sent = {i: one for i, one in self._sent.items() if now - one.sent < PROBE_LIFE}
-        wanted = sorted(set(nodes) - {probe.node for probe in self._sent.values()})
-        probes = [alive_query(node) for node in wanted]
-        taken = set(push(grid, probes))
-        for node, probe in zip(wanted, probes, strict=True):
-            if probe.metadata.message_id in taken:
-                self._sent[probe.metadata.message_id] = Probe(node, now)
+        """Probe the nodes whose last probe has been answered or counts as lost."""
+        time_now = time.monotonic()
+        self._sent = {
+            i: probe for i, probe in self._sent.items() if time_now - probe.sent_at < PROBE_LIFE
+        }
+        idle = sorted(set(nodes) - {probe.node for probe in self._sent.values()})
+        probes = [alive_query(node) for node in idle]
+        accepted_ids = set(push(grid, probes))
+        for node, probe in zip(idle, probes, strict=True):
+            if probe.metadata.message_id in accepted_ids:
+                self._sent[probe.metadata.message_id] = Probe(node, time_now)
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str]:
-    """Send the messages and wait for nothing; returns the ids of those that Flower took."""
-    return [one for one in grid.push_messages(messages) if one] if messages else []
+    """Send the messages without waiting; return the ids of the messages that Flower accepted."""
+    return (
+        [message_id for message_id in grid.push_messages(messages) if message_id]
+        if messages
+        else []
+    )

@@ -1,9 +1,9 @@
-"""What the server believes of a node's answer (design rule 5).
+"""Validation of nodes' replies (design rule 5).
 
-An answer may hold anything: records of other types, arrays whose header lies, NaN, counts that
-nobody declared. `wire` reads what has the right form; the readers here look at every part before
-they use it. They hand back the good part and a `Refusal` for each bad one. Whatever a message
-holds, they raise only what they document.
+A reply may hold anything: records of other types, arrays with false headers, NaN, undeclared
+counts. `wire` checks the form; the readers here check every value before it is used. They return
+the valid part and a `Refusal` for each invalid part. Whatever a message holds, they raise only the
+documented errors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fedproto_app.core.metrics import Metric, Model, metric_of
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import (
     ARRAYS,
+    FIELDS,
     SECONDS,
-    TOLD,
     VECTOR,
-    ReplyTold,
-    RosterTold,
+    ReplyFields,
+    RosterFields,
     Unusable,
     protocol_fault,
     read_array,
@@ -33,25 +33,25 @@ from fedproto_app.core.wire import (
 from fedproto_app.maths.sizes import growth_fault, value_fault
 from fedproto_app.trust.outliers import rows_of
 
-MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
+MOST_SAMPLES = 10**9  # a client that claims more would dominate every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
-MOST_STRANGERS = 1000  # clients of a reply beyond those asked that are refused one by one
+MOST_STRANGERS = 1000  # clients without an order that are refused one by one in a reply
 MOST_LOSSES = 64  # terms of a loss
 MOST_SECONDS = 1e9  # a node's own working time, which is added up
 LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
 
 
 def read_roster(message: Message, multiple: int) -> NodeRoster:
-    """A node's roster; raises `Unusable` with the reason if it cannot be one.
+    """Return a node's roster; raise `Unusable` with the reason if it is invalid.
 
     multiple: every client's train samples are a positive multiple of it.
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
-    told = dict(read_record(message.content, RosterTold))
-    times = {name: SampleTimes(*of_client) for name, of_client in told["times"].items()}
-    roster = NodeRoster(**told | {"times": times})
+    fields = dict(read_record(message.content, RosterFields))
+    times = {name: SampleTimes(*of_client) for name, of_client in fields["times"].items()}
+    roster = NodeRoster(**fields | {"times": times})
     names = roster.samples.keys()
     if not names == roster.groups.keys() == roster.missing_shares.keys():
         raise Unusable("malformed roster: clients without samples, group or missing share")
@@ -82,32 +82,32 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
 def read_reply(
     message: Message,
     node: str,
-    asked: Mapping[str, int],
+    samples: Mapping[str, int],
     spec: Expected,
     metrics: Collection[Metric],
     fault: Fault,
     before: float = 0.0,
 ) -> tuple[Reply | None, list[Refusal]]:
-    """The usable part of a node's reply, and what was refused of it.
+    """Return the usable part of a node's reply, and the refusals of the other parts.
 
-    asked: the clients that were asked, with the most samples that each can have used.
-    spec: the arrays that must come. metrics: those that a client must have if its kept
-    model is reported. fault: why a client's metrics cannot be true, or None. before: the root mean
-    square of the model that was sent.
-    A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
-    refuses that client; a fault of what all its clients share (an averaged model, missing
-    records) refuses the node's whole reply.
+    samples: the clients of the order, with the number of samples that each has at most.
+    spec: the required arrays. metrics: the metrics that a client must have if its kept model is
+    reported. fault: returns why a client's metrics are impossible, or None. before: the root mean
+    square of the model in the order.
+    A fault of one client (a NaN in its prototype, a wrong count, a name without an order) refuses
+    that client; a fault in a part that clients share (an averaged model, missing records) refuses
+    the node's whole reply.
     """
     try:
-        reply = _decode(message, spec, metrics, most=len(asked))
-        if strangers := reply.failed.keys() - asked.keys():
+        reply = _decode(message, spec, metrics, len(samples))
+        if strangers := reply.failed.keys() - samples.keys():
             raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
-        bad = _bad_clients(reply, asked, fault)
+        bad = _bad_clients(reply, samples, fault)
         bad |= _bad_values(reply, spec, before)
         if bad and (spec.mean or spec.masked):
             client, reason = next(iter(bad.items()))
-            what = "masked sum" if spec.masked else "mean"
-            raise Unusable(f"its {what} includes client {client!r}, refused: {reason}")
+            aggregate = "masked sum" if spec.masked else "mean"
+            raise Unusable(f"its {aggregate} includes client {client!r}, refused: {reason}")
     except Unusable as unusable:
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
@@ -120,45 +120,49 @@ def read_reply(
 
 
 def received_bytes(message: Message) -> int:
-    """Bytes of a reply's records as Flower counts them; 0 where it cannot."""
+    """Return the bytes of a reply's records as Flower counts them; 0 if it fails to."""
     try:
         return sum(record.count_bytes() for record in message.content.values())
     except Exception:  # a malformed record breaks Flower's count in many ways
         return 0
 
 
-def _decode(message: Message, spec: Expected, expected: Collection[Metric], most: int) -> Reply:
-    told = read_record(message.content, ReplyTold)
-    clients, metrics = len(told.names), {metric_of(row): values for row, values in told.metrics}
-    if clients > most + MOST_STRANGERS:
-        raise Unusable(f"malformed reply: {clients} clients, where {most} were asked")
-    if len(set(told.names)) != clients or len(told.samples) != clients:
-        raise Unusable(f"malformed reply: {len(told.samples)} sample counts for {clients} clients")
-    if len(told.losses) > MOST_LOSSES:
-        raise Unusable(f"malformed reply: {len(told.losses)} losses, more than {MOST_LOSSES}")
-    if len(metrics) != len(told.metrics):
-        raise Unusable("malformed reply: a metric is told twice")
-    for what, values in (*told.losses.items(), *metrics.items()):
+def _decode(
+    message: Message, spec: Expected, expected: Collection[Metric], asked_clients: int
+) -> Reply:
+    fields = read_record(message.content, ReplyFields)
+    clients, metrics = len(fields.names), {metric_of(row): values for row, values in fields.metrics}
+    if clients > asked_clients + MOST_STRANGERS:
+        raise Unusable(f"malformed reply: {clients} clients, where {asked_clients} were asked")
+    if len(set(fields.names)) != clients or len(fields.samples) != clients:
+        raise Unusable(
+            f"malformed reply: {len(fields.samples)} sample counts for {clients} clients"
+        )
+    if len(fields.losses) > MOST_LOSSES:
+        raise Unusable(f"malformed reply: {len(fields.losses)} losses, more than {MOST_LOSSES}")
+    if len(metrics) != len(fields.metrics):
+        raise Unusable("malformed reply: a metric is reported twice")
+    for name, values in (*fields.losses.items(), *metrics.items()):
         if len(values) != clients:
-            raise Unusable(f"{str(what)!r} does not have one value for each of {clients} clients")
-    complete = len(told.kept_rounds) == clients and set(expected) <= set(metrics)
-    evaluates = told.kept_rounds or any(one.model is not Model.LOCAL for one in metrics)
+            raise Unusable(f"{str(name)!r} does not have one value for each of {clients} clients")
+    complete = len(fields.kept_rounds) == clients and set(expected) <= set(metrics)
+    evaluates = fields.kept_rounds or any(metric.model is not Model.LOCAL for metric in metrics)
     if clients and evaluates and not complete:
         raise Unusable("malformed reply: an evaluation without all of its kept metrics")
-    seconds = message.content.config_records[TOLD].get(SECONDS)
+    seconds = message.content.config_records[FIELDS].get(SECONDS)
     if not isinstance(seconds, float) or not 0 <= seconds <= MOST_SECONDS:
         raise Unusable(f"malformed reply: seconds = {seconds!r}")
-    classes = _classes(told.classes, clients, spec) if spec.per_class and clients else []
+    classes = _classes(fields.classes, clients, spec) if spec.per_class and clients else []
     record = message.content.array_records.get(ARRAYS, ArrayRecord())
     arrays = _arrays(record, spec, clients, sum(map(len, classes)))
     read = {"metrics": metrics, "classes": classes, "arrays": arrays, "seconds": seconds}
-    return Reply(**dict(told) | read)
+    return Reply(**dict(fields) | read)
 
 
 def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arrays:
-    """The arrays that the spec demands, each with the shape and dtype that it demands.
+    """Return the required arrays; raise `Unusable` for missing arrays, wrong shapes or dtypes.
 
-    rows: how many classes all clients together have. A node without clients sends no arrays.
+    rows: number of classes of all clients together. A node without clients sends no arrays.
     """
     expected: dict[str, tuple[int, ...]] = {}
     if clients or record:
@@ -172,25 +176,25 @@ def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arr
 
 
 def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
-    """The masked vector beside a reply; raises `Unusable` if there is none of this size."""
+    """Return the masked vector of a reply; raise `Unusable` if there is none of this size."""
     record = message.content.array_records.get(VECTOR, ArrayRecord())
     if set(record) != {VECTOR}:
         raise Unusable("its arrays are not masked")
     return read_array(VECTOR, record[VECTOR], (size,), np.uint64)
 
 
-def _classes(told: list[list[int]], clients: int, spec: Expected) -> list[list[int]]:
-    """For each client the classes of its rows of arrays by class."""
-    if len(told) != clients:
-        raise Unusable(f"malformed reply: classes of {len(told)} clients, expected {clients}")
-    for classes in told:
+def _classes(reported: list[list[int]], clients: int, spec: Expected) -> list[list[int]]:
+    """Return, for each client, the classes of its rows in arrays by class."""
+    if len(reported) != clients:
+        raise Unusable(f"malformed reply: classes of {len(reported)} clients, expected {clients}")
+    for classes in reported:
         if len(set(classes)) != len(classes) or not all(0 <= c < spec.classes for c in classes):
             raise Unusable(f"malformed reply: classes {classes[:10]} of {spec.classes}")
-    return told
+    return reported
 
 
 def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
-    """The clients whose own arrays hold what none can; raises `Unusable` if a mean does."""
+    """Return the clients with impossible values; raise `Unusable` if a mean has some."""
     mean = {name: reply.arrays[name] for name in spec.mean if name in reply.arrays}
     wrong = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
     if fault := next(iter(wrong), None) or growth_fault(mean, before):
@@ -205,18 +209,18 @@ def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
 
 
 def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
-    """The client's row in the reply for each row of an array by class."""
+    """Return the client's row in the reply for each row of an array by class."""
     return [row for row, its_classes in enumerate(classes) for _ in its_classes]
 
 
-def _bad_clients(reply: Reply, asked: Mapping[str, int], fault: Fault) -> dict[str, str]:
+def _bad_clients(reply: Reply, samples: Mapping[str, int], fault: Fault) -> dict[str, str]:
     bad = {}
     for row, (name, count) in enumerate(zip(reply.names, reply.samples, strict=True)):
         metrics = {metric: values[row] for metric, values in reply.metrics.items()}
-        if name not in asked:
+        if name not in samples:
             bad[name] = "not a client of this node that was asked"
-        elif not 0 < count <= asked[name]:
-            bad[name] = f"reports {count} train samples, expected 1 … {asked[name]}"
+        elif not 0 < count <= samples[name]:
+            bad[name] = f"reports {count} train samples, expected 1 … {samples[name]}"
         elif not all(abs(values[row]) <= LARGEST_LOSS for values in reply.losses.values()):
             bad[name] = f"its loss is not finite, or beyond ±{LARGEST_LOSS:g}"
         elif reason := fault(metrics):
@@ -227,12 +231,12 @@ def _bad_clients(reply: Reply, asked: Mapping[str, int], fault: Fault) -> dict[s
 
 
 def without(reply: Reply, bad: Collection[str], spec: Expected) -> Reply:
-    """The reply without these clients."""
+    """Return the reply without these clients."""
     if not bad:
         return reply
     rows = [row for row, name in enumerate(reply.names) if name not in bad]
-    kept = set(rows)
-    by_class = [place for place, row in enumerate(_owners(reply.classes)) if row in kept]
+    kept_rows = set(rows)
+    by_class = [place for place, row in enumerate(_owners(reply.classes)) if row in kept_rows]
     arrays = dict(reply.arrays)
     arrays |= {name: reply.arrays[name][rows] for name in spec.per_client if name in arrays}
     arrays |= {name: reply.arrays[name][by_class] for name in spec.per_class if name in arrays}

@@ -1,4 +1,4 @@
-"""Who takes part: the clients that a node declared, by its stable label (design rule 2)."""
+"""The clients that nodes have declared, by the node's stable label (design rule 2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Member:
 
 
 class NameTakenError(ValueError):
-    """A node has the name of another one that is connected."""
+    """A node has the name of another connected node."""
 
 
 @dataclass
@@ -26,18 +26,18 @@ class Roster:
 
     members: dict[str, Member] = field(default_factory=dict)  # by label
     connected: set[int] = field(default_factory=set)  # Flower's node ids
-    quiet: set[int] = field(default_factory=set)  # of these, those that are asked for nothing now
-    facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all ever declared
-    first_with: dict[str, str] = field(default_factory=dict)  # a client's name: who declared it
+    quiet: set[int] = field(default_factory=set)  # connected nodes that get no orders now
+    facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all declared clients
+    first_with: dict[str, str] = field(default_factory=dict)  # first node by client name
 
     def admit(self, node_id: int, answer: NodeRoster) -> str:
-        """Enter a node's answer; a restarted node takes its old place. Returns its label.
+        """Enter a node's answer and return its label; a restarted node replaces its old entry.
 
-        Raises `NameTakenError` if another connected node goes by the same name.
+        Raise `NameTakenError` if another connected node has the same name.
         """
         label = _label(node_id, answer)
-        known = self.members.get(label)
-        if known and known.node_id != node_id and known.node_id in self.connected:
+        member = self.members.get(label)
+        if member and member.node_id != node_id and member.node_id in self.connected:
             raise NameTakenError(f"its name {label!r} belongs to another connected node")
         self.members[label] = Member(node_id, answer)
         for client, samples in answer.samples.items():
@@ -52,25 +52,25 @@ class Roster:
         return label
 
     def expel(self, label: str) -> None:
-        """The node is no member any more; what is known of its clients stays, but their names are
-        free for others that declared them."""
+        """Remove a member. The facts about its clients stay, but other nodes that declared clients
+        of these names become their first nodes."""
         self.members.pop(label, None)
         self.first_with = {name: node for name, node in self.first_with.items() if node != label}
-        for other, member in self.members.items():
+        for member_label, member in self.members.items():
             for client in member.clients.samples:
-                self.first_with.setdefault(client, other)
+                self.first_with.setdefault(client, member_label)
 
     def forget(self, label: str) -> None:
-        """As if the node of this label had never come."""
+        """Remove a member and the facts about its clients."""
         self.expel(label)
         self.facts = {key: facts for key, facts in self.facts.items() if key.node != label}
 
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
-        """How many clients are declared in all, once this answer is entered."""
+        """Return the number of declared clients after entering this answer."""
         return len(self.facts.keys() | _keys(node_id, answer))
 
     def clients_of(self, node_id: int, answer: NodeRoster) -> int:
-        """How many clients the node has ever declared, once this answer is entered."""
+        """Return the number of clients that the node has declared, including this answer."""
         label, new = _label(node_id, answer), _keys(node_id, answer)
         return len(new | {key for key in self.facts if key.node == label})
 
@@ -79,20 +79,20 @@ class Roster:
         return any(member.node_id == node_id for member in self.members.values())
 
     def label_of(self, node_id: int) -> str:
-        """The label of a node id; Flower answers for dead nodes under an id of its own."""
+        """Return the label of a node id; Flower answers for dead nodes under another id."""
         for label, member in self.members.items():
             if member.node_id == node_id:
                 return label
         return f"Flower id {node_id}"
 
     def connected_labels(self) -> list[str]:
-        """The labels of all connected nodes."""
+        """Return the labels of all connected nodes."""
         return sorted(
             label for label, member in self.members.items() if member.node_id in self.connected
         )
 
     def clients(self) -> list[ClientKey]:
-        """The clients of all connected nodes that can be asked, in the order of their names."""
+        """Return the clients of all nodes that can get orders, in the order of their names."""
         able = self.connected - self.quiet
         return sorted(
             ClientKey(client, label)
@@ -102,13 +102,13 @@ class Roster:
         )
 
     def partitions(self) -> int:
-        """How many nodes the simulation has, by its nodes' own account; 0 in deployment."""
-        told = {member.clients.partitions for member in self.members.values()}
-        return told.pop() if len(told) == 1 else 0
+        """Return the number of simulated nodes, as the nodes report it; 0 in deployment."""
+        counts = {member.clients.partitions for member in self.members.values()}
+        return counts.pop() if len(counts) == 1 else 0
 
 
 def _label(node_id: int, answer: NodeRoster) -> str:
-    """The name by which a node is known."""
+    """Return the node's name, or its id if it has none."""
     return answer.label or str(node_id)
 
 

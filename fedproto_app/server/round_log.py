@@ -1,4 +1,4 @@
-"""What happened in a run: what the current round asked, got and cost, and each client's results."""
+"""The history of a run: the orders, replies and costs of a round, and each client's results."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.sends import Expected
 
 MOST_REFUSALS = 1000  # of one node in a round that are reported
-MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules
+MOST_METRICS = 5000  # of one client: enough for 1,000 classes and several rules
 
 
 @dataclass
 class RoundLog:
-    """What one round asked, got and cost.
+    """The orders, replies and costs of one round.
 
-    server_round: 0 while the nodes come. asked, answered, late: orders to nodes, usable replies,
-    replies that the deadline did not see.
-    parameters_up, parameters_down: array values as the papers count them, each client for itself,
-    however clients share a node. parameters_up_once: of the former, what a client sends once in a
-    run. bytes_up, bytes_down: what the records really weigh. figures: what the method itself
-    reports of the round.
+    server_round: 0 while the nodes join. asked, answered, late: orders to nodes, usable replies,
+    replies missing at the deadline.
+    parameters_up, parameters_down: array values as the papers count them, for each client
+    separately. parameters_up_once: the part of parameters_up that a client sends once in a run.
+    bytes_up, bytes_down: actual sizes of the records. figures: the method's report of the round.
     """
 
     server_round: int = 0
@@ -42,37 +41,41 @@ class RoundLog:
     bytes_down: int = 0
     node_seconds: float = 0.0
     figures: dict[str, float | None] = field(default_factory=dict)
-    _refusals: Counter[str] = field(default_factory=Counter)  # by node, those not told too
+    _refusals: Counter[str] = field(default_factory=Counter)  # by node, including unreported ones
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note what of an answer is not used, and tell it.
+        """Record and log a refused reply or part of a reply.
 
-        The words are a stranger's: they are cut, and what cannot be shown is escaped. Of a node's
-        many refusals in a round only the first are told.
+        The texts come from another machine, so they are cut and escaped. Only the first refusals
+        of a node in a round are reported.
         """
         self._refusals[refusal.node] += 1
-        its = self._refusals[refusal.node]
-        if its > MOST_REFUSALS:
+        refusals = self._refusals[refusal.node]
+        if refusals > MOST_REFUSALS:
             return
-        told = Refusal(*(shown(text) for text in (refusal.node, refusal.client, refusal.reason)))
-        if its == MOST_REFUSALS:
-            told = Refusal(told.node, "", f"{MOST_REFUSALS} refusals in a round; no more are told")
-        self.refused.append(told)
+        shown_refusal = Refusal(
+            *(shown(text) for text in (refusal.node, refusal.client, refusal.reason))
+        )
+        if refusals == MOST_REFUSALS:
+            shown_refusal = Refusal(
+                shown_refusal.node, "", f"{MOST_REFUSALS} refusals in a round; no more are reported"
+            )
+        self.refused.append(shown_refusal)
         tell(
             "refused",
             WARNING,
             round=self.server_round,
-            node=told.node,
-            client=told.client or None,
-            reason=told.reason,
+            node=shown_refusal.node,
+            client=shown_refusal.client or None,
+            reason=shown_refusal.reason,
         )
 
 
 class History:
-    """What happened in a run so far.
+    """The history of a run so far.
 
     log: of the current round. results: each client's latest metrics. trained: the clients that ever
-    trained; unevaluated: those of them that trained since their last evaluation.
+    trained; unevaluated: the clients that trained since their last evaluation.
     """
 
     def __init__(self) -> None:
@@ -82,17 +85,17 @@ class History:
         self.unevaluated: set[ClientKey] = set()
 
     def begin_round(self, server_round: int) -> None:
-        """Begin the round's log. What happened while the nodes came belongs to round 1."""
+        """Begin the round's log. Events before round 1 belong to round 1."""
         if server_round > 1:
             self.log = RoundLog()
         self.log.server_round = server_round
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note what of an answer is not used, for the artefacts, and log it."""
+        """Record a refused reply or part of a reply for the artefacts, and log it."""
         self.log.refuse(refusal)
 
     def note(self, figures: Mapping[str, float | None]) -> None:
-        """Enter what the method itself reports of the round."""
+        """Enter the method's report of the round."""
         self.log.figures = dict(figures)
 
     def record(self, reply: Reply, expected: Expected) -> None:
@@ -119,7 +122,7 @@ class History:
                 self.unevaluated.discard(key)
 
     def memory(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {
             "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
             "trained": [list(key) for key in sorted(self.trained)],
@@ -127,7 +130,7 @@ class History:
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what `memory` returned."""
+        """Restore the state from `memory`."""
         for client, node, *result in memory["results"]:
             self.results[ClientKey(client, node)] = ClientResult.of(*result)
         self.trained = {ClientKey(*key) for key in memory["trained"]}

@@ -1,7 +1,7 @@
 """The rounds of a run, over Flower's public strategy interface.
 
-Flower's own `Strategy.start` counts 1 … N. It cannot stop early, go on from a checkpoint or say
-what a phase cost, so the loop is here. What watches the run listens to it (`listeners.py`).
+Flower's `Strategy.start` counts 1 … N. It cannot stop early, resume from a checkpoint or report
+the cost of a phase, so the loop is here. Listeners observe the run (`listeners.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedproto_app.strategies.common.strategy import MethodStrategy
 
 @dataclass
 class Progress:
-    """How far a run has come: the global model after so many rounds."""
+    """The progress of a run: the global model, and the number of finished rounds."""
 
     model: ArrayRecord
     rounds: int = 0
@@ -33,10 +33,10 @@ def run_rounds(
     progress: Progress,
     listeners: Sequence[Listener],
 ) -> str:
-    """Train for the set number of rounds, or until a listener stops the run. Returns why it
-    stopped: "rounds", or the listener's reason.
+    """Train for the set number of rounds, or until a listener stops the run.
 
-    progress: where to go on from; it grows round by round.
+    Return why the run stopped: "rounds", or the listener's reason. progress: the start; updated
+    after each round.
     """
     for server_round in range(progress.rounds + 1, federation.settings.all_rounds + 1):
         if reason_to_stop(listeners, server_round):
@@ -60,7 +60,7 @@ def _one_round(
     server_round: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Train, aggregate, evaluate. Returns the seconds of each."""
+    """Train, aggregate, evaluate; return the seconds of each."""
     ask = federation.pipeline.ask
     start = time.perf_counter()
     messages = strategy.configure_train(server_round, progress.model, ConfigRecord(), grid)

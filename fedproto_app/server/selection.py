@@ -1,4 +1,4 @@
-"""Who is asked in a round, and which rounds are evaluated."""
+"""The choice of a round's clients, and of the rounds that are evaluated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Selection:
         server_round: int,
         newcomers: Collection[ClientKey] = (),
     ) -> list[ClientKey]:
-        """The clients to train this round: a share of these, and all newcomers."""
+        """Return the clients to train this round: a share of all clients, and all newcomers."""
         seed, share = self._settings.seed, self._settings.participation
         return select(clients, share, set(newcomers), seed, server_round)
 
@@ -44,8 +44,8 @@ class Selection:
 def select(
     keys: Sequence[ClientKey], share: float, newcomers: set[ClientKey], seed: int, server_round: int
 ) -> list[ClientKey]:
-    """The clients to ask in a round: a seeded share of all (at least one), and all newcomers."""
-    wanted = max(1, math.ceil(share * len(keys) - 1e-9)) if keys else 0
+    """Return a round's clients: a seeded share of all (at least one), and all newcomers."""
+    count = max(1, math.ceil(share * len(keys) - 1e-9)) if keys else 0
     order = numpy_stream(seed, "selection", server_round).permutation(len(keys))
-    chosen = {keys[index] for index in order[:wanted]}
+    chosen = {keys[index] for index in order[:count]}
     return [key for key in keys if key in chosen or key in newcomers]

@@ -1,8 +1,8 @@
 """Run configuration as frozen, typed settings.
 
 The defaults are here. ``[tool.flwr.app.config]`` in ``pyproject.toml`` repeats them, because
-Flower lets ``--run-config`` override only keys listed there. `tables` writes it, and the table of
-docs/settings.md.
+Flower lets ``--run-config`` override only keys listed there. `tables` writes these and the tables
+of docs/settings.md.
 """
 
 from fedproto_app.core.method import SEQUENCE_TASKS

@@ -1,4 +1,4 @@
-"""How a shared model is made of the clients' ones."""
+"""``[aggregation]``: how the server combines the clients' models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rule = Literal["mean", "clipped-mean", "median", "trimmed-mean", "krum", "multi-
 
 
 class AggregationSettings(Section):
-    """``[aggregation]``, of the methods that make one of what clients send (docs: robust.md)."""
+    """``[aggregation]``, for methods that combine the clients' values (docs: robust.md)."""
 
     rule: Rule = setting(
         "mean",

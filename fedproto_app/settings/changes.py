@@ -1,4 +1,4 @@
-"""``KEY=VALUE`` of a command line: a value in TOML; one that is no TOML is the text itself."""
+"""``KEY=VALUE`` on a command line: the value is TOML, or plain text if it is no valid TOML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tomli_w
 
 
 def parsed(text: str) -> Any:
-    """The value that a text stands for."""
+    """Return the value of a text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, an endless number, brackets in brackets
@@ -19,14 +19,14 @@ def parsed(text: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """The text that stands for a value: itself, unless that would be read as something else."""
+    """Return the text of a value; a plain text stays as it is unless it would be read as TOML."""
     if isinstance(value, str) and value == value.strip() and parsed(value) == value:
         return value
     return _inline(value)
 
 
 def _inline(value: Any) -> str:
-    """The value in TOML, on one line."""
+    """Return the value in TOML, on one line."""
     if isinstance(value, Mapping):
         pairs = (f"{_inline(str(key))} = {_inline(inner)}" for key, inner in value.items())
         return f"{{{', '.join(pairs)}}}"
@@ -36,6 +36,6 @@ def _inline(value: Any) -> str:
 
 
 def flags(settings: Mapping[str, Any]) -> str:
-    """Settings as a command line gives them."""
+    """Return settings as options of a command line."""
     pairs = (f"{key}={written(value)}" for key, value in settings.items())
     return " ".join(f"--set {shlex.quote(pair)}" for pair in pairs)

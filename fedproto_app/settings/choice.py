@@ -1,4 +1,4 @@
-"""What of a source takes part, and how its tables are read: the types of these settings."""
+"""Types of the settings that choose a source's clients and columns and say how to read tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NAMES = "names between commas"  # what is allowed, in the documents
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a source takes part; empty: all of it, found by itself.
+    """The part of a source that a run uses; empty fields: everything, columns detected.
 
-    clients: by name. columns: those of values in tables with several, in this order.
-    time_column, client_column: those of tables that hold times, and the clients' names.
+    clients: their names. columns: the value columns of tables with several, in this order.
+    time_column, client_column: the columns with the times and with the clients' names.
     """
 
     clients: tuple[str, ...] = ()
@@ -29,43 +29,45 @@ class Choice:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names in a text, between commas; one that has a comma stands in quotes."""
+    """Return the names in a text, between commas; a name with a comma is in quotes."""
     return tuple(next(csv.reader([text], skipinitialspace=True))) if text.strip() else ()
 
 
-def _name_list(given: object, info: ValidationInfo) -> str:
-    """The names in a text or list, each once, as one text."""
-    told = f"data.{kebab(info.field_name or '')} = {given!r}"
+def _name_list(value: object, info: ValidationInfo) -> str:
+    """Return the names in a text or list as one text; raise ValueError if a name repeats."""
+    entry = f"data.{kebab(info.field_name or '')} = {value!r}"
     # `--set data.clients=773869` is a number in TOML
-    named = names_in(given) if isinstance(given, str) else [given] if _is_name(given) else given
-    if not isinstance(named, list | tuple) or not all(map(_is_name, named)):
-        raise ValueError(f"{told}: expected names between commas, or a list of texts")
-    if named == []:
-        raise ValueError(f"{told}: names nothing; leave the key out to have all")
-    names = [str(name).strip() for name in named]
+    listed_names = (
+        names_in(value) if isinstance(value, str) else [value] if _is_name(value) else value
+    )
+    if not isinstance(listed_names, list | tuple) or not all(map(_is_name, listed_names)):
+        raise ValueError(f"{entry}: expected names between commas, or a list of texts")
+    if listed_names == []:
+        raise ValueError(f"{entry}: names nothing; leave the key out to have all")
+    names = [str(name).strip() for name in listed_names]
     if not all(names):
-        raise ValueError(f"{told}: a name is empty")
+        raise ValueError(f"{entry}: a name is empty")
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{told}: {name!r} is named twice")
+            raise ValueError(f"{entry}: {name!r} is named twice")
     return ",".join(map(_quoted, names))
 
 
-def _is_name(given: object) -> bool:
-    return isinstance(given, int | str) and not isinstance(given, bool)
+def _is_name(value: object) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def _quoted(name: str) -> str:
-    """The name as `names_in` reads it."""
+    """Return the name as `names_in` reads it."""
     return '"' + name.replace('"', '""') + '"' if set(name) & set(',"') else name
 
 
-def _word(given: object) -> object:
-    return str(given).lower() if isinstance(given, bool) else given
+def _word(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
-def _name_of_sign(given: object) -> object:
-    return next((name for name, sign in DELIMITERS.items() if given == sign), given)
+def _name_of_sign(value: object) -> object:
+    return next((name for name, sign in DELIMITERS.items() if value == sign), value)
 
 
 NameList = Annotated[str, BeforeValidator(_name_list)]

@@ -30,8 +30,8 @@ from fedproto_app.settings.choice import (
 )
 
 
-def _whole_numbers(given: object) -> str:
-    text = str(given)  # of one number too, which is no text in TOML
+def _whole_numbers(value: object) -> str:
+    text = str(value)  # a single number is no text in TOML
     if not all(part.strip().isdecimal() and int(part) for part in text.split(",") if text):
         raise ValueError(f"data.lags = {text!r}: expected whole numbers above 0 between commas")
     return text
@@ -263,7 +263,7 @@ class DataSettings(Section):
 
     @property
     def choice(self) -> Choice:
-        """What of the source takes part."""
+        """The part of the source that the run uses."""
         columns = names_in(self.columns)
         return Choice(names_in(self.clients), columns, self.time_column, self.client_column)
 
@@ -274,12 +274,12 @@ class DataSettings(Section):
 
     @property
     def times(self) -> int:
-        """How many numbers the models see of a time."""
+        """The number of inputs that describe a time."""
         return ("none", "phase", "week").index(self.calendar)
 
     @property
     def distances(self) -> tuple[int, ...]:
-        """Steps before the value forecast, longest first, of the inputs besides the close ones."""
+        """Distances in steps of the inputs that are not in the close window, longest first."""
         periodic = (self.period * number for number in range(1, self.periodic_window + 1))
         return tuple(sorted({*periodic, *self.further_lags}, reverse=True))
 

@@ -33,6 +33,6 @@ class EncoderSettings(Section):
 
     @property
     def file(self) -> Path:
-        """The file that `path` means: an encoder's own, or that of a run by the run's folder."""
+        """The encoder's file: `path` itself, or the model's file if `path` is a run's folder."""
         path = Path(self.path).expanduser()
         return path / "model" / "global.safetensors" if path.is_dir() else path

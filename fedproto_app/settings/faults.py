@@ -1,4 +1,4 @@
-"""Faults of settings in one line each: the key, the value, what is allowed, what may be meant."""
+"""Faults of settings in one line each: the key, the value, what is allowed, similar keys."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def explain_all(
     under: Sequence[str] = (),
     beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
-    """All of pydantic's faults of such a table; what is known there is said once.
+    """Return all of pydantic's faults of a table; each list of known keys appears once.
 
-    beside: further tables that may be meant by an unknown key.
+    beside: further tables that may hold an unknown key.
     """
-    told: list[str] = []
-    said: set[str] = set()
+    lines: list[str] = []
+    listed: set[str] = set()
     for fault in faults:
-        line, known, keys = explain(fault, table, under, beside).partition(" known")
-        told.append(line.rstrip(";") if keys in said else line + known + keys)
-        said.add(keys)
-    return "; ".join(told)
+        line, marker, keys = explain(fault, table, under, beside).partition(" known")
+        lines.append(line.rstrip(";") if keys in listed else line + marker + keys)
+        listed.add(keys)
+    return "; ".join(lines)
 
 
 def explain(
@@ -90,32 +90,37 @@ def _unknown(
         assert inner is not None
         section = inner
     place = ".".join([*under, *above])
-    here = _near(name, section)
-    every = [*_leaves(table), *((key, *p) for key, t in beside.items() for p in _leaves(t))]
-    paths = [path for path in every if name in (path[-1], "-".join(path))]
+    similar_keys = _near(name, section)
+    all_paths = [*_leaves(table), *((key, *p) for key, t in beside.items() for p in _leaves(t))]
+    paths = [path for path in all_paths if name in (path[-1], "-".join(path))]
     if not place:
-        here += get_close_matches(name.lower(), beside)
+        similar_keys += get_close_matches(name.lower(), beside)
     elsewhere = [".".join([*under, *path]) for path in paths]
-    meant = elsewhere + [f"{place}.{key}" if place else key for key in here]
-    hint = f"did you mean {' or '.join(meant[:_MOST_HINTS])}? " if meant else ""
-    known = f"known in [{place}]" if place else "known"
+    suggestions = elsewhere + [f"{place}.{key}" if place else key for key in similar_keys]
+    hint = f"did you mean {' or '.join(suggestions[:_MOST_HINTS])}? " if suggestions else ""
+    known_keys = f"known in [{place}]" if place else "known"
     key = ".".join([*under, *location])
-    return f"{key}: unknown setting; {hint}{known}: {', '.join(sorted(fields(section)))}"
+    return f"{key}: unknown setting; {hint}{known_keys}: {', '.join(sorted(fields(section)))}"
 
 
 def _near(name: str, section: type[Section]) -> list[str]:
-    """The keys that stand for the Greek letter of this name, and those spelled almost so."""
-    known = fields(section)
-    letters = [key for key, f in known.items() if name.lower() in _letters(f.description or "")]
-    return list(dict.fromkeys(letters + get_close_matches(name.lower(), known)))
+    """Return the keys that stand for the Greek letter of this name or are spelled almost alike."""
+    section_fields = fields(section)
+    letters = [
+        key for key, f in section_fields.items() if name.lower() in _letters(f.description or "")
+    ]
+    return list(dict.fromkeys(letters + get_close_matches(name.lower(), section_fields)))
 
 
 def _letters(text: str) -> set[str]:
     """The Greek letters of a text by name: τ is "tau"."""
     names = [unicodedata.name(character, "").lower() for character in text]
     letters = {name.split()[-1] for name in names if name.startswith("greek small letter")}
-    others = {"lambda": "lamda" in letters, "mu": "micro sign" in names}  # unicode's own spelling
-    return letters | {name for name, there in others.items() if there}
+    special_letters = {
+        "lambda": "lamda" in letters,
+        "mu": "micro sign" in names,
+    }  # unicode's own spelling
+    return letters | {name for name, present in special_letters.items() if present}
 
 
 def _leaves(section: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

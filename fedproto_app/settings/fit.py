@@ -1,4 +1,4 @@
-"""Whether a method and a task fit the settings of a run, and what clients then send and receive."""
+"""Checks whether a method and a task fit the settings, and the arrays that clients exchange."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedproto_app.settings.run import Settings
 
 
 def require_fit(method: Method, settings: Settings) -> None:
-    """`SettingsError` if the method cannot work with the task or the other settings."""
+    """Raise `SettingsError` if the method cannot work with the task or the other settings."""
     if not method.works_with(settings.task):
         raise SettingsError(
             f"method = {settings.method!r}: works with task = "
@@ -27,7 +27,7 @@ def require_fit(method: Method, settings: Settings) -> None:
                 f"method = {settings.method!r}: has parts for task = "
                 f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
             )
-    if method.name not in METHODS:  # somebody's own, which may declare nothing
+    if method.name not in METHODS:  # a user's method, which may declare nothing
         require_one_place(method, releases_of(method, settings))
     if method.model and settings.model.module:
         raise SettingsError(
@@ -49,7 +49,7 @@ def require_fit(method: Method, settings: Settings) -> None:
 
 
 def require_one_place(method: Method, releases: Sequence[Sends]) -> None:
-    """`SettingsError` for an array in two releases of a method, or two releases of the model."""
+    """Raise `SettingsError` if two releases of a method share an array or both send parameters."""
     names = [name for release in releases for name in release.arrays]
     for name in names:
         if names.count(name) > 1:
@@ -61,8 +61,8 @@ def require_one_place(method: Method, releases: Sequence[Sends]) -> None:
 
 
 def _require_one_shape(method: Method, settings: Settings) -> None:
-    """`SettingsError` for other widths where there is no such model, and for several where the
-    server averages parameters, which needs models of one shape."""
+    """Raise `SettingsError` for other widths where the model has only one, and for several widths
+    where the server averages parameters, which needs models of one shape."""
     if settings.model.factors == (1.0,):
         return
     setting = f"model.width-factors = {settings.model.width_factors!r}"
@@ -89,7 +89,7 @@ def _shares_parameters(method: Method, settings: Settings) -> bool:
 
 
 def _require_maskable(method: Method, settings: Settings) -> None:
-    """`SettingsError` if `aggregation.secure` is set and the server needs more than totals."""
+    """Raise `SettingsError` if `aggregation.secure` is set but the server needs single values."""
     aggregation = settings.aggregation
     if not aggregation.secure:
         return
@@ -116,13 +116,13 @@ def _unmaskable(name: str, settings: Settings) -> str:
 
 
 def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
-    """What clients send by a method with these settings; shapes are not known yet."""
+    """Return the releases of a method with these settings, before the shapes are determined."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.sends(table_of(method, settings), Sizes()))
 
 
 def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
-    """What clients get by a method with these settings, where a site must allow it."""
+    """Return the arrays that clients get and sites must allow, for a method with these settings."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.returns(table_of(method, settings)))
 
@@ -134,7 +134,7 @@ def table_of(method: Method, settings: Settings) -> Section:
 
 
 def pretraining_releases(method: Method, settings: Settings) -> tuple[Sends, ...]:
-    """What clients send in the rounds before those of the method; () if there are none."""
+    """Return the releases of the rounds before the method's first round; () if there are none."""
     pretraining = method.pretraining
     if pretraining is None or not pretraining.rounds(settings):
         return ()

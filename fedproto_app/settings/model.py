@@ -22,18 +22,18 @@ def _factors_of(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def _factor_list(given: object) -> str:
-    """The numbers in a text or list, or one number, as one text."""
-    listed = given if isinstance(given, list | tuple) else [given]
+def _factor_list(value: object) -> str:
+    """Return the numbers in a text or list, or a single number, as one text."""
+    listed = value if isinstance(value, list | tuple) else [value]
     text = ",".join(f"{part}".replace(" ", "") for part in listed)
     try:
         factors = _factors_of(text)
     except ValueError:
         factors = ()
     if not factors or not all(0 < factor < math.inf for factor in factors):
-        raise ValueError(f"model.width-factors = {given!r}: expected numbers > 0 between commas")
+        raise ValueError(f"model.width-factors = {value!r}: expected numbers > 0 between commas")
     if len(set(factors)) < len(factors):
-        raise ValueError(f"model.width-factors = {given!r}: a number stands there twice")
+        raise ValueError(f"model.width-factors = {value!r}: a number stands there twice")
     return text
 
 

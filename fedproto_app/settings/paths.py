@@ -1,9 +1,9 @@
 """Where on the server a run may read and write.
 
-Whoever submits a run chooses ``output.dir``, ``encoder.path``, and ``graph.path`` and
-``graph.names``. The operator of a server that runs for others therefore sets FEDPROTO_OUTPUT_ROOT.
-All must then lie in this folder, and relative paths start there. Without it, as in a simulation,
-the server is the user's own.
+The user who submits a run chooses ``output.dir``, ``encoder.path``, ``graph.path`` and
+``graph.names``. The operator of a server for several users therefore sets FEDPROTO_OUTPUT_ROOT.
+All these paths must then lie in this folder, and relative paths start there. Without it, as in a
+simulation, the user owns the server.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _CHOSEN = (("output", "dir"), ("encoder", "path"), ("graph", "path"), ("graph", 
 
 
 def within_root(settings: Settings) -> Settings:
-    """The settings with these paths made absolute; `SettingsError` for one that leaves the root."""
+    """Return the settings with absolute paths; raise `SettingsError` for paths outside the root."""
     if not os.environ.get(OUTPUT_ROOT):
         return settings
     root = Path(os.environ[OUTPUT_ROOT]).resolve()
     table = settings.model_dump(by_alias=True)
     for section, key in _CHOSEN:
-        if given := table[section][key]:
-            table[section][key] = str(_inside(root, given, f"{section}.{key}"))
+        if path := table[section][key]:
+            table[section][key] = str(_inside(root, path, f"{section}.{key}"))
     return settings_from(table)
 
 
-def _inside(root: Path, given: str, key: str) -> Path:
-    meant = (root / given).resolve()  # links included
-    if not meant.is_relative_to(root):
+def _inside(root: Path, path: str, key: str) -> Path:
+    resolved = (root / path).resolve()  # links included
+    if not resolved.is_relative_to(root):
         raise SettingsError(
-            f"{key} = {given!r}: means {meant} on the server, outside {OUTPUT_ROOT} = {root}"
+            f"{key} = {path!r}: means {resolved} on the server, outside {OUTPUT_ROOT} = {root}"
         )
-    return meant
+    return resolved

@@ -1,4 +1,4 @@
-"""Noise that hides a client, and what of it is allowed to be spent (docs: privacy.md)."""
+"""``[privacy]``: noise that hides a client, and the limit of its loss (docs: privacy.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Length = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class PrivacySettings(Section):
-    """``[privacy]``: differential privacy of what clients send."""
+    """``[privacy]``: differential privacy of the clients' arrays."""
 
     mechanism: Literal["none", "gaussian"] = setting(
         "none",
@@ -54,13 +54,13 @@ class PrivacySettings(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is protected."""
+        """Whether noise protects the clients' values."""
         return self.mechanism != "none"
 
     @model_validator(mode="after")
     def _has_one_noise(self) -> Self:
-        given = [self.noise_multiplier > 0, self.epsilon > 0]
-        if self.is_on and sum(given) != 1:
+        noise_settings = [self.noise_multiplier > 0, self.epsilon > 0]
+        if self.is_on and sum(noise_settings) != 1:
             raise ValueError(
                 f"privacy.mechanism = {self.mechanism!r}: needs privacy.noise-multiplier or "
                 "privacy.epsilon, and not both"
@@ -75,7 +75,7 @@ class PrivacySettings(Section):
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What a run's noise is, and how often each client is drawn on.
+    """The noise of a run, and the number of releases that a round takes from each client.
 
     noise_multiplier: σ. releases: drafts of noise of a client that a round takes, in the rounds of
     a first phase and in the method's own. pretraining_rounds: how many of the former there are.
@@ -87,10 +87,10 @@ class PrivacyPlan:
     pretraining_rounds: int
 
     def releases_in(self, server_round: int) -> int:
-        """How often a client that is asked in this round sends something that noise protects."""
+        """Return the number of noised releases of a client with an order in this round."""
         return self.releases[server_round > self.pretraining_rounds]
 
     @property
     def loss(self) -> float:
-        """µ² of one release: what adds up."""
+        """µ² of one release; the values of several releases add up."""
         return self.noise_multiplier**-2

@@ -1,14 +1,14 @@
-"""From tables and flat keys to `Settings`, and back.
+"""Convert tables and flat keys to `Settings`, and back.
 
-Flower hands the app a flat dictionary with dotted keys (``fuels.temperature``); the configuration
-files nest the same keys as TOML tables. Both become one `Settings` object here, before any node is
-asked to work. Keys are kebab-case outside and snake_case inside.
+Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``); the configuration
+files nest the same keys as TOML tables. Both become one `Settings` object here, before any node
+gets an order. Keys are kebab-case outside and snake_case inside.
 
-Each method has a table of its own, whose class lives with the method. A run reads the table of its
-method; tables of other methods may be there, as in a file that compares several, and are left
-alone. Flower lets ``--run-config`` override only keys that the app's pyproject.toml lists. So what
-few methods read travels as one text, ``method-settings``: the method's table, and in tables of
-their names `BESIDE`.
+Each method has its own table, whose class is defined with the method. A run reads the table of its
+method and ignores the tables of other methods, so one file can compare several. Flower lets
+``--run-config`` override only keys that the app's pyproject.toml lists. Therefore settings that few
+methods read are passed as one text, ``method-settings``: the method's table, and the tables in
+`BESIDE` under their names.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 TEXT = "method-settings"
 BESIDE = ("encoder", "graph")  # tables that only some methods read
-# Keys of earlier versions: [table, key, default, what to use instead]. Finished runs state the
-# default, which is read as if the key were not there.
+# Keys of earlier versions: (table, key, default, replacement). Finished runs contain the default,
+# which is ignored.
 REMOVED = (
     ("partition", "minimum-stages", 0, "set data.partition.scheme = 'given' for unequal stages"),
     ("synthetic", "windows", 40, "WINDOWS of benchmarks/electric_vehicles.py"),
@@ -47,7 +47,7 @@ REMOVED = (
 def settings_from(config: Mapping[str, Any]) -> Settings:
     """Validate a run configuration, flat with dotted keys or nested.
 
-    Raises `SettingsError` with one line per fault: the key, the value, what is allowed.
+    Raise `SettingsError` with one line per fault: the key, the value, what is allowed.
     """
     table = with_tables(config)
     method = _method(table.get("method", FIRST_METHOD))
@@ -71,7 +71,7 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
 
 
 def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as nested tables, with what `method-settings` has in the tables it means.
+    """Return the configuration as nested tables, with `method-settings` merged into them.
 
     The text goes before the tables.
     """
@@ -88,7 +88,7 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _method(name: object) -> Method:
-    """The record of a method that is named in the settings."""
+    """Return the record of the method that the settings name."""
     if not isinstance(name, str):
         raise SettingsError(f"method = {name!r}: must be a text")
     try:
@@ -109,10 +109,10 @@ def _method(name: object) -> Method:
 
 
 def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
-    """`SettingsError` for keys of earlier versions, with what they are called now."""
-    if own := table.pop("own", None):
+    """Raise `SettingsError` for keys of earlier versions, with their present names."""
+    if own_table := table.pop("own", None):
         raise SettingsError(
-            f"own = {own!r}: a method's settings stand in a table of the method's name now, "
+            f"own = {own_table!r}: a method's settings stand in a table of the method's name now, "
             "or as text in method-settings"
         )
     if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
@@ -133,13 +133,13 @@ def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
 
 
 def default_run_name(settings: Settings) -> str:
-    """method-dataset-seed-time, fit for a folder."""
+    """Return method-dataset-seed-time, a valid folder name."""
     method, title = _plain(method_named(settings.method).name), _plain(settings.data.title)
     return f"{method}-{title}-s{settings.seed}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def flat_settings(settings: Settings) -> dict[str, Any]:
-    """The settings with dotted keys."""
+    """Return the settings with dotted keys."""
     flat: dict[str, Any] = {}
 
     def walk(table: Mapping[str, Any], prefix: str) -> None:
@@ -166,7 +166,7 @@ def defaults_of(method: str) -> Mapping[str, Any]:
 
 
 def without_other_methods(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """These flat settings without the tables of other methods than this."""
+    """Return flat settings without the tables of all other methods."""
     table_name = METHODS[method].table_name if method in METHODS else ""
     return {
         key: value
@@ -176,7 +176,7 @@ def without_other_methods(settings: Mapping[str, Any], method: str) -> dict[str,
 
 
 def flower_config(settings: Settings) -> dict[str, Any]:
-    """The settings as a nested run configuration whose keys Flower knows, all of them."""
+    """Return the settings as a nested run configuration with only keys that Flower accepts."""
     table = settings.model_dump(by_alias=True)
     text = table.pop(method_named(settings.method).table_name, {})
     return table | {TEXT: tomli_w.dumps(text | {name: table.pop(name) for name in BESIDE})}
@@ -193,9 +193,9 @@ def _validated(
     beside: Mapping[str, type[Section]],
     *under: str,
 ) -> SectionT | None:
-    """The section of this table; or None, and what is wrong is added to the faults.
+    """Return the section of this table; or None, after adding what is wrong to `faults`.
 
-    beside: further tables that may be meant by an unknown key.
+    beside: further tables that may hold an unknown key.
     """
     try:
         return section.model_validate(table)
@@ -213,19 +213,19 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise SettingsError(f"{key}: {name!r} is a value, not a table of settings")
-        known = table.get(leaf)
+        earlier = table.get(leaf)
         if isinstance(value, Mapping):
             inner = _nested(value)
-            if known is not None and not isinstance(known, dict):
+            if earlier is not None and not isinstance(earlier, dict):
                 raise SettingsError(f"{key}: {leaf!r} is a value, not a table of settings")
-            table[leaf] = {**(known or {}), **inner}
+            table[leaf] = {**(earlier or {}), **inner}
         else:
             table[leaf] = value
     return nested
 
 
 def _table_in(text: object) -> Mapping[str, Any]:
-    """The table that a text holds: lines of TOML, or several keys on one line between commas."""
+    """Return the table in a text: lines of TOML, or several keys on one line between commas."""
     if isinstance(text, Mapping):
         return text
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""`Settings`: everything a run can be told."""
+"""`Settings`: the whole configuration of a run."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from fedproto_app.settings.model import (
 )
 from fedproto_app.settings.privacy import PrivacySettings
 
-SMALL_COHORT = 16  # as many as a CPU's caches like; a GPU would wait for Python
+SMALL_COHORT = 16  # fits a CPU's caches; too small for a GPU, which would wait for Python
 
-FIRST_METHOD = "fuels"  # of runs whose settings name none
+FIRST_METHOD = "fuels"  # the default
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -54,7 +54,7 @@ TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 
 
 class NodesSettings(Section):
-    """``[nodes]``: how long the server waits, and for whom."""
+    """``[nodes]``: how long the server waits, and for how many nodes and clients."""
 
     minimum: Count = setting(1, "nodes needed before the first round; `fedproto run` waits for all")
     start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")
@@ -116,11 +116,11 @@ class OutputSettings(Section):
 
 @dataclass(frozen=True)
 class Training:
-    """What a learner goes by besides its own section.
+    """The settings that every learner gets in addition to its own section.
 
-    pretraining_rounds: rounds of the run before the first one of the method's own phase.
-    nodes_average: whether nodes may average their clients' models, or the server gets each.
-    sample_clip: the most length of a sample in sums that are sent; None: any.
+    pretraining_rounds: rounds of the run before the first round of the method's own phase.
+    nodes_average: whether nodes may average their clients' models, or the server gets each model.
+    sample_clip: the largest length of a sample in sums that are sent; None: any.
     """
 
     seed: int
@@ -132,9 +132,9 @@ class Training:
 
 
 class Settings(Section):
-    """Everything a run can be told.
+    """The configuration of a run.
 
-    Files and dictionaries have the method's own table under the table's name: see `settings_from`.
+    Files and dictionaries have the method's table under the table's name: see `settings_from`.
     """
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
@@ -215,21 +215,21 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _methods_defaults(cls, given: Any) -> Any:
-        """The table of the method, if it is not given."""
+    def _methods_defaults(cls, values: Any) -> Any:
+        """Add the method's table with its defaults if it is missing."""
         keys = ("method_settings", "method-settings")
-        name = given.get("method", FIRST_METHOD) if isinstance(given, dict) else ""
-        if not isinstance(name, str) or any(key in given for key in keys):
-            return given
-        return {**given, "method-settings": method_named(require_known(name)).settings()}
+        name = values.get("method", FIRST_METHOD) if isinstance(values, dict) else ""
+        if not isinstance(name, str) or any(key in values for key in keys):
+            return values
+        return {**values, "method-settings": method_named(require_known(name)).settings()}
 
     @model_serializer(mode="wrap")
     def _tables_have_their_names(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The method's table under the table's name, and none if it is empty."""
+        """Put the method's table under the table's name; leave it out if it is empty."""
         table: dict[str, Any] = handler(self)
         for key in ("method_settings", "method-settings"):
-            if own := table.pop(key, None):
-                table[method_named(self.method).table_name] = own
+            if method_table := table.pop(key, None):
+                table[method_named(self.method).table_name] = method_table
         return table
 
     @classmethod
@@ -239,24 +239,24 @@ class Settings(Section):
         return tuple(kebab(n) for n, f in fields if isinstance(f.default, Section))
 
     def method_table(self, kind: type[SectionT]) -> SectionT:
-        """The method's own settings, which are of this class."""
+        """Return the method's settings, which are of this class."""
         assert isinstance(self.method_settings, kind)
         return self.method_settings
 
     def with_factor(self, factor: float) -> Settings:
-        """These settings with models of this width alone."""
+        """Return these settings with models of this width alone."""
         model = self.model.model_copy(update={"width_factors": repr(factor)})
         return self.model_copy(update={"model": model})
 
     def of_client(self, name: str) -> Settings:
-        """These settings with the width of this client's model alone."""
+        """Return these settings with the width of this client's model alone."""
         ((settings, _),) = self.by_width([name])
         return settings
 
     def by_width(self, names: Sequence[str]) -> list[tuple[Settings, list[str]]]:
-        """The clients whose models have the same width, with their settings.
+        """Return the clients grouped by the width of their models, with the group's settings.
 
-        A client draws its width by its name, so it has the same one at every node and at all times.
+        The width depends on the client's name alone, so it is the same at every node.
         """
         factors = self.model.factors
         if len(factors) == 1:
@@ -273,7 +273,7 @@ class Settings(Section):
 
     @property
     def pretraining_rounds(self) -> int:
-        """Rounds of a first phase, before those of the method itself."""
+        """Rounds of the first phase, before the method's own rounds."""
         return method_named(self.method).pretraining_rounds(self)
 
     @property
@@ -283,7 +283,7 @@ class Settings(Section):
 
     @property
     def training(self) -> Training:
-        """What every learner goes by."""
+        """The settings that every learner gets."""
         return Training(
             self.seed,
             self.local_epochs,

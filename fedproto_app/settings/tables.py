@@ -25,7 +25,7 @@ from fedproto_app.settings.run import Settings
 
 _COMMENT_AT, _WIDTH = 32, 100  # columns of pyproject.toml
 _TOML_TABLE = "[tool.flwr.app.config"
-# What follows the tables in each file stays.
+# The text after the tables stays in each file.
 _AFTER_TOML = "[tool.setuptools"
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
@@ -61,7 +61,7 @@ def pyproject_tables() -> str:
 
 
 def docs_tables() -> str:
-    """Return Markdown tables of all keys, by subject; those of single methods come last."""
+    """Return Markdown tables of all keys, by subject; the methods' own keys come last."""
     tables: dict[str, type[Section]] = {}
     for method in METHODS.values():
         tables.setdefault(method.table_name, method.settings)
@@ -88,9 +88,9 @@ def _row(key: str, field: FieldInfo) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """What values the field may have, in Markdown: as it says itself, or by its type."""
-    if said := _said(field):
-        return said
+    """Return the allowed values in Markdown: the text given to `setting`, or by the type."""
+    if described := _described(field):
+        return described
     if field.annotation is bool:
         return "true false"
     if choices := _choices(field):
@@ -99,7 +99,7 @@ def allowed(field: FieldInfo) -> str:
 
 
 def with_pyproject_tables(text: str) -> str:
-    """The text of pyproject.toml with the tables of today."""
+    """Return the text of pyproject.toml with its tables rewritten."""
     start, end = text.index(_TOML_TABLE), text.index(_AFTER_TOML)
     return text[:start] + pyproject_tables() + "\n" + text[end:]
 
@@ -134,26 +134,26 @@ def _toml(section: type[Section], above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _comment(field: FieldInfo) -> str:
-    """What is to be chosen from and the meaning, without Markdown."""
-    parts = (_said(field) or " | ".join(_choices(field)), field.description)
+    """Return the choices and the meaning, without Markdown."""
+    parts = (_described(field) or " | ".join(_choices(field)), field.description)
     text = ": ".join(part for part in parts if part)
     return without_markdown(text)
 
 
-def _said(field: FieldInfo) -> str:
-    """What `setting` was told of the allowed values."""
+def _described(field: FieldInfo) -> str:
+    """Return the text about allowed values that was passed to `setting`."""
     extra = field.json_schema_extra
     return str(extra["allowed"]) if isinstance(extra, dict) else ""
 
 
 def _toml_value(field: FieldInfo) -> str:
-    """The default; an empty table is an empty text, for Flower forgets tables without keys."""
+    """Return the default; an empty table is "", because Flower drops tables without keys."""
     value = field.default
     return '""' if isinstance(value, Section) else json.dumps(value)
 
 
 def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:
-    """All keys in full; those of tables behind the others."""
+    """Yield all keys in full; keys of inner tables come last."""
     inner = {key: table for key, f in fields(section).items() if (table := subtable(f))}
     for key, field in fields(section).items():
         if key not in inner:
@@ -163,7 +163,7 @@ def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _choices(field: FieldInfo) -> list[str]:
-    """The texts of a `Literal`, nested ones too."""
+    """Return the texts of a `Literal`, including nested literals."""
 
     def texts(kind: Any) -> Iterator[str]:
         for arg in get_args(kind):
@@ -190,8 +190,8 @@ def _range(field: FieldInfo) -> str:
             case MultipleOf(multiple_of=value):
                 multiple = f"a multiple of {value}"
     if low and high:
-        left, right = "[" if low[0] == "≥" else "(", "]" if high[0] == "≤" else ")"
-        return f"{left}{low[2:]}, {high[2:]}{right}"
+        opening, closing = "[" if low[0] == "≥" else "(", "]" if high[0] == "≤" else ")"
+        return f"{opening}{low[2:]}, {high[2:]}{closing}"
     return ", ".join(part for part in (low, high, multiple) if part)
 
 
@@ -201,11 +201,11 @@ def main(arguments: list[str]) -> int:
     stale = 0
     for name, render in DOCUMENTS.items():
         text = (root / name).read_text(encoding="utf-8")
-        if (fresh := render(text)) == text:
+        if (rendered := render(text)) == text:
             continue
         stale = 1
         if "--write" in arguments:
-            (root / name).write_text(fresh, encoding="utf-8")
+            (root / name).write_text(rendered, encoding="utf-8")
         print(name, "rewritten" if "--write" in arguments else "is out of date")
     return 0 if "--write" in arguments else stale
 

@@ -19,7 +19,7 @@ from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
 from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
 
 LATEST = [Sends("both", {"x": (1,), "y": (1, 2)}, combine="mean", remember="latest")]
-NOW = [Sends("x", {"x": (1,)}, combine="mean")]
+THIS_ROUND = [Sends("x", {"x": (1,)}, combine="mean")]
 BY_CLASS = [Sends("rows", {"rows": (2,)}, rows="class", combine="mean")]
 
 
@@ -40,26 +40,26 @@ def test_the_latest_of_each_client_counts_in_the_order_of_names() -> None:
     assert mean is not None
     assert mean.tolist() == [3]
     assert received.totals()["x"].tolist() == [9]
-    assert [one.key.client for one in received.fresh] == ["b"]
+    assert [client_reply.key.client for client_reply in received.fresh] == ["b"]
 
-    again = Received(LATEST)
-    again.restore({})
-    again.restore(received.state())
-    assert again.heard == received.heard
+    restored = Received(LATEST)
+    restored.restore({})
+    restored.restore(received.state())
+    assert restored.heard == received.heard
     for name, array in received.state().items():
-        np.testing.assert_array_equal(again.state()[name], array)
+        np.testing.assert_array_equal(restored.state()[name], array)
 
 
 def test_what_is_not_remembered_counts_in_its_round_alone() -> None:
-    received = Received(NOW)
+    received = Received(THIS_ROUND)
     received.take([reply("b", 1.0), reply("a", 2.0)])
     assert received.mean("x").tolist() == [1.5]  # type: ignore[union-attr]
     received.take([reply("b", 5.0)])
-    again = Received(NOW)
-    again.restore(received.state())  # the next round's guidance may be made of it
-    for one in (received, again):
-        assert one.mean("x").tolist() == [5]  # type: ignore[union-attr]
-        assert one.clients == []
+    restored = Received(THIS_ROUND)
+    restored.restore(received.state())  # the next round's guidance may be made of it
+    for received_or_restored in (received, restored):
+        assert received_or_restored.mean("x").tolist() == [5]  # type: ignore[union-attr]
+        assert received_or_restored.clients == []
 
 
 def test_a_rule_takes_the_place_of_the_mean() -> None:
@@ -71,10 +71,10 @@ def test_a_rule_takes_the_place_of_the_mean() -> None:
 def test_under_masks_the_mean_is_of_those_who_took_part_and_lasts() -> None:
     received = Received(LATEST)
     received.take_total(Total({"x": np.array([6.0]), "y": np.zeros((1, 2))}, 3, np.zeros(0, int)))
-    again = Received(LATEST)
-    again.restore(received.state())
-    for one in (received, again):
-        assert one.mean("x").tolist() == [2]  # type: ignore[union-attr]
+    restored = Received(LATEST)
+    restored.restore(received.state())
+    for received_or_restored in (received, restored):
+        assert received_or_restored.mean("x").tolist() == [2]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -87,10 +87,10 @@ def test_means_by_class_are_over_the_clients_that_have_the_class(masked: bool) -
         a = ClientReply(ClientKey("a", "n"), 4, {"rows": np.float32([[5, 5], [1, 2]])}, [2, 0])
         b = ClientReply(ClientKey("b", "n"), 4, {"rows": np.float32([[3, 4]])}, [0])
         received.take([b, a])
-    again = Received(BY_CLASS)
-    again.restore(received.state())
-    for one in (received, again):
-        means = one.class_means("rows", 3)
+    restored = Received(BY_CLASS)
+    restored.restore(received.state())
+    for received_or_restored in (received, restored):
+        means = received_or_restored.class_means("rows", 3)
         assert means is not None
         assert means[0].tolist() == [[2, 3], [0, 0], [5, 5]]
         assert means[1].tolist() == [True, False, True]
@@ -99,36 +99,42 @@ def test_means_by_class_are_over_the_clients_that_have_the_class(masked: bool) -
 # --- strategies, called with arrays alone -------------------------------------------------------
 
 A, B, C = (ClientKey(name, "n") for name in "abc")
-ALIKE_A, ALIKE_B, OTHER = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]], [[0.0, 3.0], [3.0, 0]]
+ALIKE_A, ALIKE_B, DIFFERENT = (
+    [[3.0, 0.0], [0.0, 3.0]],
+    [[3.0, 0.2], [0.0, 3.0]],
+    [[0.0, 3.0], [3.0, 0]],
+)
 
 
-def told(strategy: Any, sent: dict[ClientKey, Any], asked: list[ClientKey]) -> Guidance:
+def guidance_after(
+    strategy: Any, prototypes: dict[ClientKey, Any], clients: list[ClientKey]
+) -> Guidance:
     """The strategy's guidance after clients have sent these prototypes."""
     replies = [
         ClientReply(key, 4, {"prototypes": np.array(rows, dtype=np.float32)})
-        for key, rows in sent.items()
+        for key, rows in prototypes.items()
     ]
     strategy.received.take(replies)
     strategy.update(strategy.received, Round(1))
-    found: Guidance = strategy.guide(strategy.received, asked, Round(2))
-    return found
+    guidance: Guidance = strategy.guide(strategy.received, clients, Round(2))
+    return guidance
 
 
 def test_fuels_by_hand() -> None:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, "fuels.beta": 40})
     strategy = JSDPrototypeStrategy(settings, settings.method_settings)
-    guidance = told(strategy, {A: ALIKE_A, B: ALIKE_B, C: OTHER}, [C, A])
+    guidance = guidance_after(strategy, {A: ALIKE_A, B: ALIKE_B, C: DIFFERENT}, [C, A])
     assert guidance.clients == ["c", "a"]
     mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
-    np.testing.assert_allclose(guidance.arrays["positive"], [OTHER, mean], rtol=1e-6)
-    np.testing.assert_allclose(guidance.arrays["negative"], [mean, OTHER], rtol=1e-6)
+    np.testing.assert_allclose(guidance.arrays["positive"], [DIFFERENT, mean], rtol=1e-6)
+    np.testing.assert_allclose(guidance.arrays["negative"], [mean, DIFFERENT], rtol=1e-6)
 
 
 def test_fedproto_by_hand() -> None:
     settings = settings_from({"method": "fedproto", "data.period": 2})
     strategy = FedProtoStrategy(settings, settings.method_settings)
-    assert told(strategy, {}, [A]) == Guidance()
-    guidance = told(strategy, {A: ALIKE_A, C: OTHER}, [A])
+    assert guidance_after(strategy, {}, [A]) == Guidance()
+    guidance = guidance_after(strategy, {A: ALIKE_A, C: DIFFERENT}, [A])
     np.testing.assert_allclose(guidance.arrays["prototype"], np.full((2, 2), 1.5))
     assert not guidance.clients  # for everybody
 
@@ -161,8 +167,8 @@ def test_what_is_sent_only_where_a_round_is_evaluated_has_no_mean_in_the_others(
     received.take([ClientReply(A, 4, {})])
     assert received.mean("errors") is None
     assert received.class_means("rows", 3) is None
-    again = Received(releases)
-    again.restore(received.state())
+    restored = Received(releases)
+    restored.restore(received.state())
     received.take_total(Total({}, 2, np.zeros(3, np.int64)))
     assert received.mean("errors") is None
     assert received.class_means("rows", 3) is None

@@ -46,7 +46,9 @@ def test_a_changed_declaration_changes_the_costs() -> None:
     small = Sends("p", {"p": (24, 8)})
     large = replace(small, arrays={"p": (24, 80)})
     reply = Reply(["a"], [1])
-    values = [Expected.of([one], SIZES, evaluates=False).values(reply) for one in (small, large)]
+    values = [
+        Expected.of([release], SIZES, evaluates=False).values(reply) for release in (small, large)
+    ]
     assert values == [192, 1920]
 
 
@@ -64,7 +66,7 @@ def test_a_robust_rule_can_replace_means_and_sums(release: Sends, rule: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "message"),
     [
         ({"combine": "average"}, "combine = 'average': expected 'each', 'groups', 'mean', 'sum'"),
         ({"clip": "all"}, "clip = 'all': expected '', 'step', 'rows', 'sums'"),
@@ -73,7 +75,7 @@ def test_a_robust_rule_can_replace_means_and_sums(release: Sends, rule: bool) ->
         ({"clip": "rows", "parameters": ("",)}, "'rows' and 'sums' with arrays"),
     ],
 )
-def test_a_declaration_that_cannot_be_kept_is_refused(fields: Any, named: str) -> None:
+def test_a_declaration_that_cannot_be_kept_is_refused(fields: Any, message: str) -> None:
     """Noise on a step would leave arrays that are declared with it as they are."""
-    with pytest.raises(SettingsError, match=named):
+    with pytest.raises(SettingsError, match=message):
         Sends("p", **fields)

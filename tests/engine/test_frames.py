@@ -33,16 +33,16 @@ def test_a_part_of_a_reply_comes_back_to_the_last_bit() -> None:
     part = PartReply(
         [cohort, CohortReply([], [], place=5)], {"d": "not a client of this node"}, 0.1
     )
-    found = frames.read_part(frames.part_bytes(part))
-    assert (found.absent, found.seconds) == (part.absent, part.seconds)
-    first, second = found.cohorts
+    reply = frames.read_part(frames.part_bytes(part))
+    assert (reply.absent, reply.seconds) == (part.absent, part.seconds)
+    first, second = reply.cohorts
     assert second == CohortReply([], [], place=5)
     for group in ("arrays", "sums"):
-        ours, theirs = getattr(first, group), getattr(cohort, group)
-        assert ours.keys() == theirs.keys()
-        for name, array in theirs.items():
-            np.testing.assert_array_equal(ours[name], array)
-            assert ours[name].dtype == array.dtype
+        decoded, original = getattr(first, group), getattr(cohort, group)
+        assert decoded.keys() == original.keys()
+        for name, array in original.items():
+            np.testing.assert_array_equal(decoded[name], array)
+            assert decoded[name].dtype == array.dtype
         setattr(first, group, {})
         setattr(cohort, group, {})
     assert first == cohort

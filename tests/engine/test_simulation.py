@@ -40,7 +40,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
         yield started
 
 
-def nothing(record: Mapping[str, Any]) -> None: ...
+def ignore(record: Mapping[str, Any]) -> None: ...
 
 
 def clients_csv(folder: Path) -> bytes:
@@ -63,14 +63,14 @@ def test_any_number_of_workers_gives_the_same_bits(
 ) -> None:
     """Cohorts of two clients: with four workers, two share the cohorts of each node."""
     patience = {"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0, "cohort-size": 2}
-    here = make(tmp_path, **{**changes, **patience, "output.name": "here"})
-    expected, _ = run_locally(here, synthetic_nodes(NODES, tmp_path / "state", here.data.source))
+    local = make(tmp_path, **{**changes, **patience, "output.name": "here"})
+    expected, _ = run_locally(local, synthetic_nodes(NODES, tmp_path / "state", local.data.source))
     for workers in (1, 2, 4):
         shown: list[Mapping[str, Any]] = []
-        there = make(tmp_path, **{**changes, **patience, "output.name": f"workers-{workers}"})
-        folder = simulate(there, NODES, pool, workers, shown.append)
+        simulated = make(tmp_path, **{**changes, **patience, "output.name": f"workers-{workers}"})
+        folder = simulate(simulated, NODES, pool, workers, shown.append)
         assert clients_csv(folder.path) == clients_csv(expected.path), workers
-        assert [line["round"] for line in shown] == list(range(1, there.all_rounds + 1))
+        assert [line["round"] for line in shown] == list(range(1, simulated.all_rounds + 1))
         for node in ("0", "1"):  # what was in memory is on the disk in the end
             ours = ClientStore(folder.path / "state" / node)
             assert len(ours.kept_clients()) == 4
@@ -90,13 +90,13 @@ def test_answers_that_nobody_wants_any_more_end_no_wait(pool: WorkerPool) -> Non
 
 
 def test_the_workers_of_a_node_are_nobody_elses_where_there_are_enough(pool: WorkerPool) -> None:
-    def of(nodes: int, workers: int) -> list[list[int]]:
+    def workers_by_node(nodes: int, workers: int) -> list[list[int]]:
         grid = WorkerGrid(pool, nodes, workers)
         return [grid.workers_of(node) for node in range(nodes)]
 
-    assert of(3, 2) == [[0], [1], [0]]
-    assert of(2, 2) == [[0], [1]]
-    assert of(2, 5) == [[0, 2, 4], [1, 3]]
+    assert workers_by_node(3, 2) == [[0], [1], [0]]
+    assert workers_by_node(2, 2) == [[0], [1]]
+    assert workers_by_node(2, 5) == [[0, 2, 4], [1, 3]]
 
 
 class Killed(BaseException):
@@ -116,8 +116,8 @@ def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
         "nodes.start-deadline": 60.0,
         "nodes.round-deadline": 60.0,
     }
-    whole = small_settings(tmp_path, **{**changes, "output.name": "whole"})
-    expected, _ = run_locally(whole, synthetic_nodes(NODES, tmp_path / "state"))
+    uninterrupted = small_settings(tmp_path, **{**changes, "output.name": "whole"})
+    expected, _ = run_locally(uninterrupted, synthetic_nodes(NODES, tmp_path / "state"))
 
     def is_due(self: simulation.WithState, *, last: bool) -> bool:
         rounds.append(rounds[-1] + 1 if rounds else 1)
@@ -138,41 +138,41 @@ def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
         rounds = [4] if kill == 0 else rounds
         settings = resumed(cut) if resume else cut
         # What they held in memory is gone with them.
-        with WorkerPool(workers, tmp_path / "log") as own:
+        with WorkerPool(workers, tmp_path / "log") as new_pool:
             if kill:
                 with pytest.raises(Killed):
-                    simulate(settings, NODES, own, workers, killed_after(kill))
+                    simulate(settings, NODES, new_pool, workers, killed_after(kill))
             else:
-                simulate(settings, NODES, own, workers, nothing)
+                simulate(settings, NODES, new_pool, workers, ignore)
     assert clients_csv(tmp_path / "runs" / "cut") == clients_csv(expected.path)
 
 
-@pytest.mark.parametrize(("every", "waits"), [(5.0, 8.0), (9.0, 9.0), (0.0, 0.0)])
+@pytest.mark.parametrize(("interval", "waits"), [(5.0, 8.0), (9.0, 9.0), (0.0, 0.0)])
 def test_checkpoints_that_take_long_are_rare(
-    monkeypatch: pytest.MonkeyPatch, every: float, waits: float
+    monkeypatch: pytest.MonkeyPatch, interval: float, waits: float
 ) -> None:
     """Two seconds of writing: the next is due four times as long after its end."""
-    now = [100.0]
-    monkeypatch.setattr("fedproto_app.engine.simulation.time.monotonic", lambda: now[0])
+    clock = [100.0]
+    monkeypatch.setattr("fedproto_app.engine.simulation.time.monotonic", lambda: clock[0])
 
     class SlowPool:
         def flush(self) -> None:
-            now[0] += 2.0
+            clock[0] += 2.0
 
-    state: Any = simulation.WithState(cast(WorkerPool, SlowPool()), every)
+    state: Any = simulation.WithState(cast(WorkerPool, SlowPool()), interval)
     assert state.is_due(last=False)  # after the first round
     state.prepare()
-    now[0] += max(0.0, waits - 0.1)
+    clock[0] += max(0.0, waits - 0.1)
     assert state.is_due(last=False) == (waits == 0)
     assert state.is_due(last=True)
-    now[0] += 0.2
+    clock[0] += 0.2
     assert state.is_due(last=False)
 
 
 def test_state_that_workers_share_never_runs_ahead_of_the_checkpoint(
     pool: WorkerPool, tmp_path: Path
 ) -> None:
-    """Quick rounds, two workers a node, killed after 7: its states are those of round 6."""
+    """Quick rounds, two workers per node, killed after round 7: the states are from round 6."""
     changes = {
         "method": "solo",
         "rounds": 8,
@@ -180,8 +180,8 @@ def test_state_that_workers_share_never_runs_ahead_of_the_checkpoint(
         "nodes.start-deadline": 60.0,
         "nodes.round-deadline": 60.0,
     }
-    whole = small_settings(tmp_path, **{**changes, "output.name": "whole"})
-    expected, _ = run_locally(whole, synthetic_nodes(NODES, tmp_path / "state"))
+    uninterrupted = small_settings(tmp_path, **{**changes, "output.name": "whole"})
+    expected, _ = run_locally(uninterrupted, synthetic_nodes(NODES, tmp_path / "state"))
     cut = small_settings(tmp_path, **{**changes, "output.name": "cut"})
 
     def kill(record: Mapping[str, Any]) -> None:
@@ -190,9 +190,9 @@ def test_state_that_workers_share_never_runs_ahead_of_the_checkpoint(
 
     with pytest.raises(Killed):
         simulate(cut, NODES, pool, 4, kill)
-    again: list[int] = []
-    simulate(resumed(cut), NODES, pool, 4, lambda record: again.append(record["round"]))
-    assert again == [7, 8]
+    repeated_rounds: list[int] = []
+    simulate(resumed(cut), NODES, pool, 4, lambda record: repeated_rounds.append(record["round"]))
+    assert repeated_rounds == [7, 8]
     assert clients_csv(tmp_path / "runs" / "cut") == clients_csv(expected.path)
 
 
@@ -206,12 +206,12 @@ def test_a_worker_that_is_killed_is_told_and_stops_the_run(tmp_path: Path) -> No
     settings = small_settings(
         tmp_path, rounds=40, **{"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
     )
-    others = set(children_of(os.getpid()))  # the module's own pool; numbers of processes wrap
+    other_processes = set(children_of(os.getpid()))  # of the module's pool; process ids wrap
     with WorkerPool(2, tmp_path / "log") as pool:
 
         def kill(record: Mapping[str, Any]) -> None:
             if record["round"] == 2:
-                (victim,) = set(children_of(os.getpid())) - others
+                (victim,) = set(children_of(os.getpid())) - other_processes
                 os.kill(victim, signal.SIGKILL)
 
         with pytest.raises(FederationError, match="worker process 1 of 2 has ended"):
@@ -251,8 +251,8 @@ def is_alive(process: int) -> bool:
 
 
 def children_of(process: int) -> list[int]:
-    """Of the engine alone: pytest-xdist's own are no children of this process."""
-    found = []
+    """Return the engine's processes; pytest-xdist's are no children of this process."""
+    children = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
@@ -260,13 +260,13 @@ def children_of(process: int) -> list[int]:
         except OSError:
             continue
         if int(fields[1]) == process and b"engine.worker" in words and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            children.append(int(stat.parent.name))
+    return children
 
 
 def descendants_of(process: int) -> list[int]:
-    found = children_of(process)
-    return found + [further for child in found for further in descendants_of(child)]
+    children = children_of(process)
+    return children + [further for child in children for further in descendants_of(child)]
 
 
 def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
@@ -284,6 +284,6 @@ def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "flush", without_a_place)
         with pytest.raises(FederationError, match=r"worker process cannot write its state: Not a"):
-            simulate(settings, NODES, pool, 2, nothing)
-    other = small_settings(tmp_path, rounds=1, **{"output.name": "after"})
-    simulate(other, NODES, pool, 2, nothing)
+            simulate(settings, NODES, pool, 2, ignore)
+    next_run = small_settings(tmp_path, rounds=1, **{"output.name": "after"})
+    simulate(next_run, NODES, pool, 2, ignore)

@@ -13,8 +13,8 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 
 from fedproto_app.core.messages import LEAVING, Guidance, Order, Reply
 from fedproto_app.core.wire import (
-    ReplyTold,
-    RosterTold,
+    ReplyFields,
+    RosterFields,
     alive_query,
     array_record,
     read_record,
@@ -103,7 +103,7 @@ def audit_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def reason(reply: Message) -> str:
-    failed = read_record(reply.content, ReplyTold).failed
+    failed = read_record(reply.content, ReplyFields).failed
     assert failed.keys() == {"c1", "c2"}
     (why,) = set(failed.values())
     return why
@@ -111,7 +111,7 @@ def reason(reply: Message) -> str:
 
 def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
     reply, apart = carried_out(tmp_path, order(arrays=10))
-    assert read_record(reply.content, ReplyTold).names == ["c1", "c2"]
+    assert read_record(reply.content, ReplyFields).names == ["c1", "c2"]
     header, _, handed, content = parts_of(apart.jobs[0])
     assert json.loads(header)["app"] == "installed"
     assert content == b""  # the run's app is not passed on
@@ -162,7 +162,7 @@ def test_code_in_settings_is_refused(tmp_path: Path) -> None:
 def test_orders_are_counted(tmp_path: Path) -> None:
     table = "[limits]\norders-an-hour = 2"
     replies = [carried_out(tmp_path, order(), table)[0] for _ in range(3)]
-    assert [len(read_record(reply.content, ReplyTold).names) for reply in replies] == [2, 2, 0]
+    assert [len(read_record(reply.content, ReplyFields).names) for reply in replies] == [2, 2, 0]
     assert reason(replies[2]) == "this site carries out limits.orders-an-hour = 2"
 
 
@@ -171,7 +171,7 @@ def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:
     apart = FakeApart()
     assert reason(carried_out(tmp_path, order(), "", apart)[0]) == LEAVING
     roster = carried_out(tmp_path, roster_query(1), "", FakeApart())[0]
-    assert read_record(roster.content, RosterTold).error == LEAVING
+    assert read_record(roster.content, RosterFields).error == LEAVING
     alive = carried_out(tmp_path, alive_query(1), "", FakeApart())[0]
     assert not alive.has_error()
     assert apart.jobs == []

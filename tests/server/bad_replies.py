@@ -30,8 +30,12 @@ def on_reply(
     """Change the bad node's reply to the messages of this kind in a round."""
 
     def tamper(node_id: int, reply: Message) -> Message | None:
-        of = reply.metadata
-        if (node_id, of.message_type, of.group_id) == (BAD_NODE, kind, str(server_round)):
+        metadata = reply.metadata
+        if (node_id, metadata.message_type, metadata.group_id) == (
+            BAD_NODE,
+            kind,
+            str(server_round),
+        ):
             return change(reply)
         return reply
 

@@ -24,7 +24,7 @@ class FakeGrid:
 
     def get_node_ids(self) -> list[int]:
         self.away = {node: looks - 1 for node, looks in self.away.items()}
-        nodes = {one.metadata.dst_node_id for one in self.sent}
+        nodes = {message.metadata.dst_node_id for message in self.sent}
         return [node for node in nodes if self.away.get(node, 0) <= 0]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -37,13 +37,13 @@ class FakeGrid:
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         replies = []
-        wanted = set(message_ids)
+        requested = set(message_ids)
         for message in self.sent:
-            of = message.metadata
-            if of.message_id not in wanted:
+            metadata = message.metadata
+            if metadata.message_id not in requested:
                 continue
             after = self._after(message)
-            looked = self.looks[of.message_id] = self.looks.get(of.message_id, 0) + 1
+            looked = self.looks[metadata.message_id] = self.looks.get(metadata.message_id, 0) + 1
             if isinstance(after, Error):
                 if looked <= self.fails_after:
                     continue
@@ -53,18 +53,20 @@ class FakeGrid:
         return replies
 
     def _after(self, message: Message) -> int | Error | None:
-        of = message.metadata
-        plan = self.answers.get((of.dst_node_id, of.message_type), [0])
+        metadata = message.metadata
+        plan = self.answers.get((metadata.dst_node_id, metadata.message_type), [0])
         like = [
-            one.metadata.message_id
-            for one in self.sent
-            if (one.metadata.dst_node_id, one.metadata.message_type)
-            == (of.dst_node_id, of.message_type)
+            sent_message.metadata.message_id
+            for sent_message in self.sent
+            if (sent_message.metadata.dst_node_id, sent_message.metadata.message_type)
+            == (metadata.dst_node_id, metadata.message_type)
         ]
-        return plan[min(like.index(of.message_id), len(plan) - 1)]
+        return plan[min(like.index(metadata.message_id), len(plan) - 1)]
 
     def count(self, node: int, kind: str = MessageType.TRAIN) -> int:
-        keys = [(one.metadata.dst_node_id, one.metadata.message_type) for one in self.sent]
+        keys = [
+            (message.metadata.dst_node_id, message.metadata.message_type) for message in self.sent
+        ]
         return keys.count((node, kind))
 
 

@@ -15,7 +15,7 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import write_order, write_reply, write_roster
 from fedproto_app.server.replies import read_reply
 
-ASKED = {"a": 10, "b": 20, "c": 5}
+SAMPLES = {"a": 10, "b": 20, "c": 5}
 SPEC = Expected(per_client={"head": (3,)}, per_class={"prototypes": (2,)}, classes=5)
 MSE, KEPT_MSE = Metric("mse"), Metric("mse", Model.KEPT)
 REPLY = Reply(
@@ -69,4 +69,4 @@ def roster_message() -> Message:
 
 
 def read(message: Message) -> tuple[Reply | None, list[Refusal]]:
-    return read_reply(message, "n", ASKED, SPEC, (MSE, KEPT_MSE), fault)
+    return read_reply(message, "n", SAMPLES, SPEC, (MSE, KEPT_MSE), fault)

@@ -54,7 +54,7 @@ def federation_of(
 def write_npz(file: Path, classes: str, size: int = 8) -> str:
     """Two images of each class, whose pixels are the class's number."""
     y = np.array(list(classes) * 2)
-    x = np.stack([np.full((size, size), ord(one) % 10, np.uint8) for one in y])
+    x = np.stack([np.full((size, size), ord(label) % 10, np.uint8) for label in y])
     np.savez(file, allow_pickle=False, x_train=x, y_train=y, x_test=x, y_test=y)
     return str(file)
 
@@ -65,10 +65,12 @@ def test_where_data_are_dealt_it_has_those_that_no_client_gets() -> None:
     assert np.bincount(images.labelled.labels).tolist() == [3] * 10
     assert images.unlabelled is images.labelled.pixels
     pool = load_pool(settings.data)
-    stages = [s for one in partition_pool(pool, settings.data, settings.seed) for s in one.stages]
+    stages = [
+        s for client in partition_pool(pool, settings.data, settings.seed) for s in client.stages
+    ]
     places = np.unique(np.concatenate([part for s in stages for part in (s.train, s.validation)]))
-    dealt = {one.tobytes() for one in pool.train.load(places).pixels}
-    assert not dealt & {one.tobytes() for one in images.labelled.pixels}
+    dealt = {picture.tobytes() for picture in pool.train.load(places).pixels}
+    assert not dealt & {picture.tobytes() for picture in images.labelled.pixels}
 
 
 def test_named_images_get_the_federations_labels(
@@ -85,7 +87,7 @@ def test_named_images_get_the_federations_labels(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("changes", "message"),
     [
         ({"data.partition.reserve-per-class": 0}, "reserve-per-class = 0 leaves it no images"),
         ({"data.source": "image-npz", "data.path": "/none.npz"}, "/none.npz"),
@@ -93,9 +95,9 @@ def test_named_images_get_the_federations_labels(
         ({"dealt": False}, "the nodes' data are their own, so FEDPROTO_AUXILIARY must name"),
     ],
 )
-def test_without_images_it_says_why(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(FedProtoError, match=told):
-        server_images(*federation_of(**given))
+def test_without_images_it_says_why(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedProtoError, match=message):
+        server_images(*federation_of(**changes))
 
 
 def test_a_server_that_runs_for_others_reads_no_source_of_the_run(
@@ -107,7 +109,7 @@ def test_a_server_that_runs_for_others_reads_no_source_of_the_run(
 
 
 @pytest.mark.parametrize(
-    ("classes", "size", "told"),
+    ("classes", "size", "message"),
     [
         ("123", 9, r"images are \(1, 9, 9\), the nodes' \(1, 8, 8\)"),
         ("12", 8, "no train image of class '3'"),
@@ -116,10 +118,10 @@ def test_a_server_that_runs_for_others_reads_no_source_of_the_run(
     ],
 )
 def test_named_images_that_do_not_fit_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: str, size: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: str, size: int, message: str
 ) -> None:
     file = tmp_path / "own.npz"
     where = write_npz(file, classes, size) if classes else str(tmp_path / "nothing.npz")
     monkeypatch.setenv(AUXILIARY, where)
-    with pytest.raises(FedProtoError, match=told):
+    with pytest.raises(FedProtoError, match=message):
         server_images(*federation_of(DataShape((1, 8, 8), ("1", "2", "3"))))

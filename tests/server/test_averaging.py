@@ -36,8 +36,8 @@ def test_clipping_by_hand() -> None:
         {"w": floats(1), "b": floats(-2)},
         {"w": floats(7), "b": floats(8)},
     ]
-    *same, short = clipped(models, before)
-    assert same == models[:2]
+    *unchanged, short = clipped(models, before)
+    assert unchanged == models[:2]
     np.testing.assert_allclose(short["w"], [1 + 6 / 5], rtol=1e-6)
     np.testing.assert_allclose(short["b"], [8 / 5], rtol=1e-6)
     assert clipped([before, before], before) == [before, before]  # no step at all
@@ -91,9 +91,9 @@ def test_nothing_to_trim_is_the_plain_mean_and_clients_not_nodes_count(tmp_path:
     two, four = (model_of(tmp_path, f"n{nodes}", nodes, **rule) for nodes in (2, 4))
     for name, value in two.items():
         np.testing.assert_allclose(four[name], value, rtol=2e-4, atol=1e-6)
-    every = {"method": "fedavg", "aggregation.hostile-share": 0.0}
-    trimmed = model_of(tmp_path, "t", 2, **every, **{"aggregation.rule": "trimmed-mean"})
-    mean = model_of(tmp_path, "m", 2, **every)
+    changes = {"method": "fedavg", "aggregation.hostile-share": 0.0}
+    trimmed = model_of(tmp_path, "t", 2, **changes, **{"aggregation.rule": "trimmed-mean"})
+    mean = model_of(tmp_path, "m", 2, **changes)
     for name, value in mean.items():
         np.testing.assert_allclose(trimmed[name], value, rtol=2e-3, atol=1e-5)
 
@@ -145,7 +145,7 @@ def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["gldp", *(pytest.param(one, marks=slow) for one in ("creff", "census"))],
+    ["gldp", *(pytest.param(method, marks=slow) for method in ("creff", "census"))],
 )
 def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, method: str) -> None:
     settings = digits_settings(tmp_path, method=method, **{"aggregation.rule": "median"})
@@ -161,8 +161,8 @@ def test_clipping_holds_for_fedic_too(tmp_path: Path) -> None:
     runs = []
     for rule in ("trimmed-mean", "clipped-mean"):
         changes = {**METHODS["fedic"].small, "aggregation.hostile-share": 0.0}
-        named = {"output.name": rule, "aggregation.rule": rule}
-        settings = digits_settings(tmp_path, method="fedic", **changes, **named)
+        names = {"output.name": rule, "aggregation.rule": rule}
+        settings = digits_settings(tmp_path, method="fedic", **changes, **names)
         folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / rule, "digits"))
         runs.append(load_file(folder.path / "model" / "global.safetensors"))
     plain, shortened = runs

@@ -23,7 +23,7 @@ def waited_for(
     failed: Collection[int] = (),
     slow_to_read: Collection[int] = (),
 ) -> tuple[set[int], float]:
-    """Who of five nodes was heard, and how long that took on the clock of the looks."""
+    """Return which of five nodes answered in time, and the seconds waited on the fake clock."""
 
     def is_answer(reply: Message, order: Message) -> bool:
         if reply.metadata.src_node_id in slow_to_read:
@@ -31,46 +31,46 @@ def waited_for(
         return not reply.has_error() and reply.metadata.src_node_id not in failed
 
     exchanged = Exchange(enough=enough, is_answer=is_answer)
-    now = 100.0
+    clock = 100.0
     if simulated:
         exchanged.trust_nodes()
 
     def wait(seconds: float) -> None:
-        nonlocal now
-        now += seconds
+        nonlocal clock
+        clock += seconds
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange.time, "monotonic", lambda: now)
+        patch.setattr(exchange.time, "monotonic", lambda: clock)
         patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
         patch.setattr(exchange, "PROBE_AFTER", 1e9)
         patch.setattr(exchange, "SHORTEST_PAUSE", 0.005)
         orders = [order(node) for node in range(1, 6)]
         replies = exchanged.ask(cast(Grid, grid), orders, 1000.0, least=least)
-    assert exchanged.waited == pytest.approx(now - 100 - 500 * len(slow_to_read), abs=0.06)
-    heard = {one.metadata.src_node_id for one in replies if not one.has_error()}
-    assert exchanged.overdue == {1, 2, 3, 4, 5} - {one.metadata.src_node_id for one in replies}
-    return heard, exchanged.waited
+    assert exchanged.waited == pytest.approx(clock - 100 - 500 * len(slow_to_read), abs=0.06)
+    answered = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
+    assert exchanged.overdue == {1, 2, 3, 4, 5} - {reply.metadata.src_node_id for reply in replies}
+    return answered, exchanged.waited
 
 
 def test_when_enough_have_answered_the_others_have_as_long_again() -> None:
     grid = FakeGrid()
     slow = {(1, "train"): [0], (2, "train"): [15], (3, "train"): [70]}  # looks: 0, 1 and 24 s
     grid.answers = {**slow, (4, "train"): [90], (5, "train"): [None]}
-    heard, seconds = waited_for(grid, 0.6)
-    assert heard == {1, 2, 3, 4}  # the fourth came within as long again
+    answered, seconds = waited_for(grid, 0.6)
+    assert answered == {1, 2, 3, 4}  # the fourth came within as long again
     assert 45 < seconds < 55
     grid = FakeGrid()
     grid.answers = {**slow, (4, "train"): [90], (5, "train"): [None]}
-    heard, seconds = waited_for(grid, 0.2)
-    assert heard == {1, 2}  # ten seconds at least
+    answered, seconds = waited_for(grid, 0.2)
+    assert answered == {1, 2}  # ten seconds at least
     assert 10 <= seconds < 11
 
 
 def test_what_takes_long_to_read_is_taken_from_nobodys_time() -> None:
     grid = FakeGrid()
     grid.answers = {(node, "train"): [15 * node] for node in range(2, 6)}
-    heard, _ = waited_for(grid, 0.2, slow_to_read={1})
-    assert 2 in heard
+    answered, _ = waited_for(grid, 0.2, slow_to_read={1})
+    assert 2 in answered
     grid = FakeGrid()
     grid.answers = {(node, "train"): [15 * node] for node in range(2, 6)}
     assert waited_for(grid, 1.0, slow_to_read={1, 2, 3})[0] == {1, 2, 3, 4, 5}
@@ -84,13 +84,14 @@ def test_errors_are_not_enough_and_in_a_simulation_nothing_is() -> None:
     assert waited_for(grid, 0.6) == ({4}, 1000.0)
     grid = FakeGrid()
     grid.answers = {(5, "train"): [100]}
-    heard, seconds = waited_for(grid, 0.6, failed={1, 2, 3})  # ordinary replies that give nothing
-    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
+    # Ordinary replies without a usable part.
+    answered, seconds = waited_for(grid, 0.6, failed={1, 2, 3})
+    assert (answered, seconds > 20) == ({1, 2, 3, 4, 5}, True)
     grid = FakeGrid()
     grid.answers = {(5, "train"): [100]}
-    heard, seconds = waited_for(grid, 0.6, least=5)  # as a masked sum needs them
-    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
+    answered, seconds = waited_for(grid, 0.6, least=5)  # as a masked sum needs them
+    assert (answered, seconds > 20) == ({1, 2, 3, 4, 5}, True)
     grid = FakeGrid()
     grid.answers = {(5, "train"): [100]}
-    heard, seconds = waited_for(grid, 0.6, simulated=True)
-    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
+    answered, seconds = waited_for(grid, 0.6, simulated=True)
+    assert (answered, seconds > 20) == ({1, 2, 3, 4, 5}, True)

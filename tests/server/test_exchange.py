@@ -38,7 +38,7 @@ def test_replies_come_in_whenever_they_do(monkeypatch: pytest.MonkeyPatch) -> No
     grid = FakeGrid()
     grid.answers = {(1, "train"): [2], (2, "train"): [0]}
     assert ask(Exchange(), grid, 1, 2) == {1, 2}
-    assert [one.metadata.dst_node_id for one in grid.sent] == [1, 2]  # nobody was probed
+    assert [message.metadata.dst_node_id for message in grid.sent] == [1, 2]  # nobody was probed
 
 
 def test_an_order_that_was_lost_is_sent_again_and_counts_as_the_first() -> None:
@@ -47,7 +47,7 @@ def test_an_order_that_was_lost_is_sent_again_and_counts_as_the_first() -> None:
     exchanged = Exchange()
     (reply,) = exchanged.ask(cast(Grid, grid), [order(1)], 5.0)
     assert grid.count(1) == 2
-    first, second = (one for one in grid.sent if one.metadata.message_type == "train")
+    first, second = (message for message in grid.sent if message.metadata.message_type == "train")
     assert reply.metadata.reply_to_message_id == second.metadata.message_id
     assert exchanged.original(second.metadata.message_id) == first.metadata.message_id
     assert second.metadata.group_id == "3"
@@ -78,7 +78,7 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
     trains: str, asked_of_100: int
 ) -> None:
     """However it goes about it: probes it answers, and says that all is well again."""
-    grid, exchanged, now, asked = FakeGrid(), Exchange(), 0.0, 0
+    grid, exchanged, clock, orders = FakeGrid(), Exchange(), 0.0, 0
     while_asked: list[int | Error | None] = [0 if trains == "loses its orders" else None]
     grid.fails_after = 30  # looks, of seconds and more
     if trains == "leaves just before the deadline":
@@ -88,25 +88,25 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
         "leaves just before the deadline": Error(ErrorCode.NODE_UNAVAILABLE, "gone"),
     }.get(trains)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange.time, "monotonic", lambda: now)
+        patch.setattr(exchange.time, "monotonic", lambda: clock)
         patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
         patch.setattr(exchange, "PROBE_AFTER", 1.0)
 
         def wait(seconds: float) -> None:
-            nonlocal now
-            now += seconds
+            nonlocal clock
+            clock += seconds
 
         for _ in range(100):
-            start = now
+            start = clock
             if 1 not in exchanged.overdue | exchanged.resting:
-                replies = trains == "replies to every other" and asked % 2
+                replies = trains == "replies to every other" and orders % 2
                 grid.answers = {(1, "train"): [0 if replies else killed], (1, ALIVE): while_asked}
                 ask(exchanged, grid, 1, deadline=10.0)
-                asked += 1
+                orders += 1
             grid.answers = {(1, ALIVE): [0]}
             look(exchanged, grid, 1)
-            now = max(now, start + 10.0)
-    assert asked == asked_of_100
+            clock = max(clock, start + 10.0)
+    assert orders == asked_of_100
 
 
 def test_one_miss_is_no_reason_to_rest_and_answers_make_good_for_those_before() -> None:
@@ -163,20 +163,20 @@ def test_a_node_that_stays_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     assert exchanged.overdue == set()
 
 
-@pytest.mark.parametrize("others", ["have answered", "are still at work"])
+@pytest.mark.parametrize("other_node", ["have answered", "are still at work"])
 def test_who_leaves_when_all_others_have_answered_holds_up_no_second_phase(
-    others: str, monkeypatch: pytest.MonkeyPatch
+    other_node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "RETURN_AFTER", 0.2)
     exchanged = Exchange()
     for _ in range(2):
         grid = FakeGrid()
         grid.answers = {(1, "train"): [Error(ErrorCode.NODE_UNAVAILABLE, "gone")]}
-        grid.answers[2, "train"] = [0 if others == "have answered" else 30]
+        grid.answers[2, "train"] = [0 if other_node == "have answered" else 30]
         grid.answers[2, ALIVE] = [None]
         grid.away = {1: 10**6}
         ask(exchanged, grid, 1, 2, deadline=60.0)
-    assert exchanged.resting == ({1} if others == "have answered" else set())
+    assert exchanged.resting == ({1} if other_node == "have answered" else set())
 
 
 def test_its_answer_counts_when_the_deadline_comes_first() -> None:

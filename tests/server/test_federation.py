@@ -61,14 +61,16 @@ def test_a_node_whose_clients_are_too_many_is_turned_away(tmp_path: Path) -> Non
     assert refusal["reason"] == (
         "with its 4 clients there would be 8, more than nodes.maximum-clients = 7"
     )
-    asked = [message.metadata.message_type for message in grid.sent]
-    assert asked.count("query.roster") == 2  # it is not asked again
+    message_types = [message.metadata.message_type for message in grid.sent]
+    assert message_types.count("query.roster") == 2  # it is not asked again
     just_enough = small_settings(tmp_path, **{"nodes.maximum-clients": 8, "output.name": "8"})
     folder, _ = run_locally(just_enough, synthetic_nodes(2, tmp_path / "state"))
     assert rounds(folder)[0]["clients"] == 8
 
 
-def in_phases(encoder_rounds: int, every: int = 1, task_rounds: int = 7, **of: Any) -> Federation:
+def in_phases(
+    encoder_rounds: int, evaluate_every: int = 1, task_rounds: int = 7, **changes: Any
+) -> Federation:
     """A federation whose run has a first phase of so many rounds."""
     settings = settings_from(
         {
@@ -76,8 +78,8 @@ def in_phases(encoder_rounds: int, every: int = 1, task_rounds: int = 7, **of: A
             "method": "fed-react",
             "encoder.rounds": encoder_rounds,
             "rounds": task_rounds,
-            "evaluate-every": every,
-            **of,
+            "evaluate-every": evaluate_every,
+            **changes,
         }
     )
     return Federation(settings, "run", "token")
@@ -87,11 +89,11 @@ def in_phases(encoder_rounds: int, every: int = 1, task_rounds: int = 7, **of: A
     ("federation", "expected"),
     [
         (in_phases(2), [3, 4, 5, 6, 7, 8, 9]),
-        (in_phases(2, every=3), [5, 8, 9]),  # counted from the second phase's first round
-        (in_phases(2, every=7), [9]),
-        (in_phases(2, every=100), [9]),
-        (in_phases(2, every=3, method="fedavg"), [3, 6, 7]),  # has no first phase
-        (in_phases(2, every=3, **{"encoder.path": "given"}), [3, 6, 7]),
+        (in_phases(2, evaluate_every=3), [5, 8, 9]),  # counted from the second phase's first round
+        (in_phases(2, evaluate_every=7), [9]),
+        (in_phases(2, evaluate_every=100), [9]),
+        (in_phases(2, evaluate_every=3, method="fedavg"), [3, 6, 7]),  # has no first phase
+        (in_phases(2, evaluate_every=3, **{"encoder.path": "given"}), [3, 6, 7]),
     ],
 )
 def test_only_models_of_the_second_phase_are_evaluated(
@@ -129,10 +131,14 @@ def test_nodes_whose_images_are_others_are_turned_away(tmp_path: Path) -> None:
     """A site with photographs of cats joins a federation on digits, whose nodes are more."""
     pixels = np.zeros((8, 8, 8), dtype=np.uint8)
     labels = np.array(["cat", "dog"] * 4)
-    other = tmp_path / "cats.npz"
-    np.savez(other, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    cats_file = tmp_path / "cats.npz"
+    np.savez(cats_file, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
     nodes = [
-        {"data-source": "image-npz", "data-path": str(other), "state-dir": str(tmp_path / "cats")},
+        {
+            "data-source": "image-npz",
+            "data-path": str(cats_file),
+            "state-dir": str(tmp_path / "cats"),
+        },
         *synthetic_nodes(2, tmp_path / "state", "digits"),
     ]
     folder, _ = run_locally(digits_settings(tmp_path, method="fedavg", rounds=2), nodes)
@@ -350,9 +356,9 @@ def test_a_full_disk_at_the_server_ends_the_run_with_one_line(
     context = next(iter(grid.contexts.values()))
     with pytest.raises(type(fault)):
         server_app.main(grid, context)
-    said = (tmp_path / "runs" / "test" / "error.txt").read_text()
-    assert said.startswith("the server cannot write its artefacts: ")
-    assert f'event=stopped reason="{said.strip()}"' in caplog.text
+    error_text = (tmp_path / "runs" / "test" / "error.txt").read_text()
+    assert error_text.startswith("the server cannot write its artefacts: ")
+    assert f'event=stopped reason="{error_text.strip()}"' in caplog.text
 
 
 def test_what_is_refused_is_told_with_its_round(
@@ -369,11 +375,11 @@ def test_a_node_that_answers_no_question_ends_no_run(tmp_path: Path, method: str
     settings = small_settings(tmp_path, method=method)
 
     def silent(node_id: int, reply: Message) -> Message | None:
-        asked = reply.metadata.message_type == QUESTION and node_id == BAD_NODE
-        return None if asked else reply
+        is_silent = reply.metadata.message_type == QUESTION and node_id == BAD_NODE
+        return None if is_silent else reply
 
     folder, _ = run_locally(settings, synthetic_nodes(3, tmp_path / "state"), tamper=silent)
     lines = rounds(folder)
     assert len(lines) == settings.rounds
-    assert {one["node"] for line in lines for one in line["refused"]} == {"1"}
+    assert {refusal["node"] for line in lines for refusal in line["refused"]} == {"1"}
     assert all(line["clients"] >= 5 for line in lines)

@@ -28,27 +28,30 @@ def told_by_the_bad_node(change: Callable[[Fields], Fields]) -> Callable[[int, M
 
     def tamper(node_id: int, reply: Message) -> Message:
         if node_id == BAD_NODE and reply.metadata.message_type != "query":
-            said = told(reply)
-            if said.get("metrics"):
-                tell(reply, change(said))
+            fields = told(reply)
+            if fields.get("metrics"):
+                tell(reply, change(fields))
         return reply
 
     return tamper
 
 
 def summary(folder: Any) -> Fields:
-    found: Fields = json.loads((folder.path / "summary.json").read_text())
-    return found
+    table: Fields = json.loads((folder.path / "summary.json").read_text())
+    return table
 
 
-def without_kept_rounds(said: Fields) -> Fields:
-    return {**said, "metrics": said["metrics"][:1], "kept_rounds": []}
+def without_kept_rounds(fields: Fields) -> Fields:
+    return {**fields, "metrics": fields["metrics"][:1], "kept_rounds": []}
 
 
-def with_too_many(said: Fields) -> Fields:
-    ones = [1.0] * len(said["names"])
+def with_too_many(fields: Fields) -> Fields:
+    values = [1.0] * len(fields["names"])
     flood = [Metric(f"mse/step-{step}", model) for model in Model for step in range(1, 3000)]
-    return {**said, "metrics": [*said["metrics"], *([metric_row(one), ones] for one in flood)]}
+    return {
+        **fields,
+        "metrics": [*fields["metrics"], *([metric_row(metric), values] for metric in flood)],
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,24 +68,28 @@ def test_half_of_an_evaluation_leaves_a_whole_run(
     nodes = synthetic_nodes(4, tmp_path / "nodes")
     folder, _ = run_locally(settings, nodes, tamper=told_by_the_bad_node(change))
     assert summary(folder)["status"] == "completed"
-    assert {one["reason"] for line in rounds(folder) for one in line["refused"]} == {reason}
+    assert {refusal["reason"] for line in rounds(folder) for refusal in line["refused"]} == {reason}
     listed = (folder.path / "clients.csv").read_text().splitlines()[1:]
     assert len(listed) == 6  # of eight clients
 
 
 def test_one_node_does_not_say_which_models_a_method_has(tmp_path: Path) -> None:
-    def owns(said: Fields) -> Fields:
-        best = [1.0] * len(said["names"])
-        return with_metric(said, Metric("accuracy", Model.LOCAL), best)
+    def owns(fields: Fields) -> Fields:
+        best = [1.0] * len(fields["names"])
+        return with_metric(fields, Metric("accuracy", Model.LOCAL), best)
 
     figures = []
     for name, tamper in (("honest", None), ("liar", told_by_the_bad_node(owns))):
         settings = digits_settings(tmp_path, method="solo", rounds=2, **{"output.name": name})
         nodes = synthetic_nodes(4, tmp_path / name, "digits")
         folder, _ = run_locally(settings, nodes, tamper=tamper)
-        found = summary(folder)
+        run_summary = summary(folder)
         figures.append(
-            [found[f"{kind}_{of}"] for kind in ("accuracy", "balanced") for of in MODELS]
+            [
+                run_summary[f"{kind}_{kind_of_model}"]
+                for kind in ("accuracy", "balanced")
+                for kind_of_model in MODELS
+            ]
         )
     assert figures[0] == figures[1]
 
@@ -96,9 +103,9 @@ def test_one_client_ends_no_run_where_a_rule_bears_it(
 ) -> None:
     """Beside 1e30 every other error vanishes in a mean."""
 
-    def huge(said: Fields) -> Fields:
-        errors = [1e30] + [1.0] * (len(said["names"]) - 1)
-        return with_metric(said, Metric("validation-mse"), errors)
+    def huge(fields: Fields) -> Fields:
+        errors = [1e30] + [1.0] * (len(fields["names"]) - 1)
+        return with_metric(fields, Metric("validation-mse"), errors)
 
     changes = {"method": "fedavg", "patience": 2, "aggregation.rule": rule}
     settings = small_settings(tmp_path, rounds=5, **changes)
@@ -111,14 +118,17 @@ def test_a_flood_of_names_is_refused_as_one() -> None:
     def read(strangers: int) -> tuple[Reply | None, list[str]]:
         names = ["a", *(format(number, "x") for number in range(100, 100 + strangers))]
         reply = write_reply(Reply(names, [1] * len(names)), order_message())
-        nobody: list[Metric] = []
-        found, refusals = read_reply(
-            reply, "bad", {"a": 10}, Expected(), nobody, lambda metrics: None
+        no_metrics: list[Metric] = []
+        usable, refusals = read_reply(
+            reply, "bad", {"a": 10}, Expected(), no_metrics, lambda metrics: None
         )
-        return found, [refusal.reason for refusal in refusals]
+        return usable, [refusal.reason for refusal in refusals]
 
-    found, reasons = read(3)
-    assert found is not None
-    assert (found.names, len(reasons)) == (["a"], 3)
-    few = MOST_STRANGERS + 2
-    assert read(few - 1) == (None, [f"malformed reply: {few} clients, where 1 were asked"])
+    usable, reasons = read(3)
+    assert usable is not None
+    assert (usable.names, len(reasons)) == (["a"], 3)
+    strangers = MOST_STRANGERS + 2
+    assert read(strangers - 1) == (
+        None,
+        [f"malformed reply: {strangers} clients, where 1 were asked"],
+    )

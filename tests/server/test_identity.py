@@ -41,15 +41,17 @@ class KeyedGrid(LocalGrid):
         self,
         settings: Settings,
         configs: list[dict[str, Any]],
-        given: Mapping[int, str] | None = None,
+        registered_names: Mapping[int, str] | None = None,
         keys: list[bytes] = KEYS,
     ) -> None:
         super().__init__(settings, configs)
-        self.given, self.keys = dict(given or {}), keys
+        self.registered_names, self.keys = dict(registered_names or {}), keys
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         return [
-            NodeInfo(node_id=i, public_key=self.keys[i - 1000], name=self.given.get(i, ""))
+            NodeInfo(
+                node_id=i, public_key=self.keys[i - 1000], name=self.registered_names.get(i, "")
+            )
             for i in self.get_node_ids()
         ]
 
@@ -60,17 +62,17 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def two(
-    tmp_path: Path, *says: str, given: Mapping[int, str] | None = None, **changes: Any
+    tmp_path: Path, *says: str, registered_names: Mapping[int, str] | None = None, **changes: Any
 ) -> tuple[Federation, KeyedGrid]:
     """Nodes 1000, 1001, … that call themselves so; a server that waits for one of them."""
     wide_csv(tmp_path, "a", "b")
     settings = small_settings(tmp_path, **{"nodes.start-deadline": 0.3, **changes})
-    grid = KeyedGrid(settings, [csv_node(tmp_path, name) for name in says], given)
+    grid = KeyedGrid(settings, [csv_node(tmp_path, name) for name in says], registered_names)
     return Federation(settings, "run", "token"), grid
 
 
-def come(federation: Federation, grid: KeyedGrid, *nodes: int) -> None:
-    """Only these nodes are there; the server has looked at them, twice."""
+def connect(federation: Federation, grid: KeyedGrid, *nodes: int) -> None:
+    """Connect these nodes alone, and let the server refresh its members twice."""
     grid.connected = set(nodes)
     for _ in range(2):
         federation.members.refresh(grid)
@@ -81,20 +83,20 @@ def reasons(federation: Federation) -> list[str]:
 
 
 def bound(tmp_path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((tmp_path / "runs" / "nodes.json").read_text())["bound"]
-    return told
+    bindings: dict[str, Any] = json.loads((tmp_path / "runs" / "nodes.json").read_text())["bound"]
+    return bindings
 
 
 def test_a_name_stays_its_keys_while_its_node_is_away(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", "north")
-    come(federation, grid, 1000)
-    come(federation, grid, 1001)
+    connect(federation, grid, 1000)
+    connect(federation, grid, 1001)
     assert federation.members.clients() == []  # neither its orders nor its clients
     assert federation.members.node_id("north") == 1000
     (reason,) = reasons(federation)
     assert f"its name 'north' belongs to the key {fingerprint(KEYS[0])}" in reason
     assert "fedproto nodes release north" in reason
-    come(federation, grid, 1000, 1001)
+    connect(federation, grid, 1000, 1001)
     assert federation.members.clients() == [ClientKey("a", "north"), ClientKey("b", "north")]
 
 
@@ -103,33 +105,33 @@ def test_a_name_stays_its_keys_over_runs_and_in_the_operators_root(
 ) -> None:
     monkeypatch.setenv(OUTPUT_ROOT, str(tmp_path / "runs"))
     federation, grid = two(tmp_path, "north", "north")
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     elsewhere = {"output.dir": str(tmp_path / "runs" / "mine"), "output.name": "other"}
     later, grid = two(tmp_path, "north", "north", **elsewhere)
     later.recall(federation.memory())  # a resumed run, too
-    come(later, grid, 1001)
+    connect(later, grid, 1001)
     assert later.members.clients() == []
     assert bound(tmp_path)["north"]["key"] == fingerprint(KEYS[0])
     assert bound(tmp_path)["north"]["clients"] == 2
-    come(later, grid, 1000)
+    connect(later, grid, 1000)
     assert len(later.members.clients()) == 2
 
 
 def test_a_key_goes_by_one_name(tmp_path: Path) -> None:
     """Or it would take the names of all that are still to come."""
     federation, grid = two(tmp_path, "north")
-    come(federation, grid, 1000)
-    come(federation, grid)
+    connect(federation, grid, 1000)
+    connect(federation, grid)
     grid.contexts[1000].node_config["node-name"] = "south"
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     assert "belongs to the name 'north', and it says 'south'" in reasons(federation)[-1]
     assert list(bound(tmp_path)) == ["north"]
     assert federation.members.clients() == []
 
 
 def test_the_operators_name_is_stronger_than_what_a_node_says(tmp_path: Path) -> None:
-    federation, grid = two(tmp_path, "north", given={1000: "south"})
-    come(federation, grid, 1000)
+    federation, grid = two(tmp_path, "north", registered_names={1000: "south"})
+    connect(federation, grid, 1000)
     assert reasons(federation) == [
         "it calls itself 'north', but its key is registered under the name 'south'"
     ]
@@ -138,81 +140,83 @@ def test_the_operators_name_is_stronger_than_what_a_node_says(tmp_path: Path) ->
 
 
 def test_a_site_that_says_nothing_goes_by_the_name_it_is_registered_under(tmp_path: Path) -> None:
-    federation, grid = two(tmp_path, "", given={1000: "north"})
+    federation, grid = two(tmp_path, "", registered_names={1000: "north"})
     del grid.contexts[1000].node_config["node-name"]
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     assert federation.members.roster.connected_labels() == ["north"]
 
 
 def test_who_came_first_with_a_registered_name_loses_it(tmp_path: Path) -> None:
     """Its key was registered without one."""
-    federation, grid = two(tmp_path, "north", "north", given={1001: "north"})
-    come(federation, grid, 1000)
+    federation, grid = two(tmp_path, "north", "north", registered_names={1001: "north"})
+    connect(federation, grid, 1000)
     assert federation.members.node_id("north") == 1000
-    come(federation, grid, 1000, 1001)
+    connect(federation, grid, 1000, 1001)
     assert federation.members.node_id("north") == 1001
     assert "another node's, whose key is registered under it" in reasons(federation)[-1]
-    later, grid = two(tmp_path, "north", "north", given={1001: "north"})
-    come(later, grid, 1000)  # and while the true one is away
+    later, grid = two(tmp_path, "north", "north", registered_names={1001: "north"})
+    connect(later, grid, 1000)  # and while the true one is away
     assert later.members.clients() == []
 
 
 def test_a_node_does_not_take_the_number_of_one_without_a_name(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "1001", "")
     del grid.contexts[1001].node_config["node-name"]
-    come(federation, grid, 1000, 1001)
+    connect(federation, grid, 1000, 1001)
     assert federation.members.node_id("1001") == 1001
     assert "is another node's" in reasons(federation)[-1]
 
 
 def test_a_rotated_key_takes_the_place_when_the_old_one_is_gone(tmp_path: Path) -> None:
     """Two keys are registered under one name until the operator revokes the old one."""
-    federation, grid = two(tmp_path, "north", "north", given={1000: "north", 1001: "north"})
-    come(federation, grid, 1000)
-    come(federation, grid, 1000, 1001)
+    federation, grid = two(
+        tmp_path, "north", "north", registered_names={1000: "north", 1001: "north"}
+    )
+    connect(federation, grid, 1000)
+    connect(federation, grid, 1000, 1001)
     assert reasons(federation) == ["its name 'north' belongs to another connected node"]
     assert federation.members.node_id("north") == 1000
-    come(federation, grid, 1001)
+    connect(federation, grid, 1001)
     assert federation.members.node_id("north") == 1001
     assert bound(tmp_path)["north"]["key"] == fingerprint(KEYS[1])
 
 
 def test_the_operator_releases_a_name_while_the_server_runs(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", "north")
-    come(federation, grid, 1000)
-    come(federation, grid, 1001)
+    connect(federation, grid, 1000)
+    connect(federation, grid, 1001)
     with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
         del names.bound["north"]
-    come(federation, grid, 1001)
+    connect(federation, grid, 1001)
     assert federation.members.node_id("north") == 1001
-    come(federation, grid, 1000, 1001)  # the old key is a stranger now
+    connect(federation, grid, 1000, 1001)  # the old key is a stranger now
     assert federation.members.node_id("north") == 1001
     assert "belongs to the key" in reasons(federation)[-1]
 
 
-@pytest.mark.parametrize("given", [{}, {1000: "north"}])
+@pytest.mark.parametrize("registered_names", [{}, {1000: "north"}])
 def test_a_banned_node_is_out_at_once_by_its_name_and_by_its_key(
-    tmp_path: Path, given: dict[int, str]
+    tmp_path: Path, registered_names: dict[int, str]
 ) -> None:
-    federation, grid = two(tmp_path, "north", given=given)
-    come(federation, grid, 1000)
+    federation, grid = two(tmp_path, "north", registered_names=registered_names)
+    connect(federation, grid, 1000)
     with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
         names.banned["north"] = [fingerprint(KEYS[0])]
         del names.bound["north"]
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     assert federation.members.clients() == []
     assert "'north' is banned from this server" in reasons(federation)[-1]
     grid.contexts[1000].node_config["node-name"] = "south"
-    if given:
-        grid.given = {1000: "south"}
-    come(federation, grid, 1000)
+    if registered_names:
+        grid.registered_names = {1000: "south"}
+    connect(federation, grid, 1000)
     assert federation.members.clients() == []
 
 
 def test_nodes_without_keys_of_their_own_go_by_what_they_say(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", "north", **{"nodes.bind-names": False})
-    come(federation, grid, 1000)
-    come(federation, grid, 1001)
+    connect(federation, grid, 1000)
+    connect(federation, grid, 1001)
     assert federation.members.node_id("north") == 1001
     assert not (tmp_path / "runs" / "nodes.json").exists()
 
@@ -220,8 +224,8 @@ def test_nodes_without_keys_of_their_own_go_by_what_they_say(tmp_path: Path) -> 
 def test_a_simulation_leaves_no_register(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", "north")
     grid.keys = [b"\x93" * 32] * 2  # what Flower's own simulation has for keys
-    come(federation, grid, 1000)
-    come(federation, grid, 1001)
+    connect(federation, grid, 1000)
+    connect(federation, grid, 1001)
     assert federation.members.node_id("north") == 1001
     assert not (tmp_path / "runs" / "nodes.json").exists()
 
@@ -231,25 +235,25 @@ def test_a_damaged_register_opens_no_name(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "nodes.json").write_text('{"bound": {"north": 3}, "banned": {}}')
     with pytest.raises(SettingsError, match="register of nodes cannot be read"):
-        come(federation, grid, 1000)
+        connect(federation, grid, 1000)
 
 
 def test_one_node_does_not_take_all_the_room(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", **{"nodes.maximum-clients": 7})  # a quarter is 1
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     assert reasons(federation) == [
         "with its 2 clients it would have brought 2, more than nodes.maximum-clients-per-node = 0 "
         "allows: 1"
     ]
     roomier = {"nodes.maximum-clients": 7, "nodes.maximum-clients-per-node": 3}
     federation, grid = two(tmp_path, "north", **roomier)
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     assert len(federation.members.clients()) == 2
-    come(federation, grid)
+    connect(federation, grid)
     wide_csv(tmp_path, "c", "d")  # other names each time it comes
     grid.contexts[1000].node_config["data-path"] = str((tmp_path / "site.csv").resolve())
     orders._cached_shard.cache_clear()  # a real node is a new process
-    come(federation, grid, 1000)
+    connect(federation, grid, 1000)
     assert federation.members.clients() == []
     assert "it would have brought 4" in reasons(federation)[-1]
 
@@ -276,7 +280,7 @@ def test_the_classes_are_those_of_most_nodes_not_of_the_fastest(tmp_path: Path) 
     settings = digits_settings(tmp_path, method="fedavg", **{"nodes.minimum": 3})
     grid = KeyedGrid(settings, image_nodes(tmp_path, "cat", "dog", "dog"))
     federation = Federation(settings, "run", "token")
-    come(federation, grid, 1000)  # the first
+    connect(federation, grid, 1000)  # the first
     grid.connected = {1000, 1001, 1002}
     federation.members.await_nodes(grid)
     assert federation.shape.classes == ("dog-1", "dog-2")
@@ -287,7 +291,7 @@ def test_the_classes_are_those_of_most_nodes_not_of_the_fastest(tmp_path: Path) 
 
     resumed = Federation(settings, "run", "token")
     resumed.recall(federation.memory())
-    come(resumed, grid, 1000)
+    connect(resumed, grid, 1000)
     assert resumed.members.roster.connected_labels() == []
 
 
@@ -305,6 +309,6 @@ def test_a_fingerprint_is_that_of_ssh_keygen() -> None:
     key = ec.derive_private_key(1, ec.SECP384R1()).public_key()
     ssh = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    said = "SHA256:vnUJs0Z9d/fcfX8fr8n5mGCtID9OxLbsrPpLZ0HA7DM"
-    assert fingerprint(ssh) == fingerprint(pem) == said
+    expected = "SHA256:vnUJs0Z9d/fcfX8fr8n5mGCtID9OxLbsrPpLZ0HA7DM"
+    assert fingerprint(ssh) == fingerprint(pem) == expected
     assert fingerprint(b"no key") == fingerprint(b"") == ""

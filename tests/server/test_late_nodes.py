@@ -33,9 +33,13 @@ def test_who_hung_in_training_is_not_asked_in_the_evaluation(tmp_path: Path) -> 
             None if node == 1000 and reply.metadata.message_type == MessageType.TRAIN else reply
         ),
     )
-    asked = [one.metadata.message_type for one in grid.sent if one.metadata.dst_node_id == 1000]
-    assert MessageType.TRAIN in asked
-    assert MessageType.EVALUATE not in asked
+    message_types = [
+        message.metadata.message_type
+        for message in grid.sent
+        if message.metadata.dst_node_id == 1000
+    ]
+    assert MessageType.TRAIN in message_types
+    assert MessageType.EVALUATE not in message_types
     [only] = read_rounds(folder.path)
     assert only["clients"] < 8
 
@@ -51,7 +55,7 @@ def test_who_hung_in_a_step_of_a_masked_sum_is_asked_for_nothing_more(tmp_path: 
 
 
 def test_who_hung_while_graphs_are_learned_is_asked_for_nothing_more(tmp_path: Path) -> None:
-    """Of many steps of a round, and in its training."""
+    """It is skipped in the remaining steps of the round, and in its training."""
     settings = small_settings(tmp_path, method="cnfgnn", rounds=1)
     grid = HungGrid(settings, synthetic_nodes(4, tmp_path / "state"), _brings_steps)
     with RunFolder(settings) as folder:
@@ -104,10 +108,14 @@ class LateGrid(LocalGrid):
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
-        of = message.metadata
-        if reply is None or of.message_type != MessageType.TRAIN or of.dst_node_id not in LATE:
+        metadata = message.metadata
+        if (
+            reply is None
+            or metadata.message_type != MessageType.TRAIN
+            or metadata.dst_node_id not in LATE
+        ):
             return reply
-        self._late[of.message_id], self._looks = reply, 0
+        self._late[metadata.message_id], self._looks = reply, 0
         return None
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

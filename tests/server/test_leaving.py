@@ -16,11 +16,11 @@ from tests.told import told
 
 
 def leaving(reply: Message, reason: str = LEAVING) -> Message:
-    """The reply as that of a gate which begins nothing."""
+    """Return the reply of a gate that starts no more work."""
     names = told(reply)["names"]
     empty: dict[str, Any] = {"names": [], "samples": [], "losses": {}, "metrics": []}
-    said = {**empty, "kept_rounds": [], "classes": [], "failed": dict.fromkeys(names, reason)}
-    record = ConfigRecord({"json": json.dumps(said).encode(), "seconds": 0.0})
+    fields = {**empty, "kept_rounds": [], "classes": [], "failed": dict.fromkeys(names, reason)}
+    record = ConfigRecord({"json": json.dumps(fields).encode(), "seconds": 0.0})
     reply.content = RecordDict({"told": record})
     return reply
 

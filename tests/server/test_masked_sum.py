@@ -57,7 +57,7 @@ MORE = [pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in PAIRS if p
 
 
 class TamperingGrid(LocalGrid):
-    """A bad node, whose replies are changed once its order is known."""
+    """A grid with a bad node, whose replies are changed depending on the order."""
 
     def __init__(self, settings: Any, configs: list[dict[str, Any]], change: Tamper) -> None:
         super().__init__(settings, configs)
@@ -71,7 +71,7 @@ class TamperingGrid(LocalGrid):
 
 
 def run(tmp_path: Path, change: Tamper, name: str = "masked", **changes: Any) -> RunFolder:
-    """FedAvg in two rounds on four nodes, of which one's answers are changed."""
+    """Run FedAvg for two rounds on four nodes; the replies of one node are changed."""
     table = {**FEDAVG, **MASKED, "output.name": name, **changes}
     settings = small_settings(tmp_path, **table)
     grid = TamperingGrid(settings, synthetic_nodes(4, tmp_path / name), change)
@@ -102,19 +102,19 @@ def model(folder: RunFolder) -> dict[str, Any]:
     return load_file(folder.path / "model" / "global.safetensors")
 
 
-def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
-    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in theirs)
+def largest_difference(actual: dict[str, Any], expected: dict[str, Any]) -> float:
+    return max(float(np.abs(actual[name] - expected[name]).max()) for name in expected)
 
 
 def plain_without_the_bad_node(tmp_path: Path, *, trains: bool) -> RunFolder:
-    """The same run with plain means, in which the node is lost before, or after, its training."""
+    """The same run with plain means; the node is lost before or after its training."""
     lost = False
 
     def change(message: Message, reply: Message) -> Message | None:
         nonlocal lost
-        of = message.metadata
-        late = of.group_id == "2"
-        lost = lost or (late and not (trains and of.message_type == MessageType.TRAIN))
+        metadata = message.metadata
+        late = metadata.group_id == "2"
+        lost = lost or (late and not (trains and metadata.message_type == MessageType.TRAIN))
         return None if lost else reply
 
     return run(tmp_path, change, "plain", **{"aggregation.secure": False})
@@ -136,10 +136,10 @@ def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(
 ) -> None:
     """Every sum has fresh keys; whole numbers come out the same."""
     runs = SmallRuns("forecasting", "fedrep", tmp_path, **MASKED, rounds=3)
-    once = everything(runs.run("once", 3))
-    assert apart(everything(runs.run("again", 3)), once, 0.0).held
+    uninterrupted = everything(runs.run("once", 3))
+    assert apart(everything(runs.run("again", 3)), uninterrupted, 0.0).held
     killed = everything(runs.run("killed", 3, deaths=(5,)))
-    deviation = apart(killed, once, 0.0)
+    deviation = apart(killed, uninterrupted, 0.0)
     assert deviation.held, deviation
 
 
@@ -149,10 +149,10 @@ def test_a_node_is_lost_in_each_step(tmp_path: Path, step: str) -> None:
     folder = run(tmp_path, silent_in(step))
     first, second = rounds(folder)
     assert (first["clients"], first["refused"]) == (8, [])
-    reasons = {one["node"]: one["reason"] for one in second["refused"]}
+    reasons = {refusal["node"]: refusal["reason"] for refusal in second["refused"]}
     assert set(reasons) == {"1"}
-    wanted = "no reply within 0.2 s"
-    assert wanted in reasons["1"]
+    silence = "no reply within 0.2 s"
+    assert silence in reasons["1"]
     assert second["clients"] == (8 if step == "unmask" else 6)
     plain = plain_without_the_bad_node(tmp_path, trains=step == "unmask")
     assert largest_difference(model(folder), model(plain)) < 1e-6
@@ -168,11 +168,11 @@ def test_too_few_nodes_give_no_sum_and_the_run_stops_with_the_reason(tmp_path: P
 def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: Path) -> None:
     go_on = {"aggregation.secure-share": 0.8, "nodes.maximum-failed-share": 1.0}
     folder = run(tmp_path, silent_in("train"), **go_on)
-    one = run(tmp_path, lambda _, reply: reply, "one", rounds=1)
-    assert largest_difference(model(folder), model(one)) == 0
+    one_round = run(tmp_path, lambda _, reply: reply, "one", rounds=1)
+    assert largest_difference(model(folder), model(one_round)) == 0
     second = rounds(folder)[1]
     assert second["clients"] == 0
-    assert any("the round has no sum" in one["reason"] for one in second["refused"])
+    assert any("the round has no sum" in refusal["reason"] for refusal in second["refused"])
 
 
 def test_fewer_nodes_than_a_sum_must_have_are_told_at_once(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def without_vector(message: Message, reply: Message) -> Message:
 
 def short_vector(message: Message, reply: Message) -> Message:
     if VECTOR in reply.content.array_records:
-        few = np.zeros(3, dtype=np.uint64)
-        reply.content[VECTOR] = ArrayRecord({VECTOR: Array(few)})
+        short_vector = np.zeros(3, dtype=np.uint64)
+        reply.content[VECTOR] = ArrayRecord({VECTOR: Array(short_vector)})
     return reply
 
 
@@ -210,13 +210,13 @@ def error(message: Message, reply: Message) -> Message:
     return write_masking_reply(answer, to=message) if mine else reply
 
 
-def nothing(message: Message, reply: Message) -> Message:
+def empty_reply(message: Message, reply: Message) -> Message:
     mine = message.metadata.message_type == MASKING
     return write_masking_reply(MaskingReply(), to=message) if mine else reply
 
 
 def keys_of_another_kind(message: Message, reply: Message) -> Message:
-    """What the others would refuse the step for, and be taken for the ones at fault."""
+    """Other nodes would refuse the step because of these keys, and would be blamed for it."""
     if step_of(message)[0] != "keys":
         return reply
     key = public_key_to_bytes(ed25519.Ed25519PrivateKey.generate().public_key())
@@ -238,7 +238,7 @@ def long_shares(message: Message, reply: Message) -> Message:
         (short_vector, "array 'vector' has shape (3,), expected"),
         (many_samples, "its masked sum includes client"),
         (error, "masked sum, its keys: masked sum refused: I will not\\x1b[2J"),
-        (nothing, "masked sum: it names no keys"),
+        (empty_reply, "masked sum: it names no keys"),
         (keys_of_another_kind, "masked sum: its keys: not a public key: of another kind"),
         (long_shares, "masked sum: its shares are too short or too long"),
     ],
@@ -262,7 +262,7 @@ def shares_of_another_seed(message: Message, reply: Message) -> Message:
 
 
 def test_a_false_share_gives_no_model(tmp_path: Path) -> None:
-    """The seed that comes out is wrong, so is the number of clients in the sum."""
+    """The reconstructed seed is wrong, and with it the number of clients in the sum."""
     with pytest.raises(FederationError, match=r"masked sum: (not one of 8 clients|shares that do)"):
         run(tmp_path, shares_of_another_seed)
 
@@ -297,31 +297,31 @@ def test_shares_of_what_is_no_secret_give_no_model(
 
 
 def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
-    """Nobody can tell whose it is, and the others would refuse them all."""
-    named: list[PublicKeys] = []
+    """The key has no unique owner, and other nodes would refuse the step."""
+    node_keys: list[PublicKeys] = []
 
     class Grid(LocalGrid):
         def answer(self, message: Message) -> Message | None:
             reply = super().answer(message)
             if reply is None or step_of(message)[0] != "keys":
                 return reply
-            named.append(cast(PublicKeys, read_masking_reply(reply).own))
-            if len(named) != 2:
+            node_keys.append(cast(PublicKeys, read_masking_reply(reply).own))
+            if len(node_keys) != 2:
                 return reply
-            own = PublicKeys(named[1].masks, named[0].masks)
-            return write_masking_reply(MaskingReply(own=own), to=message)
+            mixed_keys = PublicKeys(node_keys[1].masks, node_keys[0].masks)
+            return write_masking_reply(MaskingReply(own=mixed_keys), to=message)
 
     settings = small_settings(tmp_path, **{**FEDAVG, **MASKED, "rounds": 1})
     with RunFolder(settings) as folder:
         conduct(Grid(settings, synthetic_nodes(5, tmp_path / "nodes")), settings, folder)
     [line] = rounds(folder)
-    reasons = [one["reason"] for one in line["refused"]]
+    reasons = [refusal["reason"] for refusal in line["refused"]]
     assert reasons[:2] == ["masked sum: its keys are not its own alone"] * 2
-    assert line["clients"] == 4  # of eight, of which each of the first nodes has two
+    assert line["clients"] == 4  # of eight; each of the two refused nodes has two
 
 
 def test_a_huge_vector_gives_no_model(tmp_path: Path) -> None:
-    """Of one node the server cannot tell it, of the sum it can."""
+    """The server cannot see it in the vector of one node, but in the sum."""
 
     def huge(message: Message, reply: Message) -> Message:
         if VECTOR in reply.content.array_records:
@@ -356,19 +356,19 @@ def test_a_false_weight_gives_no_model(tmp_path: Path) -> None:
 
 def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
     """Neither what GLDP sends by class, nor which classes a client has; metrics and samples do."""
-    sent: list[Message] = []
+    replies: list[Message] = []
 
     def see(node_id: int, reply: Message) -> Message:
-        sent.append(reply)
+        replies.append(reply)
         return reply
 
     settings = small_settings(
         tmp_path, "classification", **{"method": "gldp", "rounds": 2, **MASKED}
     )
     run_locally(settings, synthetic_nodes(3, tmp_path / "state", "digits"), tamper=see)
-    trained = [one for one in sent if one.metadata.message_type == MessageType.TRAIN]
+    trained = [reply for reply in replies if reply.metadata.message_type == MessageType.TRAIN]
     assert len(trained) == 2 * 3
-    for reply in sent:
+    for reply in replies:
         assert set(reply.content.array_records) <= {VECTOR}
     for reply in trained:
         assert told(reply)["classes"] == []

@@ -49,13 +49,13 @@ def csv_node(folder: Path, name: str = "north") -> dict[str, Any]:
 
 def test_a_site_that_loads_for_long_holds_up_nobody(tmp_path: Path) -> None:
     federation, grid = federation_of(tmp_path, synthetic_nodes(2, tmp_path))
-    held: list[Message] = []
-    grid.tamper = lambda node, reply: held.append(reply) if node == 1001 else reply
+    withheld: list[Message] = []
+    grid.tamper = lambda node, reply: withheld.append(reply) if node == 1001 else reply
     federation.members.await_nodes(grid)
     federation.members.await_clients(grid)
     assert names(federation) == {"0"}
-    assert len(held) == 1  # it was asked once
-    (loaded,) = held
+    assert len(withheld) == 1  # it was asked once
+    (loaded,) = withheld
     grid.replies[loaded.metadata.reply_to_message_id] = loaded
     federation.members.await_clients(grid)
     assert names(federation) == {"0", "1"}

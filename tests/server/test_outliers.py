@@ -29,7 +29,7 @@ def floats(*values: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def sending(*rows: float) -> Reply:
-    """A node of as many clients, each of which sends the same value twice."""
+    """Return a node's reply: each of its clients sends its value twice."""
     names = [f"c{row}" for row in range(len(rows))]
     return Reply(names, [1] * len(rows), arrays={"p": np.outer(floats(*rows), floats(1, 1))})
 
@@ -56,17 +56,17 @@ def test_a_value_that_no_array_can_hold(value: float, reason: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("before", "value", "held"),
+    ("before", "value", "accepted"),
     [(0.0, 100.0, True), (0.0, 101.0, False), (2.0, 200.0, True), (2.0, 201.0, False)],
 )
-def test_a_model_grows_a_hundredfold_at_most(before: float, value: float, held: bool) -> None:
-    assert (growth_fault({"w": floats(value, -value)}, before) is None) == held
+def test_a_model_grows_a_hundredfold_at_most(before: float, value: float, accepted: bool) -> None:
+    assert (growth_fault({"w": floats(value, -value)}, before) is None) == accepted
 
 
 def test_who_is_out_of_line_is_named_once_three_clients_send() -> None:
-    found = out_of_line({"n": sending(1.0, 2.0, 2001.0), "m": sending(2.0)}, SPEC)
-    assert found.keys() == {("n", "c2")}
-    assert "root mean square of 2001" in found["n", "c2"]
+    refused = out_of_line({"n": sending(1.0, 2.0, 2001.0), "m": sending(2.0)}, SPEC)
+    assert refused.keys() == {("n", "c2")}
+    assert "root mean square of 2001" in refused["n", "c2"]
     crowd = {"n": sending(1.0), "m": sending(2.0), "bad": sending(*[1e5] * 50)}
     assert {node for node, _ in out_of_line(crowd, SPEC)} == {"bad"}  # nodes count, not clients
     assert out_of_line({"n": sending(1.0, 1e9)}, SPEC) == {}  # two: which of them lies?
@@ -121,12 +121,12 @@ def test_one_node_of_finite_values_kills_no_run(tmp_path: Path, method: str, val
     folder, _ = run_locally(settings, nodes, tamper=attack(value))
     lines = rounds(folder)
     assert [line["clients"] for line in lines] == [4] * settings.rounds
-    assert {one["node"] for line in lines for one in line["refused"]} == {"1"}
+    assert {refusal["node"] for line in lines for refusal in line["refused"]} == {"1"}
     checkpoint, faults = newest_checkpoint(folder.path / "checkpoint")
     assert checkpoint is not None
     assert faults == []
-    kept = [*checkpoint.model.values(), *checkpoint.strategy.values()]
-    numbers = [array for array in kept if array.dtype.kind == "f" and array.size]
+    stored = [*checkpoint.model.values(), *checkpoint.strategy.values()]
+    numbers = [array for array in stored if array.dtype.kind == "f" and array.size]
     assert numbers
     assert max(float(np.abs(array).max()) for array in numbers) < 1e3
 
@@ -140,7 +140,7 @@ def test_of_two_senders_too_each_ones_model_has_grown_too_much(tmp_path: Path, r
     checkpoint, _ = newest_checkpoint(folder.path / "checkpoint")
     assert checkpoint is not None
     assert max(float(np.abs(array).max()) for array in checkpoint.model.values()) < 1e3
-    assert {one["node"] for line in rounds(folder) for one in line["refused"]} == {"1"}
+    assert {refusal["node"] for line in rounds(folder) for refusal in line["refused"]} == {"1"}
 
 
 def test_a_flood_of_metrics_is_not_kept(tmp_path: Path) -> None:
@@ -150,15 +150,15 @@ def test_a_flood_of_metrics_is_not_kept(tmp_path: Path) -> None:
     def tamper(node_id: int, reply: Message) -> Message | None:
         if node_id != BAD_NODE or reply.metadata.message_type != MessageType.EVALUATE:
             return reply
-        heard = told(reply)
+        fields = told(reply)
         for metric, value in flood.items():
-            heard["metrics"].append([metric_row(metric), [value] * len(heard["names"])])
-        return tell(reply, heard)
+            fields["metrics"].append([metric_row(metric), [value] * len(fields["names"])])
+        return tell(reply, fields)
 
     nodes = synthetic_nodes(2, tmp_path / "state", "digits")
     folder, _ = run_locally(settings, nodes, tamper=tamper)
     checkpoint, _ = newest_checkpoint(folder.path / "checkpoint")
     assert checkpoint is not None
     assert len(json.dumps(checkpoint.federation)) < 300_000
-    reasons = {one["reason"] for line in rounds(folder) for one in line["refused"]}
+    reasons = {refusal["reason"] for line in rounds(folder) for refusal in line["refused"]}
     assert reasons == {"reports more than 5000 metrics; these are not kept"}

@@ -30,16 +30,16 @@ def test_relative_paths_start_at_the_root(root: Path) -> None:
 
 
 def test_the_root_itself_and_what_lies_in_it_are_allowed(root: Path) -> None:
-    for given in (str(root), str(root / "a"), "a/../b", "."):
-        within_root(settings_from({"output.dir": given}))
+    for path in (str(root), str(root / "a"), "a/../b", "."):
+        within_root(settings_from({"output.dir": path}))
 
 
-@pytest.mark.parametrize("given", ["..", "/etc", "a/../../b", "out", "out/x"])
+@pytest.mark.parametrize("path", ["..", "/etc", "a/../../b", "out", "out/x"])
 @pytest.mark.parametrize("key", ["output.dir", "encoder.path", "graph.path", "graph.names"])
-def test_no_path_leaves_it(root: Path, key: str, given: str) -> None:
+def test_no_path_leaves_it(root: Path, key: str, path: str) -> None:
     graph = {"graph.source": "file", "graph.path": "edges.csv"} if "graph" in key else {}
-    config: dict[str, Any] = {**ENCODER, **graph, key: given}
-    with pytest.raises(SettingsError, match=rf"{key} = '{given}': means .*outside {OUTPUT_ROOT}"):
+    config: dict[str, Any] = {**ENCODER, **graph, key: path}
+    with pytest.raises(SettingsError, match=rf"{key} = '{path}': means .*outside {OUTPUT_ROOT}"):
         within_root(settings_from(config))
 
 

@@ -132,8 +132,8 @@ def test_bad_heads_are_refused_and_the_run_goes_on(tmp_path: Path, fault: str) -
     expected = 8 if trained_all_the_same else 7 if alone else 4
     assert [line["clients"] for line in lines] == [8, 8, expected, 8]
     assert [0 <= line["accuracy"] <= 1 for line in lines[1:]] == [True] * 3
-    sent = [array for m in grid.sent for array in m.content.array_records.values()]
-    assert all(np.isfinite(a).all() for record in sent for a in numpy_arrays(record).values())
+    records = [array for m in grid.sent for array in m.content.array_records.values()]
+    assert all(np.isfinite(a).all() for record in records for a in numpy_arrays(record).values())
     if method != "fed-react":  # there a cluster's head goes to all of its clients
         assert len(guided_in_round_3(grid)) == (7 if alone else 4)
         assert refusal["client"] not in guided_in_round_3(grid)
@@ -155,13 +155,13 @@ def test_a_huge_head_costs_its_own_client_alone(tmp_path: Path, similarity: str)
         return reply
 
     folder, grid = run_locally(settings, nodes, tamper=tamper)
-    _, *found = rounds(folder)
-    refused = [line["refused"] for line in found]
-    assert [len(its) for its in refused] == [1, 1]
-    (bad,) = {its[0]["client"] for its in refused}
+    _, *later_rounds = rounds(folder)
+    refused = [line["refused"] for line in later_rounds]
+    assert [len(refusals) for refusals in refused] == [1, 1]
+    (bad,) = {refusals[0]["client"] for refusals in refused}
     assert bad
-    assert all("its head holds ±1e+14" in its[0]["reason"] for its in refused)
-    assert all(np.isfinite(line["rmse"]) for line in found)
+    assert all("its head holds ±1e+14" in refusals[0]["reason"] for refusals in refused)
+    assert all(np.isfinite(line["rmse"]) for line in later_rounds)
     with (folder.path / "clients.csv").open() as file:
         rows = {row["client"]: row for row in csv.DictReader(file)}
     assert {name for name, row in rows.items() if not row["rmse"]} <= {bad}

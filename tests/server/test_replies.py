@@ -40,9 +40,9 @@ from fedproto_app.core.wire import (
 from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from tests.server.bad_replies import npy_header
 from tests.server.messages import (
-    ASKED,
     REPLY,
     ROSTER,
+    SAMPLES,
     SPEC,
     fault,
     message_of,
@@ -54,8 +54,10 @@ from tests.spoilt import changed
 from tests.told import tell, told
 
 
-def same_arrays(one: Arrays, other: Arrays) -> bool:
-    return list(one) == list(other) and all(np.array_equal(one[n], other[n]) for n in one)
+def same_arrays(left_arrays: Arrays, right_arrays: Arrays) -> bool:
+    return list(left_arrays) == list(right_arrays) and all(
+        np.array_equal(left_arrays[n], right_arrays[n]) for n in left_arrays
+    )
 
 
 def test_a_reply_is_read_as_it_was_written() -> None:
@@ -71,8 +73,8 @@ def test_failed_clients_alone_are_no_answer() -> None:
     order = write_order(Order("run", "token", 1, ["a", "b"]), 5, MessageType.TRAIN)
     for name, answers in {"a": True, "z": False}.items():
         assert is_answer(write_reply(Reply([name], [10]), to=order), order) == answers
-    nothing = Reply([], [], failed={"a": "its disk is full"})
-    assert not is_answer(write_reply(nothing, to=order), order)
+    failed_reply = Reply([], [], failed={"a": "its disk is full"})
+    assert not is_answer(write_reply(failed_reply, to=order), order)
     assert not is_answer(Message(Error(code=0, reason="killed"), reply_to=order), order)
     assert not is_answer(Message(RecordDict(), reply_to=order), order)
     assert not is_answer(write_masking_reply(MaskingReply(), to=order), order)
@@ -116,9 +118,9 @@ def test_an_order_is_read_as_it_was_written() -> None:
     arrays = {"heads": np.ones((1, 3), np.float32)}
     guidance = Guidance(arrays, ["a"], [0, 2], {"mu": 0.1 + 0.2})
     order = Order("run", "token", 3, ["a"], True, guidance)
-    found = read_order(order_message(order))
-    assert same_arrays(found.guidance.arrays, arrays)
-    assert replace(found, guidance=replace(found.guidance, arrays=arrays)) == order
+    received = read_order(order_message(order))
+    assert same_arrays(received.guidance.arrays, arrays)
+    assert replace(received, guidance=replace(received.guidance, arrays=arrays)) == order
 
 
 @given(st.floats(), st.floats(0, 1e9))
@@ -126,17 +128,17 @@ def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds:
     """NaN too: a node tells of a loss that is not finite, and its client alone is refused."""
     reply = Reply(["a", "b"], [1, 1], losses={"total": [1.0, value]}, seconds=seconds)
     spec, message = Expected(), message_of(reply)
-    found, refusals = read_reply(message, "n", ASKED, spec, (), fault)
-    assert found is not None
-    assert found.seconds == seconds
+    usable, refusals = read_reply(message, "n", SAMPLES, spec, (), fault)
+    assert usable is not None
+    assert usable.seconds == seconds
     assert received_bytes(message) == received_bytes(
         message_of(Reply(**{**vars(reply), "seconds": 0}))
     )
     if abs(value) <= 1e38:
-        assert found.losses == {"total": [1.0, value]}
-        assert math.copysign(1, found.losses["total"][1]) == math.copysign(1, value)
+        assert usable.losses == {"total": [1.0, value]}
+        assert math.copysign(1, usable.losses["total"][1]) == math.copysign(1, value)
     else:
-        assert found.names == ["a"]
+        assert usable.names == ["a"]
         assert refusals == [Refusal("n", "b", "its loss is not finite, or beyond ±1e+38")]
 
 
@@ -145,9 +147,9 @@ def say(**changes: Any) -> Callable[[Message], Message]:
     return lambda message: tell(message, told(message) | changes)
 
 
-def say_bytes(said: Any) -> Callable[[Message], Message]:
+def say_bytes(content: Any) -> Callable[[Message], Message]:
     """Anything in the place of JSON."""
-    return put("json", said)
+    return put("json", content)
 
 
 def put(field: str, value: Any) -> Callable[[Message], Message]:
@@ -202,7 +204,7 @@ REPLIES = {
     "long-name": (say(names=["x" * 257, "b"]), "names.0: String should have at most 256"),
     "long-reason": (say(failed={"x": "y" * 4097}), "failed.x: String should have at most 4096"),
     "one-name": (say(names=["a", "a"]), "2 sample counts for 2 clients"),
-    "metric-twice": (say(metrics=[(("mse", "used", False, ""), [1, 1])] * 2), "is told twice"),
+    "metric-twice": (say(metrics=[(("mse", "used", False, ""), [1, 1])] * 2), "is reported twice"),
     "unknown-model": (
         say(metrics=[(("mse", "loaned", False, ""), [1, 1])]),
         "Input should be 'used', 'local' or 'kept'",
@@ -245,18 +247,18 @@ def test_a_reply_of_another_form_is_refused_with_its_node(change: Any, reason: s
 
 @pytest.mark.parametrize(("change", "reason"), (FORMS | ROSTERS).values(), ids=FORMS | ROSTERS)
 def test_a_roster_of_another_form_is_unusable(change: Any, reason: str) -> None:
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(Unusable) as raised:
         read_roster(change(roster_message()), multiple=10)
     without_protocol = "the node runs fedproto-app before 0.2"
-    assert reason in str(found.value) or str(found.value).startswith(without_protocol)
-    assert len(str(found.value)) < 500
+    assert reason in str(raised.value) or str(raised.value).startswith(without_protocol)
+    assert len(str(raised.value)) < 500
 
 
 @pytest.mark.parametrize(("change", "reason"), FORMS.values(), ids=FORMS)
 def test_a_node_carries_out_no_order_of_another_form(change: Any, reason: str) -> None:
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(Unusable) as raised:
         read_order(change(order_message()))
-    assert reason in str(found.value)
+    assert reason in str(raised.value)
 
 
 # --- anything ---------------------------------------------------------------------------------
@@ -264,36 +266,36 @@ def test_a_node_carries_out_no_order_of_another_form(change: Any, reason: str) -
 
 @given(changed(told(message_of())), st.floats() | st.integers(-5, 5) | st.text(max_size=3))
 @settings(max_examples=300, deadline=None)
-def test_whatever_a_reply_says_what_is_used_is_true(said: bytes, seconds: Any) -> None:
-    reply, refusals = read(put("seconds", seconds)(say_bytes(said)(message_of())))
-    assert all(isinstance(one, Refusal) for one in refusals)
+def test_whatever_a_reply_says_what_is_used_is_true(content: bytes, seconds: Any) -> None:
+    reply, refusals = read(put("seconds", seconds)(say_bytes(content)(message_of())))
+    assert all(isinstance(refusal, Refusal) for refusal in refusals)
     if reply is None:
         assert refusals
         return
     clients = len(reply.names)
-    assert set(reply.names) <= ASKED.keys()
+    assert set(reply.names) <= SAMPLES.keys()
     assert len(set(reply.names)) == len(reply.samples) == clients
-    assert all(0 < n <= ASKED[name] for name, n in zip(reply.names, reply.samples, strict=True))
+    assert all(0 < n <= SAMPLES[name] for name, n in zip(reply.names, reply.samples, strict=True))
     columns = [*reply.losses.values(), *reply.metrics.values()]
     assert all(len(column) == clients for column in columns)
     assert all(math.isfinite(value) for column in columns for value in column)
     assert reply.kept_rounds == [] or len(reply.kept_rounds) == clients
-    assert all(0 <= one < SPEC.classes for classes in reply.classes for one in classes)
+    assert all(0 <= label < SPEC.classes for classes in reply.classes for label in classes)
     assert reply.arrays["prototypes"].shape == (sum(map(len, reply.classes)), 2)
     assert reply.arrays["head"].shape == (clients, 3)
 
 
 @given(changed(told(roster_message())))
 @settings(max_examples=300, deadline=None)
-def test_whatever_a_roster_says_what_is_used_is_true(said: bytes) -> None:
+def test_whatever_a_roster_says_what_is_used_is_true(content: bytes) -> None:
     try:
-        roster = read_roster(say_bytes(said)(roster_message()), multiple=10)
+        roster = read_roster(say_bytes(content)(roster_message()), multiple=10)
     except Unusable:
         return
     assert roster.samples.keys() == roster.groups.keys() == roster.missing_shares.keys()
     assert all(0 < n <= MOST_SAMPLES and n % 10 == 0 for n in roster.samples.values())
     assert all(0 <= share <= 1 for share in roster.missing_shares.values())
-    stages = [stage for its in roster.class_counts.values() for stage in its]
+    stages = [stage for client_stages in roster.class_counts.values() for stage in client_stages]
     assert all(len(stage) == len(roster.classes) for stage in stages)
 
 

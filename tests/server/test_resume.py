@@ -26,7 +26,7 @@ from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
-# What FUELS can remember besides models: who was guided before; who is whose random partner.
+# State of FUELS in addition to models: clients guided before; random partners.
 REMEMBERED = {"fuels.renew-optimizer": True, "fuels.comparison": "random"}
 FIRST = [
     ("forecasting", "fuels"),
@@ -60,8 +60,8 @@ class Killed(BaseException):
 
 
 def settings_of(tmp_path: Path, task: str, method: str, **changes: Any) -> Settings:
-    every = {"method": method, "participation": 0.6, "rounds": 4}
-    return small_settings(tmp_path, task, **{**every, **changes})
+    defaults = {"method": method, "participation": 0.6, "rounds": 4}
+    return small_settings(tmp_path, task, **{**defaults, **changes})
 
 
 def play(
@@ -92,12 +92,12 @@ def play(
     return folder
 
 
-def given(settings: Settings, **raised: int) -> Settings:
+def changed(settings: Settings, **raised: int) -> Settings:
     return settings_from(settings.model_dump(by_alias=True) | raised)
 
 
 def resumed(settings: Settings, **raised: int) -> Settings:
-    table = given(settings, **raised).model_dump(by_alias=True)
+    table = changed(settings, **raised).model_dump(by_alias=True)
     table["output"]["resume"] = True
     return settings_from(table)
 
@@ -114,20 +114,24 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def assert_same(ours: Path, theirs: Path) -> None:
-    assert (ours / "clients.csv").read_text() == (theirs / "clients.csv").read_text()
-    assert lines(ours) == lines(theirs)
-    names = {path.name for path in theirs.glob("*.npz")}
-    assert {path.name for path in ours.glob("*.npz")} == names
+def assert_same(actual: Path, expected: Path) -> None:
+    assert (actual / "clients.csv").read_text() == (expected / "clients.csv").read_text()
+    assert lines(actual) == lines(expected)
+    names = {path.name for path in expected.glob("*.npz")}
+    assert {path.name for path in actual.glob("*.npz")} == names
     for name in names:
-        with np.load(ours / name) as mine, np.load(theirs / name) as other:
-            assert mine.files == other.files
-            for array in mine.files:
-                np.testing.assert_array_equal(mine[array], other[array], err_msg=f"{name} {array}")
-    for path in (theirs / "model").glob("*"):
-        mine, other = load_file(ours / "model" / path.name), load_file(path)
-        assert all(np.array_equal(mine[name], other[name]) for name in other)
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (ours, theirs)]
+        with np.load(actual / name) as actual_arrays, np.load(expected / name) as expected_arrays:
+            assert actual_arrays.files == expected_arrays.files
+            for array in actual_arrays.files:
+                np.testing.assert_array_equal(
+                    actual_arrays[array], expected_arrays[array], err_msg=f"{name} {array}"
+                )
+    for path in (expected / "model").glob("*"):
+        actual_arrays, expected_arrays = load_file(actual / "model" / path.name), load_file(path)
+        assert all(
+            np.array_equal(actual_arrays[name], expected_arrays[name]) for name in expected_arrays
+        )
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (actual, expected)]
     for summary in summaries:
         del summary["seconds"], summary["bytes_down"], summary["settings_digest"]
     assert summaries[0] == summaries[1]
@@ -154,10 +158,10 @@ def test_killed_in_the_middle_of_any_round_it_ends_the_same(
 
 @pytest.mark.parametrize("method", ["fuels", "fedavg"])
 def test_killed_in_the_first_round_it_begins_anew(tmp_path: Path, method: str) -> None:
-    whole = settings_of(tmp_path, "forecasting", method, **{"output.name": "whole"})
+    uninterrupted = settings_of(tmp_path, "forecasting", method, **{"output.name": "whole"})
     cut = settings_of(tmp_path, "forecasting", method, **{"output.name": "parts"})
     killed(tmp_path, cut, kill=1)
-    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
+    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, uninterrupted).path)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,7 @@ def test_killed_in_the_first_round_it_begins_anew(tmp_path: Path, method: str) -
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(
     tmp_path: Path, method: str, file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = settings_of(tmp_path, "forecasting", method, **{"output.name": "whole"})
+    uninterrupted = settings_of(tmp_path, "forecasting", method, **{"output.name": "whole"})
     cut = settings_of(tmp_path, "forecasting", method, **{"output.name": "parts"})
     killed(tmp_path, cut, kill=7 if method == "fuels" else 13)  # in round 4
     newest = tmp_path / "runs" / "parts" / "checkpoint" / "round-000003" / file
@@ -179,45 +183,47 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(
     assert "event=checkpoint-refused" in caplog.text
     assert "round-000003 is damaged" in caplog.text
     assert "event=resumed run=parts round=2" in caplog.text
-    assert_same(folder.path, play(tmp_path, whole).path)
+    assert_same(folder.path, play(tmp_path, uninterrupted).path)
 
 
 def test_without_any_whole_checkpoint_it_begins_anew(tmp_path: Path) -> None:
-    whole = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "whole"})
+    uninterrupted = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "whole"})
     cut = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "parts"})
     killed(tmp_path, cut, kill=7)
     for place in (tmp_path / "runs" / "parts" / "checkpoint").glob("round-*"):
         (place / "server.json").unlink()
-    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
+    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, uninterrupted).path)
 
 
 def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path: Path) -> None:
-    whole = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "whole"})
+    uninterrupted = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "whole"})
     cut = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "parts"})
     killed(tmp_path, cut, kill=5)
     with (tmp_path / "runs" / "parts" / "rounds.jsonl").open("a") as rounds:
         rounds.write('{"round": 3, "loss": {"to')  # the round's checkpoint was still to come
-    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
+    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, uninterrupted).path)
 
 
-@pytest.mark.parametrize("left", [0, 1, 2])
-def test_power_that_fails_may_cost_lines_but_not_the_run(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("complete", [0, 1, 2])
+def test_power_that_fails_may_cost_lines_but_not_the_run(tmp_path: Path, complete: int) -> None:
     """All checkpoints are on the disk, and of rounds.jsonl some lines and a piece of one."""
     settings = settings_of(tmp_path, "forecasting", "solo", rounds=3)
     file = play(tmp_path, settings).path / "rounds.jsonl"
-    whole = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(whole[:left]) + whole[left][:100])
+    all_lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(all_lines[:complete]) + all_lines[complete][:100])
     play(tmp_path, resumed(settings, rounds=4))
-    assert [line["round"] for line in lines(file.parent)] == [*range(1, left + 1), 4]
+    assert [line["round"] for line in lines(file.parent)] == [*range(1, complete + 1), 4]
 
 
 def test_patience_is_remembered(tmp_path: Path) -> None:
     """The validation error is best in round 2; killed in round 4, the run ends after it."""
     errors = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]
     changes = {"patience": 2, "rounds": 6, "participation": 1.0}
-    whole = settings_of(tmp_path, "forecasting", "solo", **changes, **{"output.name": "whole"})
+    uninterrupted = settings_of(
+        tmp_path, "forecasting", "solo", **changes, **{"output.name": "whole"}
+    )
     cut = settings_of(tmp_path, "forecasting", "solo", **changes, **{"output.name": "parts"})
-    expected = play(tmp_path, whole, validation=errors)
+    expected = play(tmp_path, uninterrupted, validation=errors)
     with pytest.raises(Killed):
         play(tmp_path, cut, kill=7, validation=errors)
     folder = play(tmp_path, resumed(cut), validation=errors)
@@ -231,14 +237,14 @@ def test_a_resumed_run_waits_for_the_nodes_it_had(tmp_path: Path) -> None:
     grid = LocalGrid(resumed(cut), synthetic_nodes(2, tmp_path / "state-test"))
     grid.connected = {1000}
     looks = 0
-    there = grid.get_node_ids
+    connected_nodes = grid.get_node_ids
 
     def get_node_ids() -> Any:
         nonlocal looks
         looks += 1
         if looks == 3:
             grid.connected = {1000, 1001}
-        return there()
+        return connected_nodes()
 
     grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
     with RunFolder(resumed(cut)) as folder:
@@ -260,7 +266,7 @@ def test_a_resumed_run_goes_on_without_a_node_that_left_for_good(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda run: (run / "summary.json").write_text("{}"), "this run is finished"),
         (lambda run: (run / "settings.toml").unlink(), r"no settings\.toml"),
@@ -270,21 +276,21 @@ def test_a_resumed_run_goes_on_without_a_node_that_left_for_good(
     ],
 )
 def test_what_cannot_be_resumed_says_why(
-    tmp_path: Path, spoil: Callable[[Path], Any], told: str
+    tmp_path: Path, spoil: Callable[[Path], Any], message: str
 ) -> None:
     cut = settings_of(tmp_path, "forecasting", "fuels")
     killed(tmp_path, cut, kill=3)
     spoil(tmp_path / "runs" / "test")
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         RunFolder(resumed(cut))
 
 
 def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
     cut = settings_of(tmp_path, "forecasting", "fuels")
     killed(tmp_path, cut, kill=3)
-    other = settings_of(tmp_path, "forecasting", "fuels", seed=1, **{"fuels.inter-weight": 1.0})
+    reseeded = settings_of(tmp_path, "forecasting", "fuels", seed=1, **{"fuels.inter-weight": 1.0})
     with pytest.raises(SettingsError, match=r"seed = 1, was 0; fuels\.inter-weight = 1\.0, was 5"):
-        RunFolder(resumed(other))
+        RunFolder(resumed(reseeded))
     patient = settings_of(tmp_path, "forecasting", "fuels", **{"nodes.start-deadline": 9.0})
     RunFolder(resumed(patient)).close()  # how long to wait may differ
 
@@ -321,7 +327,7 @@ def test_a_run_that_lost_its_patience_goes_on_with_more_of_it(tmp_path: Path) ->
     changes = {"rounds": 6, "participation": 1.0}
     short = settings_of(tmp_path, "forecasting", "solo", patience=2, **changes)
     play(tmp_path, short, validation=errors)
-    for refused in (short, given(short, rounds=9)):
+    for refused in (short, changed(short, rounds=9)):
         with pytest.raises(SettingsError, match="patience = 2 ended it after round 4"):
             RunFolder(resumed(refused))
     folder = play(tmp_path, resumed(short, patience=3), validation=errors)
@@ -329,22 +335,22 @@ def test_a_run_that_lost_its_patience_goes_on_with_more_of_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("had", "given_now", "told"),
+    ("had", "changes", "message"),
     [
         ({}, {}, "this run is finished: all 2 rounds are done; to go on raise rounds"),
-        ({}, {"rounds": 1}, "rounds = 1: .*test was to have 2; it can only get more"),
+        ({}, {"rounds": 1}, "rounds = 1: .*test was planned with 2; rounds can only be increased"),
         ({"patience": 2}, {"rounds": 3, "patience": 1}, "patience = 1: .*test had 2"),
         ({}, {"rounds": 3, "patience": 1}, "patience = 1: .*test had 0"),
     ],
 )
 def test_a_run_can_only_get_more(
-    tmp_path: Path, had: dict[str, Any], given_now: dict[str, Any], told: str
+    tmp_path: Path, had: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
     short = settings_of(tmp_path, "forecasting", "solo", **{"rounds": 2, **had})
     play(tmp_path, short)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "test").iterdir()}
-    with pytest.raises(SettingsError, match=told):
-        RunFolder(resumed(short, **given_now))
+    with pytest.raises(SettingsError, match=message):
+        RunFolder(resumed(short, **changes))
     del before[tmp_path / "runs" / "test" / "lock"]
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
@@ -369,8 +375,8 @@ def test_a_finished_run_without_a_checkpoint_is_not_begun_anew(tmp_path: Path) -
 def test_stages_that_depend_on_the_rounds_fix_them(
     tmp_path: Path, changes: dict[str, Any], fits: bool
 ) -> None:
-    every = {"keep": "last", "patience": 0, "rounds": 4, **changes}
-    short = settings_of(tmp_path, "classification", "solo", **every)
+    table = {"keep": "last", "patience": 0, "rounds": 4, **changes}
+    short = settings_of(tmp_path, "classification", "solo", **table)
     RunFolder(short).close()
     if fits:
         RunFolder(resumed(short, rounds=5)).close()

@@ -66,8 +66,8 @@ def run(tmp_path: Path, errors: Errors | None = None, **changes: Any) -> RunFold
 
 
 def summary(folder: RunFolder) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
-    return found
+    table: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
+    return table
 
 
 def clients(folder: RunFolder) -> dict[str, dict[str, str]]:
@@ -121,12 +121,12 @@ def test_without_patience_all_rounds_are_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [*METHODS, "fuels"])
-@pytest.mark.parametrize(("every", "evaluated"), [(2, [2, 4, 5]), (7, [5])])
+@pytest.mark.parametrize(("evaluate_every", "evaluated"), [(2, [2, 4, 5]), (7, [5])])
 def test_only_every_so_many_rounds_are_evaluated_and_the_last(
-    tmp_path: Path, method: str, every: int, evaluated: list[int]
+    tmp_path: Path, method: str, evaluate_every: int, evaluated: list[int]
 ) -> None:
     errors = Errors()
-    folder = run(tmp_path, errors, method=method, rounds=5, **{"evaluate-every": every})
+    folder = run(tmp_path, errors, method=method, rounds=5, **{"evaluate-every": evaluate_every})
     assert all(list(rounds) == evaluated for rounds in errors.of.values())
     for line in read_rounds(folder.path):
         assert line["loss"]["total"] > 0

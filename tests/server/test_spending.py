@@ -44,31 +44,31 @@ A, B = ClientKey("a", "n"), ClientKey("b", "n")
 
 def test_each_client_is_counted_by_itself_and_the_most_is_told() -> None:
     """One release in the encoder's round, two in each of the others; a takes part in 1 and 3."""
-    count = spending()
-    count.asked([A, B], 1)
-    count.asked([B], 2)
-    count.asked([A], 3)
-    assert count.memory() == {"spent": [["a", "n", 3], ["b", "n", 3]]}
-    assert (count.report()["releases"], count.report()["epsilon"]) == (3, epsilon(3))
+    ledger = spending()
+    ledger.count([A, B], 1)
+    ledger.count([B], 2)
+    ledger.count([A], 3)
+    assert ledger.memory() == {"spent": [["a", "n", 3], ["b", "n", 3]]}
+    assert (ledger.report()["releases"], ledger.report()["epsilon"]) == (3, epsilon(3))
     later = spending()
-    later.recall(count.memory())
-    assert later.report() == count.report()
+    later.recall(ledger.memory())
+    assert later.report() == ledger.report()
 
 
 def test_a_limit_is_never_exceeded_and_the_last_round_is_known_before_it() -> None:
-    count = spending((epsilon(3) + epsilon(4)) / 2)  # three releases
-    assert [count.stops(1), count.ends_with(1)] == ["", False]
-    count.asked([A], 1)
-    assert [count.stops(2), count.ends_with(2)] == ["", True]
-    count.asked([A], 2)
-    assert [count.stops(3), count.ends_with(2)] == ["privacy", True]
+    ledger = spending((epsilon(3) + epsilon(4)) / 2)  # three releases
+    assert [ledger.stops(1), ledger.ends_with(1)] == ["", False]
+    ledger.count([A], 1)
+    assert [ledger.stops(2), ledger.ends_with(2)] == ["", True]
+    ledger.count([A], 2)
+    assert [ledger.stops(3), ledger.ends_with(2)] == ["privacy", True]
 
 
 def test_without_a_plan_nothing_is_counted() -> None:
-    count = Spending(None)
-    count.asked([A], 1)
-    assert (count.memory(), count.stops(9)) == ({"spent": []}, "")
-    assert count.report() == {"mechanism": "none"}
+    ledger = Spending(None)
+    ledger.count([A], 1)
+    assert (ledger.memory(), ledger.stops(9)) == ({"spent": []}, "")
+    assert ledger.report() == {"mechanism": "none"}
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:
@@ -76,8 +76,8 @@ def lines(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def summary(folder: RunFolder) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
-    return told
+    table: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
+    return table
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
@@ -87,13 +87,13 @@ def settings(tmp_path: Path, **changes: Any) -> Settings:
 def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
     limit = (epsilon(2) + epsilon(3)) / 2
     nodes = synthetic_nodes(2, tmp_path / "state")
-    made = settings(tmp_path, **{"privacy.max-epsilon": limit, "evaluate-every": 4})
-    folder, _ = run_locally(made, nodes)
+    run_settings = settings(tmp_path, **{"privacy.max-epsilon": limit, "evaluate-every": 4})
+    folder, _ = run_locally(run_settings, nodes)
     assert (summary(folder)["stopped"], summary(folder)["rounds"]) == ("privacy", 2)
     assert [line["privacy"]["epsilon"] for line in lines(folder)] == [epsilon(1), epsilon(2)]
-    told = summary(folder)["privacy"]
-    assert (told["epsilon"], told["delta"], told["unit"]) == (epsilon(2), DELTA, "client")
-    assert told["neighbours"] == "remove"
+    privacy = summary(folder)["privacy"]
+    assert (privacy["epsilon"], privacy["delta"], privacy["unit"]) == (epsilon(2), DELTA, "client")
+    assert privacy["neighbours"] == "remove"
     assert lines(folder)[-1]["validation_mse"] is not None  # of its last round, however rare
     [*_, row, _] = run_table(read_run(folder.path)).columns[1].cells
     assert row == f"ε = {epsilon(2):.3g}, δ = 1e-05 (remove a client)"
@@ -114,16 +114,19 @@ def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) 
 
 def test_noise_made_for_so_many_rounds_allows_no_more(tmp_path: Path) -> None:
     noise = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 10.0}
-    made = settings(tmp_path, rounds=2, **noise)
-    run_locally(made, synthetic_nodes(1, tmp_path / "state"))
-    table = made.model_dump(by_alias=True) | {"rounds": 3}
+    run_settings = settings(tmp_path, rounds=2, **noise)
+    run_locally(run_settings, synthetic_nodes(1, tmp_path / "state"))
+    table = run_settings.model_dump(by_alias=True) | {"rounds": 3}
     table["output"]["resume"] = True
-    with pytest.raises(SettingsError, match=r"rounds = 3, was 2: the noise was made for so many"):
+    with pytest.raises(SettingsError, match=r"rounds = 3, was 2: privacy.epsilon set the noise"):
         RunFolder(settings_from(table))
 
 
 def accounts(state: Path) -> list[int]:
-    return [json.loads(one.read_text())["releases"] for one in state.glob("privacy/spent/*.json")]
+    return [
+        json.loads(account.read_text())["releases"]
+        for account in state.glob("privacy/spent/*.json")
+    ]
 
 
 def test_a_site_counts_over_runs_and_stops_a_server_that_begins_anew(tmp_path: Path) -> None:
@@ -133,12 +136,12 @@ def test_a_site_counts_over_runs_and_stops_a_server_that_begins_anew(tmp_path: P
     [node] = synthetic_nodes(1, state)
     refused = []
     for name in ("first", "second"):
-        made = settings(
+        run_settings = settings(
             tmp_path, **{"output.name": name, "rounds": 2, "nodes.maximum-failed-share": 1.0}
         )
-        folder, _ = run_locally(made, [{**node, "site": str(file)}])
+        folder, _ = run_locally(run_settings, [{**node, "site": str(file)}])
         refused.append([len(line["refused"]) for line in lines(folder)])
-        reasons = [one["reason"] for line in lines(folder) for one in line["refused"]]
+        reasons = [refusal["reason"] for line in lines(folder) for refusal in line["refused"]]
     assert refused == [[0, 0], [0, 8]]
     assert any("this site's privacy.max-epsilon" in reason for reason in reasons)
     assert accounts(state) == [3] * 8
@@ -158,8 +161,8 @@ def test_two_deployed_runs_have_other_noise_and_a_simulation_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clients(name: str) -> str:
-        made = settings(tmp_path, method="fuels", rounds=2, **{"output.name": name})
-        folder, _ = run_locally(made, nodes_sharing(made.data, 1, tmp_path / name))
+        run_settings = settings(tmp_path, method="fuels", rounds=2, **{"output.name": name})
+        folder, _ = run_locally(run_settings, nodes_sharing(run_settings.data, 1, tmp_path / name))
         return (folder.path / "clients.csv").read_text()
 
     assert clients("site") != clients("another-site")
@@ -181,8 +184,8 @@ def test_a_server_that_is_killed_and_resumed_gets_no_second_draw(tmp_path: Path)
     """The sites' accounts: what was released before the kill and after it was the same."""
     runs = SmallRuns("forecasting", "fuels", tmp_path, **NOISED)
     folder = runs.run("killed", 2, deaths=(6, 3), rounds=4)
-    told = read_rounds(folder)[-1]["privacy"]["releases"]
-    assert told == 4
+    releases = read_rounds(folder)[-1]["privacy"]["releases"]
+    assert releases == 4
     assert accounts(runs.state("killed")) == [4] * 8
 
 
@@ -200,10 +203,10 @@ def test_whatever_is_released_a_server_can_use_it(
     tmp_path: Path, task: str, changes: dict[str, Any]
 ) -> None:
     """Nothing is refused, not the sums that no samples have; every client's error is a number."""
-    made = small_settings(tmp_path, task, **{"method": "fedavg", **NOISED, **changes})
-    folder, _ = run_locally(made, nodes_sharing(made.data, 2, tmp_path / "state"))
-    assert [line["refused"] for line in lines(folder)] == [[]] * made.all_rounds
-    releases = made.all_rounds * (2 if made.method == "gldp" else 1)
+    run_settings = small_settings(tmp_path, task, **{"method": "fedavg", **NOISED, **changes})
+    folder, _ = run_locally(run_settings, nodes_sharing(run_settings.data, 2, tmp_path / "state"))
+    assert [line["refused"] for line in lines(folder)] == [[]] * run_settings.all_rounds
+    releases = run_settings.all_rounds * (2 if run_settings.method == "gldp" else 1)
     assert summary(folder)["privacy"]["releases"] == releases
     assert accounts(tmp_path / "state") == [releases] * 8
     clients = (folder.path / "clients.csv").read_text()

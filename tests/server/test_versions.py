@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app import __version__
 from fedproto_app.core.errors import FederationError, SettingsError
-from fedproto_app.core.wire import TOLD, protocol_fault, roster_query
+from fedproto_app.core.wire import FIELDS, protocol_fault, roster_query
 from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.checkpoint import newest_checkpoint
@@ -27,7 +27,7 @@ def test_the_same_version_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "theirs"),
+    ("fields", "version"),
     [
         ({}, "before 0.2"),
         ({"protocol": 1, "version": "0.1.7"}, "0.1.7"),
@@ -36,10 +36,10 @@ def test_the_same_version_has_no_fault() -> None:
         ({"protocol": 1.0, "version": "0\x1b[2J"}, "before 0.2"),
     ],
 )
-def test_another_version_is_named(fields: dict[str, Any], theirs: str) -> None:
-    fault = protocol_fault(RecordDict({TOLD: ConfigRecord(fields)}), "server", "node")
+def test_another_version_is_named(fields: dict[str, Any], version: str) -> None:
+    fault = protocol_fault(RecordDict({FIELDS: ConfigRecord(fields)}), "server", "node")
     assert fault == (
-        f"the server runs fedproto-app {theirs}, this node {__version__}: they cannot read each "
+        f"the server runs fedproto-app {version}, this node {__version__}: they cannot read each "
         "other's messages; install the same version on both"
     )
 
@@ -59,7 +59,7 @@ class EarlierNodes(LocalGrid):
     def answer(self, message: Any) -> Any:
         reply = super().answer(message)
         if message.metadata.message_type == "query.roster" and reply is not None:
-            del reply.content[TOLD]["protocol"]
+            del reply.content[FIELDS]["protocol"]
         return reply
 
 

@@ -44,7 +44,7 @@ def test_flat_and_nested_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "named"),
+    ("config", "fragments"),
     [
         (
             {"roundz": 3},
@@ -225,7 +225,7 @@ def test_flat_and_nested_are_the_same() -> None:
     ],
 )
 def test_faults_name_key_value_and_what_is_allowed(
-    config: dict[str, object], named: list[str]
+    config: dict[str, object], fragments: list[str]
 ) -> None:
     table = next((key.partition(".")[0] for key in config if "." in key), "fuels")
     if table in METHODS and "method" not in config:
@@ -235,7 +235,7 @@ def test_faults_name_key_value_and_what_is_allowed(
         settings_from(config)
     message = str(caught.value)
     assert "\n" not in message
-    for part in named:
+    for part in fragments:
         assert part in message
 
 
@@ -260,8 +260,8 @@ def test_what_another_method_would_refuse_is_fine() -> None:
     """As many clusters as the silhouette says, and clusters of the source's own."""
     by_silhouette = {**SEQUENCES, "fed-react.clusters": 0, "fed-react.overlap": 9}
     assert settings_from(by_silhouette).method_settings.clusters == 0
-    own = {"data.clusters.scheme": "given", "data.clusters.clusters": 11}
-    assert settings_from(own).data.clusters.clusters == 11
+    given_clusters = {"data.clusters.scheme": "given", "data.clusters.clusters": 11}
+    assert settings_from(given_clusters).data.clusters.clusters == 11
 
 
 @pytest.mark.parametrize(
@@ -283,15 +283,15 @@ def test_a_first_phase_adds_its_rounds(changes: dict[str, object], pretraining_r
 
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_every_task_takes_just_the_methods_that_are_told(task: str) -> None:
-    taken = []
+    accepted = []
     for method in METHODS:
         try:
             settings_from({"task": task, "method": method, "keep": "last"})
         except SettingsError as error:
             assert f"method = {method!r}" in str(error)  # noqa: PT017
         else:
-            taken.append(method)
-    assert taken == methods_of(task)
+            accepted.append(method)
+    assert accepted == methods_of(task)
 
 
 def test_whole_numbers_are_accepted_where_fractions_are() -> None:
@@ -299,8 +299,8 @@ def test_whole_numbers_are_accepted_where_fractions_are() -> None:
 
 
 def test_what_is_known_is_said_once() -> None:
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(SettingsError) as raised:
         settings_from({"a": 1, "fuels.b": 2, "c": 3, "fuels.d": 2})
-    assert str(told.value).count("known in [fuels]: ") == 1
-    assert str(told.value).count("known: ") == 1
-    assert "c: unknown setting" in str(told.value)
+    assert str(raised.value).count("known in [fuels]: ") == 1
+    assert str(raised.value).count("known: ") == 1
+    assert "c: unknown setting" in str(raised.value)

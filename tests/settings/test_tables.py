@@ -57,7 +57,7 @@ class Kinds(Section):
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "expected"),
     [
         ("above", "≥ 1"),
         ("open", "(0, 1)"),
@@ -68,5 +68,5 @@ class Kinds(Section):
         ("text", "a path"),
     ],
 )
-def test_what_is_allowed_follows_from_the_type(key: str, said: str) -> None:
-    assert allowed(fields(Kinds)[key]) == said
+def test_what_is_allowed_follows_from_the_type(key: str, expected: str) -> None:
+    assert allowed(fields(Kinds)[key]) == expected

@@ -32,8 +32,8 @@ from fedproto_app.core.messages import LEAVING, NodeRoster, Reply
 from fedproto_app.core.wire import (
     ARRAYS,
     ROSTER,
-    OrderTold,
-    ReplyTold,
+    OrderFields,
+    ReplyFields,
     Unusable,
     read_record,
     sent_bytes,
@@ -186,7 +186,7 @@ def refusal(message: Message, reason: str) -> Message:
     if kind == ROSTER:
         return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), to=message)
     try:
-        clients = read_record(message.content, OrderTold).clients
+        clients = read_record(message.content, OrderFields).clients
     except Unusable:
         return write_alive(to=message)
     return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), to=message)
@@ -223,7 +223,7 @@ def _reply_fields(reply: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {"arrays": arrays, "array_bytes": values}
     fields["sent_bytes"] = sent_bytes(reply) if reply.has_content() else 0
     try:
-        reported = read_record(reply.content, ReplyTold)
+        reported = read_record(reply.content, ReplyFields)
         fields |= {"clients": len(reported.names), "failed": len(reported.failed)}
         if not reported.names and reported.failed:
             fields["reason"] = next(iter(reported.failed.values()))
