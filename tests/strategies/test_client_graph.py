@@ -170,7 +170,7 @@ def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_pa
     assert len(federation.history.log.refused) == len(told) == 4  # each once
     assert (
         "a",
-        f"its place in the graph is that of node {true[0].node}, which declared the name first",
+        f"its place in the graph is taken: node {true[0].node} declared its name first",
     ) in told
 
     resumed = one_node(federation.settings)
