@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from fedproto_app.core.errors import SettingsError
-
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import (
     CountOrZero,

@@ -63,12 +63,12 @@ class GuidedContext(Context):
         negative: Tensor | None,
         guided: Tensor,
     ) -> None:
-        self.prototype, self.positive, self.negative = prototype, positive, negative
+        self.own, self.positive, self.negative = prototype, positive, negative
         self.guided = guided
         self.gradients: dict[str, Tensor] = {}
 
     def start_epoch(self) -> None:
-        self.prototype.clear()
+        self.own.clear()
         self.gradients = {}
 
 
@@ -153,7 +153,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         represented = self.task.encode(parameters, views)
         projected = project(parameters, represented)
         original = projected[:, :rows]
-        context.prototype.add(original.detach(), batch.age)
+        context.own.add(original.detach(), batch.age)
 
         prediction = self.task.predict(parameters, represented[:, :rows], batch)
         weight = self.section.prediction_weight
@@ -213,7 +213,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     def contribution(
         self, cohort: Cohort, context: GuidedContext, server_round: int
     ) -> Contribution:
-        prototypes = context.prototype.value().cpu()
+        prototypes = context.own.value().cpu()
         noisy_prototypes = [
             noisy(
                 prototype,

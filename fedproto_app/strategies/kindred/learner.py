@@ -75,7 +75,7 @@ class RandomFeatureForecaster(Model):
         return self.values - 1
 
     def repeating(self, weights: Tensor) -> Tensor:
-        """Return the coefficients of forecasts that are weighted means of past values, [k, plain, H].
+        """Return the coefficients of forecasts by weighted means of past values, [k, plain, H].
 
         weights: [k, 1 + Q], each with sum 1, of the newest value and the values at the Q distances.
         """
@@ -256,11 +256,11 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         means = Means(*(mean[row] for mean in context.means))
         periods = cohort.samples.batch_counts[row]
         candidates = Candidates(list(self._families(means, priors, periods)))
-        counted = cohort.samples.is_validation[row].double().sum()
+        validation_targets = cohort.samples.is_validation[row].double().sum()
         mixed = candidates.mean(
-            self._squared_errors(cohort, row, candidates.fits) / counted,
-            self._training_errors(own, context.squares[row], candidates.fits),
-            counted / own.moment.shape[1],
+            self._squared_errors(cohort, row, candidates.fits) / validation_targets,
+            self._training_errors(means, context.squares[row], candidates.fits),
+            validation_targets / means.moment.shape[1],
             self.section.eta,
         )
         cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
