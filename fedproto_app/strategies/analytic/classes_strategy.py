@@ -93,7 +93,7 @@ class ClassGroups:
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
     ) -> Labels:
-        """Cluster by sums in which each client's samples are capped at a multiple of the median.
+        """Cluster by sums with each client's samples capped at a multiple of the median.
 
         Otherwise a client that declares many similar samples would make the differences between
         all other clients look large.

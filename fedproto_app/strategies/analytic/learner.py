@@ -1,8 +1,8 @@
 """Ridge regression in closed form, client half: one message up, one down, no rounds.
 
 A client sends XᵀX and Xᵀy of its train samples, d(d + 1)/2 + d values for each step ahead. Their
-totals over clients equal the sums over pooled data, and so does the federated solution. A client's
-coefficients are drawn to a solution w₀,
+totals over clients equal the sums over pooled data, so the federated solution equals the pooled
+solution. A client's coefficients are drawn to a solution w₀,
     min over w of ‖y − Xw‖² + s·‖w_values − w₀‖² + s'·‖w_calendar − w₀‖²,
 which is a naive forecast, the mean, or the federated solution. The client's model is the mean of
 these candidates over penalties s, s' and solutions w₀, weighted by their errors on its validation

@@ -51,7 +51,7 @@ Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D,
 
 
 class ClassPool(NamedTuple):
-    """Class sums of a group of clients, to whose means a client's means are drawn.
+    """Class sums of a group of clients; a client's class means are drawn to the group's means.
 
     spread: sums that give the covariance. moment, counts: sums by class, [C, D] and [C] if the
     group is all clients, [K, …] if each client has its own group.

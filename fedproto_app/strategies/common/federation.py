@@ -1,4 +1,4 @@
-"""Protocols of what a strategy needs from the server; `server.Federation` implements them.
+"""Protocols for the parts of the server that strategies use; `server.Federation` implements them.
 
 Strategies never import the server, so a test can pass in a small stand-in.
 """

@@ -96,11 +96,11 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     section: the method's settings; subclasses name the class.
     needs_representation: whether the model must have a representation as well as a prediction.
-    releases: the declarations of what it sends with these settings. shared: prefixes of the
-        parameters that come from the server each round; the other parameters are personal and stay
-        on the node with their optimiser's state. sends_mean: whether a node replies with the mean
-        of its clients' shared parameters, or with each client's. weighs_samples: whether that mean
-        weighs clients by their samples.
+    releases: its declarations with these settings. shared: prefixes of the parameters that come
+        from the server each round; the other parameters are personal and stay on the node with
+        their optimiser's state. sends_mean: whether a node replies with the mean of its clients'
+        shared parameters, or with each client's. weighs_samples: whether that mean weighs clients
+        by their samples.
     """
 
     section: Any
@@ -171,7 +171,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return make_optimizer(self.training.optimizer, parameters)
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
-        """Yield an epoch's batches, each of which is passed to `loss`.
+        """Yield an epoch's batches, which are passed to `loss`.
 
         The length of a batch's ``inputs`` is its number of clients. A method may combine several
         of the task's batches into a step (`pairs_of`), or take several steps on one.

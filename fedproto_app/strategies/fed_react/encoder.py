@@ -1,7 +1,7 @@
 """A strategy of two phases: FedAvg learns an encoder, then the method's own strategy runs.
 
 The encoder is the run's global model from the first phase on. So it is written to
-``model/global.safetensors``, from which another run can load it (``encoder.path``).
+``model/global.safetensors``, and another run can load it (``encoder.path``).
 """
 
 from __future__ import annotations

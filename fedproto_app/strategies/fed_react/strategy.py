@@ -85,7 +85,7 @@ class PairMemory:
         self._unknown = unknown
         self.values: Matrix = np.zeros((0, 0), np.float32)
 
-    def of(self, rows: Rows, clients: int) -> Matrix:
+    def select(self, rows: Rows, clients: int) -> Matrix:
         """Return the values of these clients, [n, n]. clients: how many ever reported, N."""
         values = self._with_newcomers(clients)
         return values if len(rows) == clients else values[np.ix_(rows, rows)]
@@ -175,7 +175,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         clusters = min(chosen.clusters, len(present))
         past = None
         if len(self._past.values) and chosen.clustering != "snapshot":
-            past = self._past.of(rows, clients)
+            past = self._past.select(rows, clients)
         if chosen.clustering == "snapshot":
             estimate = remember(past, observed, clusters, 0.0)
         elif chosen.forgetting == "adaptive":
@@ -184,7 +184,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             start = clusters_of_before([self._labels.get(key, ABSENT) for key in present])
             estimate = affect(past, observed, clusters, chosen.affect_iterations, start, True)
         elif chosen.forgetting == "all-rounds":
-            rounds = self._together.of(rows, clients)  # in the past of every two clients
+            rounds = self._together.select(rows, clients)  # in the past of every two clients
             estimate = remember(past, observed, clusters, rounds / (rounds + 1))
             self._together.remember(rounds + 1, rows, clients)
         else:
