@@ -132,7 +132,7 @@ class MeansContext(Context):
     newest value, [K, H]."""
 
     def __init__(self, means: Means, squares: Tensor) -> None:
-        self.means, self.squares = means, squares
+        self.own, self.squares = means, squares
 
 
 class Part(NamedTuple):
@@ -227,8 +227,8 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             return Contribution()
         arrays = {
             PROTOTYPE: mean_day(cohort.samples),
-            GRAM: triangle(context.means.gram),
-            MOMENT: context.means.moment.transpose(1, 2),
+            GRAM: triangle(context.own.gram),
+            MOMENT: context.own.moment.transpose(1, 2),
         }
         return Contribution({name: value.float().cpu().numpy() for name, value in arrays.items()})
 
@@ -253,7 +253,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]
     ) -> None:
         """Fit the client in this row. The candidates of all clients at once are gigabytes."""
-        means = Means(*(mean[row] for mean in context.means))
+        means = Means(*(mean[row] for mean in context.own))
         periods = cohort.samples.batch_counts[row]
         candidates = Candidates(list(self._families(means, priors, periods)))
         validation_targets = cohort.samples.is_validation[row].double().sum()
