@@ -19,9 +19,9 @@ class FlscSettings(FedReactSettings):
         return self.overlap
 
 
-def overlap_fits_the_clusters(settings: Settings) -> None:
-    """Raises `SettingsError` for a client in more clusters than there are."""
-    ifca.clusters_can_be_chosen(settings)
+def check_overlap(settings: Settings) -> None:
+    """Raise `SettingsError` if the overlap exceeds the number of clusters."""
+    ifca.check_clusters(settings)
     section = settings.method_table(FedReactSettings)
     if section.overlap > section.clusters:
         raise SettingsError(
@@ -30,4 +30,4 @@ def overlap_fits_the_clusters(settings: Settings) -> None:
         )
 
 
-METHOD = replace(ifca.METHOD, name="flsc", settings=FlscSettings, check=overlap_fits_the_clusters)
+METHOD = replace(ifca.METHOD, name="flsc", settings=FlscSettings, check=check_overlap)

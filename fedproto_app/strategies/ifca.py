@@ -1,13 +1,13 @@
 """IFCA (Ghosh et al., NeurIPS 2020) and FLSC (Li, Li and Varshney, IEEE Internet of Things Journal
 2021), on heads.
 
-The server sends the heads of all clusters. The client chooses the one with the lowest loss on its
-samples of the round, in FLSC the ``fed-react.overlap`` lowest. It sends its choice with the head
-that it fits to the samples.
+The server sends the heads of all clusters. The client chooses the head with the lowest loss on its
+samples of the round, in FLSC the ``fed-react.overlap`` heads with the lowest losses. It sends its
+choice with the head that it fits to the samples.
 
 A cluster's head is the mean of the heads of the clients that chose it, averaged over the rounds
-(approach A1, as Fed-REACT, section 4.1.2 has it for these two). A client predicts with the mean of
-the heads of its clusters.
+(approach A1, as in Fed-REACT, section 4.1.2). A client predicts with the mean of the heads of its
+clusters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.strategies.fed_react import (
     ENCODER,
     FedReactSettings,
-    clients_fill_the_clusters,
+    check_number_of_clients,
     encoder_is_learned,
 )
 from fedproto_app.strategies.fed_react.clustered_heads import (
@@ -48,11 +48,11 @@ from fedproto_app.strategies.fed_react.clustered_heads import (
 from fedproto_app.strategies.fed_react.head_smoothing import RunningMean
 from fedproto_app.strategies.fed_react.learner import EvolutionaryClusterLearner, HeadContext
 
-CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; the choices go up
+CLUSTERS, CHOSEN = "clusters", "chosen"  # clients get all clusters' heads and send their choices
 
 
 class ChoiceContext(HeadContext):
-    """Also which clusters each client chose, [K, C] float, 1 for a chosen one."""
+    """A round's samples and each client's choice of clusters, [K, C] float, 1 if chosen."""
 
     def __init__(self, drawn: HeadContext, chosen: Tensor) -> None:
         super().__init__(drawn.vectors, drawn.targets)
@@ -74,17 +74,17 @@ class IfcaLearner(EvolutionaryClusterLearner):
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ChoiceContext:
         drawn = super().context(guidance, cohort)
-        heads, wanted = guidance.arrays[CLUSTERS], self.section.choices
+        heads, choices = guidance.arrays[CLUSTERS], self.section.choices
         chosen = torch.zeros(len(cohort.names), len(heads))
         for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
             losses = [self.task.head_loss(head, vectors, targets) for head in heads]
-            chosen[row, np.argsort(losses, kind="stable")[:wanted].tolist()] = 1
+            chosen[row, np.argsort(losses, kind="stable")[:choices].tolist()] = 1
         return ChoiceContext(drawn, chosen)
 
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
         assert isinstance(context, ChoiceContext)
-        sent = super().contribution(cohort, context, server_round)
-        return Contribution({**sent.arrays, CHOSEN: context.chosen.numpy()})
+        head_contribution = super().contribution(cohort, context, server_round)
+        return Contribution({**head_contribution.arrays, CHOSEN: context.chosen.numpy()})
 
 
 class IfcaStrategy(ClusteredHeadStrategy):
@@ -120,22 +120,25 @@ class IfcaStrategy(ClusteredHeadStrategy):
         }
 
     def _choices(self, fitted: Fitted, round_: Round) -> dict[ClientKey, NDArray[np.bool_]]:
-        """The clusters [C] of each client; a client that sends anything else is refused."""
-        wanted = self.section.choices
+        """Return the clusters of each client, [C] bool; refuse clients that send anything else."""
+        number = self.section.choices
         choices = {}
         for key, reply in fitted.items():
-            said = reply.arrays[CHOSEN]
-            if np.isin(said, (0, 1)).all() and said.sum() == wanted:
-                choices[key] = said > 0
+            choice = reply.arrays[CHOSEN]
+            if np.isin(choice, (0, 1)).all() and choice.sum() == number:
+                choices[key] = choice > 0
             else:
-                reason = f"chose clusters {said.tolist()[:10]}, expected {wanted} of {len(said)}"
+                reason = (
+                    f"chose clusters {choice.tolist()[:10]}, expected {number} of {len(choice)}"
+                )
                 round_.refused[key] = reason
         return choices
 
     def _note(self, round_: Round) -> None:
-        """Note the round of the clients that are there; with several clusters, no Rand index."""
-        there = set(self.federation.members.clients())
-        keys = [key for key in self._chosen if key in there]
+        """Record the round of the connected clients; with several clusters a client, no Rand
+        index."""
+        connected = set(self.federation.members.clients())
+        keys = [key for key in self._chosen if key in connected]
         round_.figures["clusters"] = float(len(self._heads))
         if keys and self.section.choices == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
@@ -169,7 +172,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
             mean.restore(of_group(state, _mean(cluster)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``clusters``, of clients in one cluster each."""
+        """Return ``clusters``, if each client belongs to a single cluster."""
         return self._history.findings(list(self._chosen), self.federation.members.facts)
 
 
@@ -177,11 +180,11 @@ def _mean(cluster: int) -> str:
     return f"mean-{cluster}"
 
 
-def clusters_can_be_chosen(settings: Settings) -> None:
-    """Raises `SettingsError` where nobody says how many clusters there are."""
+def check_clusters(settings: Settings) -> None:
+    """Raise `SettingsError` if the number of clusters is not set."""
     if settings.method_table(FedReactSettings).clusters == 0:
         raise SettingsError(
-            f"fed-react.clusters = 0: method = {settings.method!r} needs to know how many there are"
+            f"fed-react.clusters = 0: method = {settings.method!r} needs the number of clusters"
         )
 
 
@@ -194,6 +197,6 @@ METHOD = Method(
     table="fed-react",
     pretraining=ENCODER,
     learns_without_labels=encoder_is_learned,
-    check=clusters_can_be_chosen,
-    check_clients=clients_fill_the_clusters,
+    check=check_clusters,
+    check_clients=check_number_of_clients,
 )

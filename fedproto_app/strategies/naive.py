@@ -1,7 +1,7 @@
-"""The simplest answers: a series' newest value or that of a period before, a client's most frequent
-class, its mean number.
+"""Baselines without learning: the newest value of a series or the value a period before, a client's
+most frequent class, the mean of its targets.
 
-Nothing is learned of the inputs and nothing is exchanged.
+They do not learn from the inputs and exchange nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
 
     @abstractmethod
     def copied(self, layout: WindowLayout) -> int:
-        """Which of the regressors is the forecast."""
+        """Return the position of the regressor that is the forecast."""
 
     def initial_parameters(self) -> dict[str, Tensor]:
         parameters = self.task.initial_parameters()
@@ -49,21 +49,21 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
 
 
 class NaiveLearner(_CopyingLearner):
-    """Every value to come is the newest one."""
+    """Every future value is the newest value."""
 
     def copied(self, layout: WindowLayout) -> int:
         return layout.close - 1
 
 
 class SeasonalNaiveLearner(_CopyingLearner):
-    """Every value to come is the one a period before."""
+    """Every future value is the value a period before."""
 
     def copied(self, layout: WindowLayout) -> int:
         return layout.close + self.task.settings.data.distances.index(layout.period)
 
 
 class CountsMemory(NamedTuple):
-    """How many stages a client has taken in, and its samples of each class in these, [C]."""
+    """The number of stages that a client has taken in, and their samples by class, [C]."""
 
     stages: Tensor
     counts: Tensor
@@ -72,7 +72,7 @@ class CountsMemory(NamedTuple):
 class FrequentClassLearner(
     ClosedFormLearner[VectorsContext, ClassificationTask | SequenceClassificationTask]
 ):
-    """By the class frequencies of all stages so far."""
+    """Predicts by the class frequencies of all stages so far."""
 
     def initial_memory(self) -> CountsMemory:
         counts = torch.zeros(len(self.task.shape.classes), dtype=torch.int64)
@@ -92,27 +92,27 @@ class FrequentClassLearner(
 
 
 class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask]):
-    """By the mean of the client's train sequences."""
+    """Predicts the mean target of the client's train sequences."""
 
     def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
         return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
         _, targets, present = context.vectors
-        wanted = targets.double() / self.task.settings.data.sequences.target_scale
+        scaled_targets = targets.double() / self.task.settings.data.sequences.target_scale
         samples = present.double().sum(dim=1)
-        mean = (wanted * present).sum(dim=1) / samples
+        mean = (scaled_targets * present).sum(dim=1) / samples
         cohort.parameters[HEAD + "bias"].copy_(mean.unsqueeze(1))
-        squares = (wanted - mean.unsqueeze(1)).square() * present
+        squares = (scaled_targets - mean.unsqueeze(1)).square() * present
         return {"total": squares.sum(dim=1) / samples}
 
 
-def one_a_stage(settings: Settings) -> int:
-    """Rounds that look at each stage once; a source's own stages nobody knows yet."""
+def rounds_by_stage(settings: Settings) -> int:
+    """Return a round for each stage; `rounds` if the data bring their own stages."""
     if settings.task != "classification":
         return 1
-    given = settings.data.partition.scheme == "given"
-    return settings.rounds if given else settings.data.partition.stages
+    partition = settings.data.partition
+    return settings.rounds if partition.scheme == "given" else partition.stages
 
 
 METHOD = Method(
@@ -130,5 +130,5 @@ METHOD = Method(
         "sequence-classification": "fedproto_app.tasks.sequences.own_models:constant",
         "sequence-regression": "fedproto_app.tasks.sequences.own_models:constant",
     },
-    rounds=one_a_stage,
+    rounds=rounds_by_stage,
 )

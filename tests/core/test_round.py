@@ -154,7 +154,7 @@ def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
         return strategy.fault(ClientReply(A, 4, rows, [label]), round_)
 
     assert fault([1.0, 2.0]) is None
-    assert "class 'bee', of which it has declared no image" in str(fault([1.0, 2.0], label=1))
+    assert "class 'bee': the client declared no image of it" in str(fault([1.0, 2.0], label=1))
     assert "a value is 2e+06, beyond ±1e+06" in str(fault([1.0, -2e6]))
 
 

@@ -155,7 +155,7 @@ def test_flat_and_nested_are_the_same() -> None:
             for settings, why in (
                 ({}, "has no classes; method = 'kindred'"),
                 ({**SEQUENCES, "aggregation.secure": True}, "hides the sums of a client"),
-                ({**SEQUENCES, "aggregation.rule": "median"}, "makes the sums of all alone"),
+                ({**SEQUENCES, "aggregation.rule": "median"}, "gives only the totals"),
                 (
                     {**SEQUENCES, "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
                     "hides clusters",
@@ -172,7 +172,7 @@ def test_flat_and_nested_are_the_same() -> None:
                 ({**SEQUENCES, "evaluate-every": 2}, "evaluate-every = 2: it must be 1"),
                 ({**SEQUENCES, "keep": "best-validation"}, "keep = 'best-validation': set 'last'"),
                 ({**SEQUENCES, "patience": 3}, "patience = 3: set 0"),
-                ({**SEQUENCES, "aggregation.secure": True}, "could be told by difference; set 0"),
+                ({**SEQUENCES, "aggregation.secure": True}, "could be found by subtraction; set 0"),
                 (
                     {**SEQUENCES, "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
                     "counts each sequence once; set 0",

@@ -1,7 +1,7 @@
-"""Rounds of the methods with heads in clusters, in which the test says what each client sends.
+"""Rounds of the methods with heads in clusters, with the clients' heads set by the test.
 
-A head has two values, so that it can be given as an angle: of two heads the similarity is the
-cosine of the angle between them.
+A head has two values, so it can be given as an angle. The similarity of two heads is the cosine of
+the angle between them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STRATEGIES: dict[str, type[ClusteredHeadStrategy]] = {
 
 @dataclass
 class Played:
-    """A round: the orders to train and to evaluate by node, and the head that a client got."""
+    """A round: the orders to train and to evaluate by node, and the heads sent to clients."""
 
     train: dict[int, Order]
     evaluate: dict[int, Order]
@@ -115,22 +115,22 @@ def play(
     chosen: Mapping[str, Sequence[float]] | None = None,
     unevaluated: Collection[int] = (),
 ) -> Played:
-    """One round: those in `heads` answer, the others and their nodes stay silent.
+    """Play a round in which only the clients in `heads` reply.
 
     unevaluated: nodes that do not answer when their clients are evaluated.
     """
     strategy.federation.history.log = RoundLog()  # as begin_round does, which asks who is there
     orders, replies = {}, []
     for message in strategy.configure_train(server_round, ENCODER, ConfigRecord(), NO_GRID):
-        node, order = _sent(message)
+        node, order = _with_message_id(message)
         orders[node] = order
         if names := [name for name in order.clients if name in heads]:
             reply = _reply(names, heads, samples or {}, chosen)
             replies.append(write_reply(reply, to=message))
     strategy.aggregate_train(server_round, replies)
     messages = strategy.configure_evaluate(server_round, ENCODER, ConfigRecord(), NO_GRID)
-    evaluated = [_sent(message) for message in messages]
-    sent = {
+    evaluated = [_with_message_id(message) for message in messages]
+    heads_sent = {
         name: head[0].tolist()
         for _, order in evaluated
         for name, head in zip(
@@ -143,7 +143,7 @@ def play(
         if node not in unevaluated
     ]
     strategy.aggregate_evaluate(server_round, replies)
-    return Played(orders, dict(evaluated), sent)
+    return Played(orders, dict(evaluated), heads_sent)
 
 
 def leave(strategy: ClusteredHeadStrategy, *nodes: int) -> None:
@@ -167,7 +167,7 @@ def _reply(
     return Reply(names, [samples.get(n, DECLARED) for n in names], losses, arrays=arrays)
 
 
-def _sent(message: Message) -> tuple[int, Order]:
-    """Flower gives a message its id when it is sent."""
+def _with_message_id(message: Message) -> tuple[int, Order]:
+    """Give the message an id, as Flower does on sending; return its node and order."""
     message.metadata.__dict__["_message_id"] = str(uuid4())
     return message.metadata.dst_node_id, read_order(message)

@@ -35,16 +35,16 @@ PERIOD, CLOSE, FEATURES = 4, 2, 6
 def tiny_series() -> dict[str, Floats]:
     """Waves of one period with noise, two early and two late in the day; of one a value lacks."""
     rng, hours = np.random.default_rng(0), np.arange(100)
-    made = {
+    series = {
         name: np.sin(hours * np.pi / 2 + (number > 1) * 1.5) + rng.normal(0, 0.4, len(hours))
         for number, name in enumerate(CLIENTS)
     }
-    made["b"][30] = np.nan
-    return made
+    series["b"][30] = np.nan
+    return series
 
 
 class KindredPair:
-    """A server and the clients of its one node. sent: what each client sent."""
+    """A server and the clients of its only node."""
 
     def __init__(self, **changes: Any) -> None:
         self.settings: Settings = settings_from(
@@ -111,54 +111,68 @@ class KindredPair:
 def by_hand(pair: KindredPair, series: dict[str, Floats]) -> list[Floats]:
     """Each client's coefficients [D, H], from the formulas in Kindred's docstrings."""
     clients, data = pair.windows(series), pair.settings.data
-    features = [_features(one.inputs.astype(np.float64), pair.settings) for one in clients]
-    rests = [
-        one.targets - one.inputs[:, [data.close_window - 1]].astype(np.float64) for one in clients
+    features = [_features(client.inputs.astype(np.float64), pair.settings) for client in clients]
+    residuals_by_client = [
+        client.targets - client.inputs[:, [data.close_window - 1]].astype(np.float64)
+        for client in clients
     ]
     means, days = [], []
-    for one, phi, rest in zip(clients, features, rests, strict=True):
-        used = one.batches.ravel()
-        some = used[one.present[used].any(axis=1)]
+    for client, phi, residuals in zip(clients, features, residuals_by_client, strict=True):
+        used = client.batches.ravel()
+        used_any = used[client.present[used].any(axis=1)]
         columns = []
-        for step in range(rest.shape[1]):
-            of_step = used[one.present[used, step]]
-            columns.append(phi[of_step].T @ rest[of_step, step] / len(of_step))
-        means.append((phi[some].T @ phi[some] / len(some), np.stack(columns, axis=1)))
-        there = one.present[one.batches, 0]
-        days.append((one.targets[one.batches, 0] * there).sum(axis=0) / there.sum(axis=0))
+        for step in range(residuals.shape[1]):
+            of_step = used[client.present[used, step]]
+            columns.append(phi[of_step].T @ residuals[of_step, step] / len(of_step))
+        means.append((phi[used_any].T @ phi[used_any] / len(used_any), np.stack(columns, axis=1)))
+        has_target = client.present[client.batches, 0]
+        days.append(
+            (client.targets[client.batches, 0] * has_target).sum(axis=0) / has_target.sum(axis=0)
+        )
     near, alike = _nearness(np.stack(days)), 1 - np.eye(len(clients))
-    made = []
-    for number, (one, phi, rest) in enumerate(zip(clients, features, rests, strict=True)):
+    coefficients = []
+    for number, (client, phi, residuals) in enumerate(
+        zip(clients, features, residuals_by_client, strict=True)
+    ):
         mixes = [weights[number] / weights[number].sum() for weights in (near, alike)]
         priors = [
             [sum(w * mean[part] for w, mean in zip(mix, means, strict=True)) for part in (0, 1)]
             for mix in mixes
         ]
-        families = _families(means[number], priors, len(one.batches), pair.settings)
+        families = _families(means[number], priors, len(client.batches), pair.settings)
         fits = [fit for _, family in families for fit in family]
         prior = np.array([weight / len(family) for weight, family in families for _ in family])
-        seen, used = one.validation, one.batches.ravel()
-        validation = [_error(phi[seen], rest[seen], one.present[seen], fit) for fit in fits]
+        validation_rows, used = client.validation, client.batches.ravel()
+        validation = [
+            _error(
+                phi[validation_rows],
+                residuals[validation_rows],
+                client.present[validation_rows],
+                fit,
+            )
+            for fit in fits
+        ]
         training = [
-            _trained(means[number], phi[used], rest[used], one.present[used], fit) for fit in fits
+            _trained(means[number], phi[used], residuals[used], client.present[used], fit)
+            for fit in fits
         ]
         errors = np.array(validation) + 0.1 * np.array(training)
-        samples = one.present[seen].sum() / rest.shape[1]
+        samples = client.present[validation_rows].sum() / residuals.shape[1]
         shares = prior * np.exp(-0.2 * samples / 2 * (errors / errors.min() - 1))
-        made.append(np.tensordot(shares / shares.sum(), np.stack(fits), axes=1))
-    return made
+        coefficients.append(np.tensordot(shares / shares.sum(), np.stack(fits), axes=1))
+    return coefficients
 
 
-def _error(phi: Floats, rest: Floats, there: Any, fit: Floats) -> float:
-    return float((((phi @ fit - rest) ** 2) * there).sum() / there.sum())
+def _error(phi: Floats, residuals: Floats, mask: Any, fit: Floats) -> float:
+    return float((((phi @ fit - residuals) ** 2) * mask).sum() / mask.sum())
 
 
-def _trained(means: Any, phi: Floats, rest: Floats, there: Any, fit: Floats) -> float:
-    """Of each step the mean square, where all targets are there its mean squared error."""
-    squares = (rest**2 * there).sum(axis=0) / there.sum(axis=0)
+def _trained(means: Any, phi: Floats, residuals: Floats, mask: Any, fit: Floats) -> float:
+    """Return the mean training error over the steps; check it directly if no target is missing."""
+    squares = (residuals**2 * mask).sum(axis=0) / mask.sum(axis=0)
     steps = np.diag(fit.T @ means[0] @ fit - 2 * fit.T @ means[1]) + squares
-    if there.all():
-        direct = ((phi @ fit - rest) ** 2).mean()
+    if mask.all():
+        direct = ((phi @ fit - residuals) ** 2).mean()
         np.testing.assert_allclose(steps.mean(), direct, rtol=1e-3, atol=1e-9)
     return max(float(steps.mean()), 0.0)
 
@@ -167,9 +181,9 @@ def _features(inputs: Floats, settings: Settings) -> Floats:
     data, width = settings.data, settings.method_settings.features
     times = inputs[:, -1].astype(int)
     newest, values = inputs[:, [data.close_window - 1]], inputs[:, :-1]
-    others = np.delete(values, data.close_window - 1, axis=1)
+    older = np.delete(values, data.close_window - 1, axis=1)
     hours = np.eye(data.period)[times % data.period]
-    plain = np.concatenate([others - newest, newest, hours], axis=1)
+    plain = np.concatenate([older - newest, newest, hours], axis=1)
     draws = torch_stream(settings.seed, "random features")
     directions = torch.randn(plain.shape[1], 2, width, generator=draws).double().numpy()
     shifts = 2 * np.pi * torch.rand(2, width, generator=draws).double().numpy()
@@ -188,19 +202,19 @@ def _nearness(days: Floats) -> Floats:
         return -(p * np.log(p)).sum(axis=-1)
 
     apart = entropy((rows[:, None] + rows) / 2) - (entropy(rows)[:, None] + entropy(rows)) / 2
-    others = ~np.eye(len(days), dtype=bool)
-    return np.exp(-apart / (0.5 * np.median(apart[others]))) * others
+    off_diagonal = ~np.eye(len(days), dtype=bool)
+    return np.exp(-apart / (0.5 * np.median(apart[off_diagonal]))) * off_diagonal
 
 
 def _families(
-    own: Any, priors: Any, periods: int, settings: Settings
+    client_means: Any, priors: Any, periods: int, settings: Settings
 ) -> list[tuple[float, list[Floats]]]:
-    """The candidates by family, each with what the family weighs before any error is known.
+    """Return the candidates by family, each with the family's prior weight.
 
     (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀), 0 for waves that are left out. The values are the close
     ones and, for each step ahead, those so many periods before, the oldest first.
     """
-    width, steps = own[1].shape
+    width, steps = client_means[1].shape
     close, before = settings.data.close_window, settings.data.periodic_window
     values, days = close + before * steps, settings.data.period
     plain = values + days
@@ -213,12 +227,14 @@ def _families(
 
     def fit(problem: Any, value: float, calendar: float, wave: float, toward: Floats) -> Floats:
         penalties = np.repeat([value, calendar, wave], [values, days, width - plain])
-        kept = plain if wave == np.inf else width
-        made = np.zeros_like(own[1])
-        ridge = problem[0][:kept, :kept] + np.diag(penalties[:kept])
-        right = problem[1][:kept] + penalties[:kept, None] * toward[:kept]
-        made[:kept] = np.linalg.solve(ridge, right)
-        return made
+        kept_features = plain if wave == np.inf else width
+        coefficients = np.zeros_like(client_means[1])
+        ridge = problem[0][:kept_features, :kept_features] + np.diag(penalties[:kept_features])
+        right = (
+            problem[1][:kept_features] + penalties[:kept_features, None] * toward[:kept_features]
+        )
+        coefficients[:kept_features] = np.linalg.solve(ridge, right)
+        return coefficients
 
     def one_penalty(problems: Any, penalties: list[float]) -> tuple[float, list[Floats]]:
         return 1.0, [
@@ -239,16 +255,16 @@ def _families(
 
     pairs = [(1e-2, 1e-2), (1e-2, 1), (1, 1e-2), (1, 1)]
     mixed = [
-        (own[0] + strength * prior[0], own[1] + strength * prior[1])
+        (client_means[0] + strength * prior[0], client_means[1] + strength * prior[1])
         for prior in priors
         for strength in (0.5, 10.0, 50.0)
     ]
     return [
         (1 / periods, [last]),
         (1 / periods, [season, mean]),
-        blocks([own], pairs, [1e-4, 1e-2, 1, np.inf], [last]),
-        blocks([own], pairs, [1e-4, 1e-2, 1, np.inf], [season, mean]),
-        one_penalty([own], [1e-4, 1e-3, 1e-2, 1e-1]),
+        blocks([client_means], pairs, [1e-4, 1e-2, 1, np.inf], [last]),
+        blocks([client_means], pairs, [1e-4, 1e-2, 1, np.inf], [season, mean]),
+        one_penalty([client_means], [1e-4, 1e-3, 1e-2, 1e-1]),
         blocks(mixed, [(1, 0.1)], [1e-2, np.inf], [last]),
         blocks(mixed, [(1, 0.1)], [1e-2, np.inf], [season]),
         one_penalty(mixed, [1e-4, 1e-2]),

@@ -19,7 +19,7 @@ from tests.strategies.one_node import NODE, SAMPLES, evaluation, one_node
 
 @pytest.fixture
 def analytic() -> AnalyticStrategy:
-    """Of two regressors: one close value and one a period before; the third is the constant."""
+    """Regressors: the close value, the value a period before, and the constant."""
     settings = settings_from(
         {"method": "analytic", "data.period": 2, "data.close-window": 1, "data.periodic-window": 1}
     )
@@ -27,14 +27,14 @@ def analytic() -> AnalyticStrategy:
 
 
 def sums_of(scale: float) -> Arrays:
-    """Of samples x = (scale, 0, 1), y = scale."""
+    """Return the sums of SAMPLES equal samples x = (scale, 0, 1), y = scale."""
     gram = np.array([[scale**2, 0, scale, 0, 0, 1]], dtype=np.float32) * SAMPLES
     moment = np.array([[scale**2, 0, scale]], dtype=np.float32) * SAMPLES
     return {"gram": gram, "moment": moment}
 
 
 def report(strategy: AnalyticStrategy, **clients: Arrays) -> None:
-    arrays = {key: np.stack([one[key] for one in clients.values()]) for key in ("gram", "moment")}
+    arrays = {key: np.stack([sums[key] for sums in clients.values()]) for key in ("gram", "moment")}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     strategy.take_in([replace(reply, node=NODE)], 1)
 
@@ -46,12 +46,14 @@ def totals(strategy: AnalyticStrategy) -> Arrays:
 def test_everyone_gets_the_sums_over_all(analytic: AnalyticStrategy) -> None:
     report(analytic, a=sums_of(1.0), b=sums_of(3.0))
     report(analytic, b=sums_of(2.0))  # the latest of each client counts, once
-    made = totals(analytic)
-    assert made["gram"].tolist() == [[20, 0, 12, 0, 0, 8]]  # 4 · (1 + 4), 4 · (1 + 2), 4 · 2
-    assert made["moment"].tolist() == [[20, 0, 12]]
-    again = AnalyticStrategy(analytic.settings, analytic.section, analytic.federation)
-    again.restore(analytic.state())
-    np.testing.assert_array_equal(totals(again)["gram"], made["gram"])
+    sums_over_clients = totals(analytic)
+    assert sums_over_clients["gram"].tolist() == [
+        [20, 0, 12, 0, 0, 8]
+    ]  # 4 · (1 + 4), 4 · (1 + 2), 4 · 2
+    assert sums_over_clients["moment"].tolist() == [[20, 0, 12]]
+    restored = AnalyticStrategy(analytic.settings, analytic.section, analytic.federation)
+    restored.restore(analytic.state())
+    np.testing.assert_array_equal(totals(restored)["gram"], sums_over_clients["gram"])
 
 
 def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> None:
@@ -68,11 +70,11 @@ def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rule", "kept"),
+    ("rule", "accepted"),
     [("multi-krum", "ab"), ("median", "ab"), ("krum", "a"), ("clipped-mean", "abc")],
 )
 def test_a_rule_leaves_out_sums_that_suit_nobody_and_levels_the_others(
-    analytic: AnalyticStrategy, rule: str, kept: str
+    analytic: AnalyticStrategy, rule: str, accepted: str
 ) -> None:
     """a and b say y = x, of 2 and of 4 samples alike; c says y = −x. One of three is too many."""
     changes = {"aggregation.rule": rule, "aggregation.hostile-share": 0.4}
@@ -81,11 +83,11 @@ def test_a_rule_leaves_out_sums_that_suit_nobody_and_levels_the_others(
     half = {name: array / 2 for name, array in sums_of(1.0).items()}
     opposite = {**sums_of(1.0), "moment": -sums_of(1.0)["moment"]}
     report(strategy, a=half, b=sums_of(1.0), c=opposite)
-    made = totals(strategy)
+    robust_totals = totals(strategy)
     # Each has the median trace, 8: Σ x² + Σ 1 of four samples. Three count in all.
-    np.testing.assert_allclose(made["gram"], [[12, 0, 12, 0, 0, 12]], rtol=1e-6)
-    slope = 12 if kept != "abc" else 4
-    np.testing.assert_allclose(made["moment"], [[slope, 0, slope]], rtol=1e-6)
+    np.testing.assert_allclose(robust_totals["gram"], [[12, 0, 12, 0, 0, 12]], rtol=1e-6)
+    slope = 12 if accepted != "abc" else 4
+    np.testing.assert_allclose(robust_totals["moment"], [[slope, 0, slope]], rtol=1e-6)
 
 
 def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> None:
@@ -99,12 +101,12 @@ def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> 
     errors = {row["client"]: float(row["mse"]) for row in read_clients(folder.path)}
     assert len(errors) == 8
     # One node with all clients sends the same sums, so ends at the same errors.
-    other = small_settings(
+    one_node_settings = small_settings(
         tmp_path, method="analytic", **{"data.calendar": "phase", "output.name": "one"}
     )
-    alone, _ = run_locally(other, synthetic_nodes(1, tmp_path / "other"))
-    found = {row["client"]: float(row["mse"]) for row in read_clients(alone.path)}
-    assert found == pytest.approx(errors, rel=1e-12)
+    alone, _ = run_locally(one_node_settings, synthetic_nodes(1, tmp_path / "other"))
+    errors_of_one_node = {row["client"]: float(row["mse"]) for row in read_clients(alone.path)}
+    assert errors_of_one_node == pytest.approx(errors, rel=1e-12)
 
 
 def test_the_simplest_things_run_too(tmp_path: Path) -> None:

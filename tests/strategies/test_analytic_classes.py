@@ -35,7 +35,7 @@ WIDTH, CLASSES = 8, ("ant", "bee")
 
 @pytest.fixture
 def server() -> AnalyticClassesStrategy:
-    """Of one filter, so eight features."""
+    """The server for one filter, so eight features."""
     settings = settings_from(
         {
             "task": "classification",
@@ -57,13 +57,13 @@ def strategy_of(settings: object, shape: DataShape) -> AnalyticClassesStrategy:
 def sums_of(
     seed: int, scale: float = 1.0, samples: int = SAMPLES, classes: Sequence[int] = ()
 ) -> Arrays:
-    """Of so many samples, of both classes in turn or of these."""
+    """Return sums of this many samples, of both classes in turn or of `classes`."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.tensor(classes or [n % 2 for n in range(samples)]).unsqueeze(0)
     features = scale * torch.randn(1, samples, WIDTH, generator=draws)
     sums = class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2)
-    made = {"gram": triangle(sums.gram), "moment": sums.moment, "counts": sums.counts}
-    return {name: value[0].float().numpy() for name, value in made.items()}
+    arrays = {"gram": triangle(sums.gram), "moment": sums.moment, "counts": sums.counts}
+    return {name: value[0].float().numpy() for name, value in arrays.items()}
 
 
 def report(
@@ -71,10 +71,10 @@ def report(
 ) -> dict[str, str]:
     """What was refused, and why."""
     names = ("gram", "moment", "counts")
-    arrays = {key: np.stack([one[key] for one in clients.values()]) for key in names}
+    arrays = {key: np.stack([sums[key] for sums in clients.values()]) for key in names}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     strategy.take_in([replace(reply, node=node)], 1)
-    return {one.client: one.reason for one in strategy.federation.history.log.refused}
+    return {sums.client: sums.reason for sums in strategy.federation.history.log.refused}
 
 
 def totals(strategy: AnalyticClassesStrategy) -> Arrays:
@@ -91,8 +91,8 @@ def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes(
     good, liar = sums_of(0), sums_of(0)
     liar["moment"] = -liar["moment"]
     assert report(robust, a=good, b=good, c=liar) == {}
-    made = totals(robust)
-    for name, total in made.items():
+    robust_totals = totals(robust)
+    for name, total in robust_totals.items():
         np.testing.assert_allclose(total, 3 * good[name], rtol=1e-4, atol=1e-4)
 
 
@@ -100,21 +100,21 @@ def test_the_latest_sums_of_each_client_add_up(server: AnalyticClassesStrategy) 
     first, second = sums_of(0), sums_of(1)
     assert report(server, a=first, b=second) == {}
     assert report(server, b=second) == {}  # again: it counts once
-    made = totals(server)
-    for name, total in made.items():
+    sums_over_clients = totals(server)
+    for name, total in sums_over_clients.items():
         np.testing.assert_allclose(total, first[name] + second[name], rtol=1e-6)
-    again = AnalyticClassesStrategy(server.settings, server.section, server.federation)
-    again.restore(server.state())
-    np.testing.assert_array_equal(totals(again)["gram"], made["gram"])
+    restored = AnalyticClassesStrategy(server.settings, server.section, server.federation)
+    restored.restore(server.state())
+    np.testing.assert_array_equal(totals(restored)["gram"], sums_over_clients["gram"])
 
 
 def test_sums_that_cannot_be_true_are_refused(server: AnalyticClassesStrategy) -> None:
     noise = {**sums_of(0), "moment": np.zeros((2, WIDTH), np.float32)}
     noise["gram"] = noise["gram"] * 1e4
-    many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
+    too_many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
     one_class = sums_of(2)
     one_class["moment"] = one_class["moment"] * 9
-    refused = report(server, a=sums_of(3), b=sums_of(4), c=noise, late=many)
+    refused = report(server, a=sums_of(3), b=sums_of(4), c=noise, late=too_many)
     assert set(refused) == {"c", "late"}
     assert "more than 10 times what is usual" in refused["c"]
     assert "more than the 4 that it declared" in refused["late"]
@@ -128,7 +128,7 @@ def test_a_node_that_lost_its_memory_does_not_replace_what_it_sent(
 ) -> None:
     report(server, a=sums_of(0))
     refused = report(server, a=sums_of(0, samples=2))
-    assert "fewer samples than it sent before" in refused["a"]
+    assert "fewer samples than its earlier sums" in refused["a"]
     np.testing.assert_allclose(totals(server)["counts"], [2, 2])
 
 
@@ -158,15 +158,17 @@ RENAMED = {
 }
 
 
-def named(swapped: bool, seed: int, times: float = 0.1) -> Arrays:
+def separated_sums(swapped: bool, seed: int, times: float = 0.1) -> Arrays:
     """So many times the sums of forty samples of two classes that lie far apart, named the other
     way round or not; of as many samples as declared."""
     draws = torch.Generator().manual_seed(seed)
     true = torch.arange(40).remainder(2).unsqueeze(0)
     features = torch.randn(1, 40, WIDTH, generator=draws) + 6.0 * true.unsqueeze(-1)
     vectors = LabelledVectors(features, 1 - true if swapped else true, torch.ones(1, 40))
-    made = {name: one[0].float().numpy() for name, one in packed(class_sums(vectors, 2)).items()}
-    return {name: (value * times).astype(np.float32) for name, value in made.items()}
+    sums = {
+        name: array[0].float().numpy() for name, array in packed(class_sums(vectors, 2)).items()
+    }
+    return {name: (value * times).astype(np.float32) for name, value in sums.items()}
 
 
 def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
@@ -176,8 +178,8 @@ def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
     strategy = strategy_of(settings, server.federation.shape)
     samples, groups = dict.fromkeys("def", SAMPLES), dict.fromkeys("def", "")
     strategy.federation.members.roster.connected.add(2)
-    other = NodeRoster("other", 0, samples, groups, dict.fromkeys("def", 0.0), {})
-    strategy.federation.members.roster.admit(2, other)
+    second_node = NodeRoster("other", 0, samples, groups, dict.fromkeys("def", 0.0), {})
+    strategy.federation.members.roster.admit(2, second_node)
     return strategy
 
 
@@ -185,8 +187,8 @@ def answers(strategy: AnalyticClassesStrategy) -> list[Guidance]:
     """To each node."""
     no_model, config = ArrayRecord(), ConfigRecord()
     return [
-        read_order(one).guidance
-        for one in strategy.configure_evaluate(1, no_model, config, NO_GRID)
+        read_order(message).guidance
+        for message in strategy.configure_evaluate(1, no_model, config, NO_GRID)
     ]
 
 
@@ -194,30 +196,34 @@ def test_clients_are_told_the_sums_of_those_who_mean_the_same(
     server: AnalyticClassesStrategy,
 ) -> None:
     strategy = clustered(server)
-    here = {name: named(False, seed) for seed, name in enumerate("abc")}
-    there = {name: named(name != "d", 3 + seed) for seed, name in enumerate("def")}
-    here["late"] = named(True, 6)
-    assert report(strategy, **here) == report(strategy, "other", **there) == {}
+    first_node = {name: separated_sums(False, seed) for seed, name in enumerate("abc")}
+    second_node = {name: separated_sums(name != "d", 3 + seed) for seed, name in enumerate("def")}
+    first_node["late"] = separated_sums(True, 6)
+    assert report(strategy, **first_node) == report(strategy, "other", **second_node) == {}
     first, second = answers(strategy)
     assert (first.clients, second.clients) == (["a", "b", "c", "late"], ["d", "e", "f"])
-    for sent in (first, second):
-        total = sum(one["gram"] for one in (*here.values(), *there.values()))
-        np.testing.assert_allclose(sent.arrays["gram"], total, rtol=1e-6)
+    for guidance in (first, second):
+        total = sum(sums["gram"] for sums in (*first_node.values(), *second_node.values()))
+        np.testing.assert_allclose(guidance.arrays["gram"], total, rtol=1e-6)
     for name in ("moment", "counts"):
-        one = sum(here[client][name] for client in "abc") + there["d"][name]
-        other = here["late"][name] + there["e"][name] + there["f"][name]
-        told = first.arrays[f"cluster.{name}"], second.arrays[f"cluster.{name}"]
-        np.testing.assert_allclose(told[0], [one, one, one, other], rtol=1e-5)
-        np.testing.assert_allclose(told[1], [one, other, other], rtol=1e-5)
+        own_cluster = sum(first_node[client][name] for client in "abc") + second_node["d"][name]
+        other_cluster = first_node["late"][name] + second_node["e"][name] + second_node["f"][name]
+        cluster_sums = first.arrays[f"cluster.{name}"], second.arrays[f"cluster.{name}"]
+        np.testing.assert_allclose(
+            cluster_sums[0], [own_cluster, own_cluster, own_cluster, other_cluster], rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            cluster_sums[1], [own_cluster, other_cluster, other_cluster], rtol=1e-5
+        )
     assert strategy.federation.history.log.figures["clusters"] == 2
     labels = strategy.findings()["clusters"]["labels"].tolist()
     assert labels == [[0, 0, 0, 0, 1, 1, 1]]  # by name: a, b, c, d, e, f, late
 
-    again = clustered(server)
-    again.restore(strategy.state())
-    for name, array in answers(again)[0].arrays.items():
+    restored = clustered(server)
+    restored.restore(strategy.state())
+    for name, array in answers(restored)[0].arrays.items():
         np.testing.assert_array_equal(array, first.arrays[name])
-    assert again.findings()["clusters"]["labels"].tolist() == labels * 2
+    assert restored.findings()["clusters"]["labels"].tolist() == labels * 2
 
 
 @pytest.mark.parametrize("swapped", [("c", "late"), ("late",)])
@@ -226,39 +232,44 @@ def test_nobody_is_told_what_one_other_client_has(
 ) -> None:
     """Neither a client of the cluster, nor, by the total, one of the others."""
     strategy = clustered(server)
-    sent = {name: named(name in swapped, seed) for seed, name in enumerate(["a", "b", "c", "late"])}
-    report(strategy, **sent)
+    sums_by_client = {
+        name: separated_sums(name in swapped, seed)
+        for seed, name in enumerate(["a", "b", "c", "late"])
+    }
+    report(strategy, **sums_by_client)
     first, _ = answers(strategy)
     assert first.clients == []
     assert set(first.arrays) == {"gram", "moment", "counts"}
 
 
-def clusters_among(sent: dict[str, Arrays]) -> list[int]:
+def clusters_among(sums_by_client: dict[str, Arrays]) -> list[int]:
     """In the order of names."""
-    shapes = {name: array.shape for name, array in next(iter(sent.values())).items()}
+    shapes = {name: array.shape for name, array in next(iter(sums_by_client.values())).items()}
     latest = Received([Sends("sums", shapes, remember="latest")])
-    latest.take([ClientReply(ClientKey(name, NODE), 9, sums) for name, sums in sent.items()])
-    facts = {ClientKey(name, NODE): ClientFacts(9, "", 0.0) for name in sent}
+    latest.take(
+        [ClientReply(ClientKey(name, NODE), 9, sums) for name, sums in sums_by_client.items()]
+    )
+    facts = {ClientKey(name, NODE): ClientFacts(9, "", 0.0) for name in sums_by_client}
     groups = ClassGroups(1.0)
     groups.find(latest, latest.totals(), Round(1, facts))
     [labels] = groups.findings(facts)["clusters"]["labels"].tolist()
     return list(labels)
 
 
-TWO_NAMINGS = {f"c{number:02}": named(number % 2 == 0, number, 1) for number in range(20)}
+TWO_NAMINGS = {f"c{number:02}": separated_sums(number % 2 == 0, number, 1) for number in range(20)}
 
 
 def test_a_liar_of_many_samples_does_not_part_the_others() -> None:
     """Its samples are all alike, so that with all of them the others' differences look large."""
     middle = torch.full((1, 2, WIDTH), 3.0)
     liar = class_sums(LabelledVectors(middle, torch.tensor([[0, 1]]), torch.ones(1, 2)), 2)
-    sums = {name: 20_000 * one[0].float().numpy() for name, one in packed(liar).items()}
+    sums = {name: 20_000 * value[0].float().numpy() for name, value in packed(liar).items()}
     assert clusters_among({**TWO_NAMINGS, "liar": sums})[:20] == [0, 1] * 10
 
 
 def test_clients_without_samples_hide_nobodys_cluster() -> None:
-    nothing = {name: 0 * array for name, array in TWO_NAMINGS["c00"].items()}
-    empty = {f"none-{number}": nothing for number in range(30)}
+    zeros = {name: 0 * array for name, array in TWO_NAMINGS["c00"].items()}
+    empty = {f"none-{number}": zeros for number in range(30)}
     assert clusters_among({**TWO_NAMINGS, **empty})[:20] == [0, 1] * 10
     assert clusters_among(empty) == [0] * 30
 
@@ -270,7 +281,7 @@ def test_too_much_work_is_not_begun(
 ) -> None:
     monkeypatch.setattr(class_groups, "MOST_WORK", 10)
     strategy = clustered(server)
-    report(strategy, **{name: named(name < "c", 0) for name in ("a", "b", "c", "late")})
+    report(strategy, **{name: separated_sums(name < "c", 0) for name in ("a", "b", "c", "late")})
     assert answers(strategy)[0].clients == []
     assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
 
@@ -288,8 +299,8 @@ def test_clusters_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
     deviation = invariants_of(task, "analytic")[invariant](runs)
     assert deviation.held, deviation
     for folder in (tmp_path / "runs").iterdir():
-        with np.load(folder / "clusters.npz") as found:
-            assert found["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
+        with np.load(folder / "clusters.npz") as artefact:
+            assert artefact["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
 
 def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
@@ -318,7 +329,7 @@ def test_a_guess_may_be_another_one_every_round() -> None:
     assert not report(strategy, a=sums_of(1, classes=[0, 0, 0, 1]))
     np.testing.assert_allclose(totals(strategy)["counts"], [3, 1])
     refused = report(strategy, a=sums_of(0, samples=2))
-    assert "fewer samples than it sent before" in refused["a"]
+    assert "fewer samples than its earlier sums" in refused["a"]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +349,7 @@ def test_guesses_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
 
 
 def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
-    few = {
+    few_labels = {
         **GUESSED,
         "analytic.features": 60,
         "data.clusters.clients": 4,
@@ -346,7 +357,7 @@ def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> 
     }
     accuracy = dict.fromkeys((0, 2), 0.0)
     for rounds, seed in product(accuracy, range(3)):
-        changes = {**few, "analytic.guess-rounds": rounds, "seed": seed}
+        changes = {**few_labels, "analytic.guess-rounds": rounds, "seed": seed}
         folder = tmp_path / f"{rounds}-{seed}"
         runs = SmallRuns("sequence-classification", "analytic", folder, **changes)
         accuracy[rounds] += read_run(runs.run("once", 2)).summary["accuracy"] / 3

@@ -1,4 +1,4 @@
-"""Census's server: who gets the sums over all, and which sums it believes."""
+"""Census's server: which clients get the totals, and which sums it accepts."""
 
 from __future__ import annotations
 
@@ -62,28 +62,28 @@ def begin(strategy: CensusStrategy, server_round: int) -> list[Message]:
 
 
 def sums_of(seed: int, scale: float = 1.0, samples: int = SAMPLES) -> Arrays:
-    """Of so many samples of both classes."""
+    """Return sums of this many samples, alternately of both classes."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.arange(samples).remainder(2).unsqueeze(0)
     features = scale * torch.randn(1, samples, WIDTH, generator=draws)
-    made = packed(class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2))
-    return {name: value[0].float().numpy() for name, value in made.items()}
+    sums = packed(class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2))
+    return {name: value[0].float().numpy() for name, value in sums.items()}
 
 
 def report(strategy: CensusStrategy, **clients: Arrays) -> dict[str, str]:
     """What was refused, and why."""
     arrays = {
-        key: np.stack([one[key] for one in clients.values()])
+        key: np.stack([sums[key] for sums in clients.values()])
         for key in ("gram", "moment", "counts")
     }
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     strategy.federation.history.log.refused.clear()
     strategy.take_in([replace(reply, node=NODE)], 1)
-    return {one.client: one.reason for one in strategy.federation.history.log.refused}
+    return {sums.client: sums.reason for sums in strategy.federation.history.log.refused}
 
 
 def evaluated(strategy: CensusStrategy) -> Arrays:
-    """What an order to evaluate brings besides the model."""
+    """Return the arrays of an order to evaluate, without the model."""
     return strategy.guide_evaluation(strategy.received, [], strategy.round_of(2)).arrays
 
 
@@ -95,19 +95,22 @@ def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) 
     for name, total in evaluated(server).items():
         np.testing.assert_allclose(total, first[name] + third[name], rtol=1e-5, atol=1e-5)
     assert guidance(server).arrays == {}
-    again = strategy_of(server.settings)
-    again.restore(server.state())
-    assert all((evaluated(again)[name] == one).all() for name, one in evaluated(server).items())
+    restored = strategy_of(server.settings)
+    restored.restore(server.state())
+    assert all(
+        (evaluated(restored)[name] == total_before).all()
+        for name, total_before in evaluated(server).items()
+    )
 
 
 def test_sums_are_asked_for_where_an_evaluation_needs_them() -> None:
     server = strategy_of(settings_of(**{"rounds": 3, "evaluate-every": 2}))
-    asked = []
+    declared = []
     for server_round in (1, 2, 3):
         begin(server, server_round)
-        asked.append(set(server.expected(server_round).per_client))
+        declared.append(set(server.expected(server_round).per_client))
     everything = {"gram", "moment", "counts"}
-    assert asked == [set(), everything, everything]  # the last round always is evaluated
+    assert declared == [set(), everything, everything]  # the last round always is evaluated
 
 
 def test_who_is_judged_gets_the_encoder_that_the_sums_are_of(server: CensusStrategy) -> None:
@@ -116,26 +119,26 @@ def test_who_is_judged_gets_the_encoder_that_the_sums_are_of(server: CensusStrat
         new[name] = type(array)(array.numpy() + 1)
     server.configure_train(1, old, ConfigRecord(), None)  # type: ignore[arg-type]
     [order] = server.configure_evaluate(1, new, ConfigRecord(), None)  # type: ignore[arg-type]
-    sent = numpy_arrays(order.content.array_records["arrays"])
+    model_sent = numpy_arrays(order.content.array_records["arrays"])
     for name, array in server.initial_arrays().items():
-        np.testing.assert_array_equal(sent[name], array)
+        np.testing.assert_array_equal(model_sent[name], array)
 
 
 @pytest.mark.parametrize(("schedule", "refused"), [("sequential", {"b"}), ("cyclic", set())])
 def test_a_node_that_lost_its_memory_does_not_replace_what_it_sent(
     schedule: str, refused: set[str]
 ) -> None:
-    """But where stages come again, sums begin anew with each turn."""
+    """If stages repeat, sums start again with each cycle."""
     server = strategy_of(settings_of(**{"classification.stage-schedule": schedule}))
     assert report(server, a=sums_of(0), b=sums_of(1), c=sums_of(2)) == {}
     assert set(report(server, b=sums_of(1, samples=2))) == refused
 
 
 def test_sums_that_cannot_be_true_are_refused(server: CensusStrategy) -> None:
-    many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
+    too_many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
     contrary = sums_of(2)
     contrary["moment"] = contrary["moment"] * 9
-    refused = report(server, a=sums_of(3), b=contrary, late=many)
+    refused = report(server, a=sums_of(3), b=contrary, late=too_many)
     assert set(refused) == {"b", "late"}
     assert "no samples have such sums and products" in refused["b"]
     assert "more than the 4 that it declared" in refused["late"]

@@ -76,19 +76,19 @@ def test_every_client_sends_its_mean_day_once(tmp_path: Path) -> None:
     settings = federation.settings
     shard = load_shard(settings, 0, 1)
     task = make_task(settings, shard.shape)
-    clients = sorted(shard.clients.values(), key=lambda one: -task.steps(one, 1))
+    clients = sorted(shard.clients.values(), key=lambda client: -task.steps(client, 1))
     days = mean_day(task.gather(clients, 1)).numpy()
     day_of = {client.name: day for client, day in zip(clients, days, strict=True)}
     stacked = np.stack([day_of[key.client] for key in keys])
     np.testing.assert_array_equal(graph.places(keys), stacked)
     expected = weights_of_profiles(stacked.astype(np.float64), 3)
     np.testing.assert_array_equal(graph.adjacency(keys), expected)
-    some = [keys[5], keys[0]]
-    assert graph.adjacency(some)[0, 1] == expected[5, 0]
+    two_keys = [keys[5], keys[0]]
+    assert graph.adjacency(two_keys)[0, 1] == expected[5, 0]
 
-    again = ClientGraph(settings, federation)
-    again.restore({"other": np.zeros(1), **graph.state()})
-    np.testing.assert_array_equal(again.adjacency(keys), expected)
+    restored = ClientGraph(settings, federation)
+    restored.restore({"other": np.zeros(1), **graph.state()})
+    np.testing.assert_array_equal(restored.adjacency(keys), expected)
 
 
 @pytest.mark.usefixtures("answering")
@@ -108,20 +108,20 @@ def test_a_profile_that_cannot_be_true_is_refused_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(self: SoloLearner, cohort: Any, order: Any) -> Any:
-        told = profile(cohort, self.task)
-        told.arrays[PROFILE][0] = 500
-        return told
+        contribution = profile(cohort, self.task)
+        contribution.arrays[PROFILE][0] = 500
+        return contribution
 
     answer_by(monkeypatch, answer)
     federation, grid, graph = federation_of(tmp_path)
     complete(graph, federation, grid)
-    assert [one.reason for one in federation.history.log.refused] == 2 * [
+    assert [refusal.reason for refusal in federation.history.log.refused] == 2 * [
         "its profile holds ±500, more than 100"
     ]
     keys = federation.members.clients()
     liars = [row for row, key in enumerate(keys) if not graph.adjacency(keys)[row].any()]
     assert {keys[row].client for row in liars} >= {
-        one.client for one in federation.history.log.refused
+        refusal.client for refusal in federation.history.log.refused
     }
     complete(graph, federation, grid, 2)
     assert len(federation.history.log.refused) == 2
@@ -166,12 +166,12 @@ def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_pa
     for row, key in enumerate(keys):
         assert weights[row].any() == weights[:, row].any() == (key in true)
         assert np.isnan(graph.places(keys)[row]).all() == (key not in true)
-    told = {(one.client, one.reason) for one in federation.history.log.refused}
-    assert len(federation.history.log.refused) == len(told) == 4  # each once
+    refusals = {(refusal.client, refusal.reason) for refusal in federation.history.log.refused}
+    assert len(federation.history.log.refused) == len(refusals) == 4  # each once
     assert (
         "a",
-        f"its place in the graph is that of node {true[0].node}, which declared the name first",
-    ) in told
+        f"its place in the graph is taken: node {true[0].node} declared its name first",
+    ) in refusals
 
     resumed = one_node(federation.settings)
     resumed.members.roster.facts.clear()
@@ -181,7 +181,7 @@ def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "told"),
+    ("changes", "error", "message"),
     [
         ({"graph.source": "file"}, SettingsError, "graph.path is empty"),
         ({"graph.path": "x"}, SettingsError, "graph.path = 'x': graph.source = 'profiles'"),
@@ -195,20 +195,22 @@ def test_what_is_missing_is_told(
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
     error: type[Exception],
-    told: str,
+    message: str,
 ) -> None:
     edges = tmp_path / "edges.csv"
     edges.write_text("late,b,a\n0,1,2\n1,0,4\n2,4,0\n")
-    given = {key: str(edges) if value == "FILE" else value for key, value in changes.items()}
+    changes_with_path = {
+        key: str(edges) if value == "FILE" else value for key, value in changes.items()
+    }
 
     def make() -> ClientGraph:
-        federation = one_node(settings_from(given))
+        federation = one_node(settings_from(changes_with_path))
         if simulated:
             monkeypatch.setattr(federation.members.roster, "partitions", lambda: 1)
         return ClientGraph(federation.settings, federation)
 
     simulated = True
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         make()
     simulated = False  # at sites, where one stranger must not end everybody's run
     if error is DataError:

@@ -1,4 +1,4 @@
-"""What is kept of the rounds' clusters, and how many similarity matrices."""
+"""The stored clusters of the rounds, and the number of stored similarity matrices."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_rounds_stand_one_below_the_other() -> None:
     history = ClusterHistory()
     history.add(11, {A: 0, B: 1}, square(0.1), 0.0, 1.0)
     history.add(12, {A: 0, B: 1, C: 0}, square(0.2, 3), 0.25, None)
-    found = history.findings([A, B, C], FACTS)["clusters"]
-    assert found["names"].tolist() == ["a", "b", "c"]
-    assert found["nodes"].tolist() == ["n", "n", "n"]
-    assert found["groups"].tolist() == ["east", "west", ""]
-    assert found["rounds"].tolist() == [11, 12]
-    assert found["labels"].tolist() == [[0, 1, -1], [0, 1, 0]]  # c was not there yet
-    np.testing.assert_array_equal(found["forgetting_factor"], [0.0, 0.25])
-    np.testing.assert_array_equal(found["rand_index"], [1.0, np.nan])
-    assert found["similarity_rounds"].tolist() == [11, 12]
-    first, second = found["similarity"]
+    artefact = history.findings([A, B, C], FACTS)["clusters"]
+    assert artefact["names"].tolist() == ["a", "b", "c"]
+    assert artefact["nodes"].tolist() == ["n", "n", "n"]
+    assert artefact["groups"].tolist() == ["east", "west", ""]
+    assert artefact["rounds"].tolist() == [11, 12]
+    assert artefact["labels"].tolist() == [[0, 1, -1], [0, 1, 0]]  # c was not there yet
+    np.testing.assert_array_equal(artefact["forgetting_factor"], [0.0, 0.25])
+    np.testing.assert_array_equal(artefact["rand_index"], [1.0, np.nan])
+    assert artefact["similarity_rounds"].tolist() == [11, 12]
+    first, second = artefact["similarity"]
     np.testing.assert_array_equal(first[:2, :2], square(0.1))
     assert np.isnan(first[2]).all()
     assert np.isnan(first[:, 2]).all()
@@ -47,28 +47,28 @@ def test_who_is_away_is_in_no_cluster_and_in_no_matrix() -> None:
     history = ClusterHistory()
     history.add(1, {A: 0, B: 1}, square(0.1), 0.0, None)
     history.add(2, {A: 0, C: 1}, np.array([[1, 2], [3, 4]], np.float32), 0.0, None)
-    found = history.findings([A, B, C], FACTS)["clusters"]
-    assert found["labels"].tolist() == [[0, 1, -1], [0, -1, 1]]
+    artefact = history.findings([A, B, C], FACTS)["clusters"]
+    assert artefact["labels"].tolist() == [[0, 1, -1], [0, -1, 1]]
     np.testing.assert_array_equal(
-        found["similarity"][1], [[1, np.nan, 2], [np.nan] * 3, [3, np.nan, 4]]
+        artefact["similarity"][1], [[1, np.nan, 2], [np.nan] * 3, [3, np.nan, 4]]
     )
 
 
 def test_a_method_without_similarities_has_no_matrices() -> None:
     history = ClusterHistory()
     history.add(1, {A: 1}, None, None, None)
-    found = history.findings([A], FACTS)["clusters"]
-    assert not {"similarity", "similarity_rounds"} & set(found)
-    assert np.isnan(found["forgetting_factor"]).all()
+    artefact = history.findings([A], FACTS)["clusters"]
+    assert not {"similarity", "similarity_rounds"} & set(artefact)
+    assert np.isnan(artefact["forgetting_factor"]).all()
 
 
 def test_what_is_kept_does_not_change_afterwards() -> None:
     history, labels, matrix = ClusterHistory(), {A: 0, B: 1}, square(0.5)
     history.add(1, labels, matrix, 0.0, None)
     labels[A], matrix[:] = 7, 9
-    found = history.findings([A, B], FACTS)["clusters"]
-    assert found["labels"].tolist() == [[0, 1]]
-    np.testing.assert_array_equal(found["similarity"][0], square(0.5))
+    artefact = history.findings([A, B], FACTS)["clusters"]
+    assert artefact["labels"].tolist() == [[0, 1]]
+    np.testing.assert_array_equal(artefact["similarity"][0], square(0.5))
 
 
 def test_matrices_of_very_many_clients_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_matrices_of_very_many_clients_are_not_kept(monkeypatch: pytest.MonkeyPa
     history = ClusterHistory()
     history.add(1, {A: 0, B: 0}, square(0.5, 2), 0.0, None)
     history.add(2, {A: 0, B: 0, C: 0}, square(0.5, 3), 0.0, None)
-    found = history.findings([A, B, C], FACTS)["clusters"]
-    assert found["similarity_rounds"].tolist() == [1]
-    assert found["rounds"].tolist() == [1, 2]
+    artefact = history.findings([A, B, C], FACTS)["clusters"]
+    assert artefact["similarity_rounds"].tolist() == [1]
+    assert artefact["rounds"].tolist() == [1, 2]
 
 
 @given(rounds=st.integers(1, 300), first=st.integers(1, 20))
@@ -86,12 +86,14 @@ def test_the_first_the_newest_and_some_evenly_between_are_kept(rounds: int, firs
     history = ClusterHistory()
     for place in range(rounds):
         history.add(first + place, {A: 0}, square(place, 1), 0.0, None)
-    found = history.findings([A], FACTS)["clusters"]
-    kept = found["similarity_rounds"] - first
-    assert len(kept) <= MOST_MATRICES
-    assert len(kept) >= min(rounds, MOST_MATRICES // 2)
-    assert (kept[0], kept[-1]) == (0, rounds - 1)
-    assert found["similarity"][:, 0, 0].tolist() == kept.tolist()  # each is that of its round
-    steps = np.diff(kept)
+    artefact = history.findings([A], FACTS)["clusters"]
+    stored_rounds = artefact["similarity_rounds"] - first
+    assert len(stored_rounds) <= MOST_MATRICES
+    assert len(stored_rounds) >= min(rounds, MOST_MATRICES // 2)
+    assert (stored_rounds[0], stored_rounds[-1]) == (0, rounds - 1)
+    assert (
+        artefact["similarity"][:, 0, 0].tolist() == stored_rounds.tolist()
+    )  # each belongs to its round
+    steps = np.diff(stored_rounds)
     assert len(set(steps[:-1].tolist())) <= 1
     assert (steps[-1:] <= steps[:1]).all()

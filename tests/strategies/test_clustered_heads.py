@@ -66,9 +66,9 @@ def test_a_head_whose_evaluation_was_not_answered_is_sent_again() -> None:
     first = play(strategy, 2, HEADS, unevaluated=[2])
     assert set(first.sent) == set("abcd")
     moved = {**HEADS, "b": at(80)[0]}  # both clusters change, so there is nothing new to send
-    again = play(strategy, 3, moved)
-    assert again.sent == {name: first.sent[name] for name in "cd"}
-    assert again.evaluate[1].guidance.clients == []
+    third = play(strategy, 3, moved)
+    assert third.sent == {name: first.sent[name] for name in "cd"}
+    assert third.evaluate[1].guidance.clients == []
 
 
 def test_a_newer_head_takes_the_place_of_one_that_did_not_arrive() -> None:
@@ -76,8 +76,10 @@ def test_a_newer_head_takes_the_place_of_one_that_did_not_arrive() -> None:
     play(strategy, 1, HEADS)
     play(strategy, 2, HEADS, unevaluated=[2])
     longer = {name: (2 * x, 2 * y) for name, (x, y) in HEADS.items()}
-    sent = play(strategy, 3, longer).sent
-    assert sent["c"] == pytest.approx([longer["c"][0] / 2 + longer["d"][0] / 2, sent["c"][1]])
+    heads_sent = play(strategy, 3, longer).sent
+    assert heads_sent["c"] == pytest.approx(
+        [longer["c"][0] / 2 + longer["d"][0] / 2, heads_sent["c"][1]]
+    )
 
 
 def test_more_samples_than_a_round_has_are_refused() -> None:
@@ -85,11 +87,11 @@ def test_more_samples_than_a_round_has_are_refused() -> None:
     strategy = server("ab", "cd", **{"fed-react.samples": 4})
     used = dict.fromkeys("abcd", 4)
     play(strategy, 1, HEADS, used)
-    sent = play(strategy, 2, HEADS, {**used, "b": 8}).sent
+    heads_sent = play(strategy, 2, HEADS, {**used, "b": 8}).sent
     (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("node-1", "b")
     assert refusal.reason == "reports 8 train samples, expected 1 … 4"
-    assert sent["a"] == pytest.approx(HEADS["a"])  # of a alone
+    assert heads_sent["a"] == pytest.approx(HEADS["a"])  # of a alone
 
 
 @pytest.mark.parametrize("value", [1.1e6, -1e15])
@@ -116,7 +118,7 @@ def test_a_node_under_a_new_id_gets_the_encoder_again() -> None:
 
 
 def test_only_those_who_get_a_head_are_counted_down() -> None:
-    """The encoder is meant for each client of a node. c leaves d, so both get no head."""
+    """The encoder counts for each client of a node. c leaves d, so neither gets a head."""
     strategy = server("ab", "cd")
     play(strategy, 1, HEADS)
     log = strategy.federation.history.log
@@ -132,8 +134,8 @@ def test_only_those_who_get_a_head_are_counted_down() -> None:
 def test_who_was_never_heard_is_asked_whatever_the_share() -> None:
     strategy = server("a", "b", "c", "d", participation=0.25)
     assert len(play(strategy, 1, {"a": HEADS["a"], "b": HEADS["b"]}).train) == 4
-    asked = play(strategy, 2, HEADS).train
-    assert {3, 4} <= set(asked)  # c and d did not answer
+    orders_sent = play(strategy, 2, HEADS).train
+    assert {3, 4} <= set(orders_sent)  # c and d did not answer
     assert len(play(strategy, 3, HEADS).train) == 1
 
 
@@ -177,8 +179,8 @@ def orders(grid: LocalGrid, kind: str, server_round: int) -> dict[int, Order]:
 
 
 def with_encoder(grid: LocalGrid, server_round: int) -> list[int]:
-    asked = orders(grid, MessageType.TRAIN, server_round)
-    return sorted(node for node, order in asked.items() if has_encoder(order))
+    orders_sent = orders(grid, MessageType.TRAIN, server_round)
+    return sorted(node for node, order in orders_sent.items() if has_encoder(order))
 
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])
@@ -188,42 +190,46 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
     folder, grid = run(tmp_path, method=method)
     encoder = sum(a.size for a in orders(grid, MessageType.TRAIN, 1)[1000].guidance.arrays.values())
     shown = 0 if method == "fed-react" else 2 * HEAD  # both clusters' heads, to each client
-    said = HEAD if method == "fed-react" else HEAD + 2  # with what it chose
-    found = lines(folder)
-    assert len(found) == FIRST - 1 + 4
-    for line in found[: FIRST - 1]:
+    values_up = HEAD if method == "fed-react" else HEAD + 2  # with what it chose
+    round_lines = lines(folder)
+    assert len(round_lines) == FIRST - 1 + 4
+    for line in round_lines[: FIRST - 1]:
         assert line["parameters_up"] == line["parameters_down"] == 8 * encoder
-    for number, line in enumerate(found[FIRST - 1 :], start=FIRST):
-        sent = [
+    for number, line in enumerate(round_lines[FIRST - 1 :], start=FIRST):
+        guided = [
             order.guidance.clients for order in orders(grid, MessageType.EVALUATE, number).values()
         ]
-        heads = sum(map(len, sent))
-        once = encoder if number == FIRST else 0
-        assert with_encoder(grid, number) == ([1000, 1001] if once else [])
-        assert line["parameters_up"] == 8 * said
-        assert line["parameters_down"] == 8 * (once + shown) + heads * HEAD
+        heads = sum(map(len, guided))
+        encoder_values = encoder if number == FIRST else 0
+        assert with_encoder(grid, number) == ([1000, 1001] if encoder_values else [])
+        assert line["parameters_up"] == 8 * values_up
+        assert line["parameters_down"] == 8 * (encoder_values + shown) + heads * HEAD
         if method == "fed-react":
             assert line["figures"]["clients_sent_a_head"] == heads
         assert 4 * line["parameters_up"] < line["bytes_up"] < 8 * line["parameters_up"]
-    assert found[FIRST]["bytes_down"] < found[FIRST - 1]["bytes_down"]
+    assert round_lines[FIRST]["bytes_down"] < round_lines[FIRST - 1]["bytes_down"]
     assert heads == 8  # in the last round
 
 
 def test_a_node_that_failed_in_a_round_is_equipped_anew(tmp_path: Path) -> None:
     def tamper(node_id: int, reply: Message) -> Message:
-        told = reply.metadata
-        if node_id == BAD_NODE and told.group_id == "4" and told.message_type == MessageType.TRAIN:
+        metadata = reply.metadata
+        if (
+            node_id == BAD_NODE
+            and metadata.group_id == "4"
+            and metadata.message_type == MessageType.TRAIN
+        ):
             failed = Message(Error(code=6, reason="it broke"), reply_to=reply)
-            failed.metadata.__dict__["_reply_to_message_id"] = told.reply_to_message_id
+            failed.metadata.__dict__["_reply_to_message_id"] = metadata.reply_to_message_id
             return failed
         return reply
 
     folder, grid = run(tmp_path, tamper)
     assert [with_encoder(grid, number) for number in range(3, 7)] == [[1000, 1001], [], [1001], []]
     assert list(orders(grid, MessageType.EVALUATE, 4)) == [1000]
-    found = lines(folder)
-    assert [line["clients"] for line in found[2:]] == [8, 4, 8, 8]
-    assert found[3]["refused"][0]["reason"] == "no reply: it broke"
+    round_lines = lines(folder)
+    assert [line["clients"] for line in round_lines[2:]] == [8, 4, 8, 8]
+    assert round_lines[3]["refused"][0]["reason"] == "no reply: it broke"
 
 
 @pytest.mark.parametrize("phase", [MessageType.TRAIN, MessageType.EVALUATE])
@@ -231,26 +237,26 @@ def test_a_node_that_lost_its_disk_recovers(tmp_path: Path, phase: str) -> None:
     """Lost after training, it cannot evaluate; after that, it cannot train. Then it can again."""
 
     def tamper(node_id: int, reply: Message) -> Message:
-        told = reply.metadata
-        if node_id == BAD_NODE and told.group_id == "3" and told.message_type == phase:
+        metadata = reply.metadata
+        if node_id == BAD_NODE and metadata.group_id == "3" and metadata.message_type == phase:
             for folder in (tmp_path / "state").glob("test-*"):
                 shutil.rmtree(folder / "1")
         return reply
 
     folder, grid = run(tmp_path, tamper)
-    found = lines(folder)
+    round_lines = lines(folder)
     if phase == MessageType.TRAIN:
-        assert [line["clients"] for line in found[2:]] == [8, 8, 8, 8]
+        assert [line["clients"] for line in round_lines[2:]] == [8, 8, 8, 8]
         assert with_encoder(grid, 4) == [1001]
-        failed = found[2]["refused"]
+        failed = round_lines[2]["refused"]
     else:
-        assert [line["clients"] for line in found[2:]] == [8, 4, 8, 8]
+        assert [line["clients"] for line in round_lines[2:]] == [8, 4, 8, 8]
         assert [with_encoder(grid, number) for number in (4, 5, 6)] == [[], [1001], []]
-        failed = found[3]["refused"]
+        failed = round_lines[3]["refused"]
     assert [refusal["node"] for refusal in failed] == ["1"]
     assert "this node has no encoder yet" in failed[0]["reason"]
-    assert found[-1]["refused"] == []
-    assert 0 <= found[-1]["accuracy"] <= 1
+    assert round_lines[-1]["refused"] == []
+    assert 0 <= round_lines[-1]["accuracy"] <= 1
 
 
 def test_a_node_that_joins_late_gets_the_encoder_and_then_a_head(tmp_path: Path) -> None:

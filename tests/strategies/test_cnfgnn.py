@@ -56,18 +56,18 @@ def unequal(tmp_path: Path) -> Path:
 
 
 class Recorded:
-    """The server's steps: what the network made, of what, and the gradient that came."""
+    """The server's steps: encodings, the network's proposal, and the clients' gradient."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[tuple[Encoded, Proposal, Tensor]] = []
         propose, learn = GraphLearning.proposed, GraphLearning.learn
         encodings: list[Encoded] = []
 
-        def proposed(own: GraphLearning, encoded: Encoded, steps: Tensor) -> Proposal:
+        def proposed(learning: GraphLearning, encoded: Encoded, steps: Tensor) -> Proposal:
             encodings.append(encoded)
-            return propose(own, encoded, steps)
+            return propose(learning, encoded, steps)
 
-        def learned(own: GraphLearning, proposal: Proposal, gradient: Tensor) -> None:
+        def learned(learning: GraphLearning, proposal: Proposal, gradient: Tensor) -> None:
             self.steps.append((encodings[-1], proposal, gradient.clone()))
             slopes = torch.autograd.grad(
                 [proposal.made],
@@ -77,18 +77,20 @@ class Recorded:
                 materialize_grads=True,
             )
             self.by_messages.append(slopes)
-            learn(own, proposal, gradient)
+            learn(learning, proposal, gradient)
 
         self.by_messages: list[tuple[Tensor, ...]] = []
         monkeypatch.setattr(GraphLearning, "proposed", proposed)
         monkeypatch.setattr(GraphLearning, "learn", learned)
-        every = GraphLearning.batches
+        all_batches = GraphLearning.batches
 
-        def some(own: GraphLearning, encoded: Encoded, server_round: int) -> list[Tensor]:
+        def five_batches(
+            learning: GraphLearning, encoded: Encoded, server_round: int
+        ) -> list[Tensor]:
             """At the first times one client trains alone."""
-            return [torch.arange(3), *list(every(own, encoded, server_round))[:5]]
+            return [torch.arange(3), *list(all_batches(learning, encoded, server_round))[:5]]
 
-        monkeypatch.setattr(GraphLearning, "batches", some)
+        monkeypatch.setattr(GraphLearning, "batches", five_batches)
 
 
 def test_the_gradient_by_messages_is_that_of_one_central_graph(
@@ -107,60 +109,60 @@ def test_the_gradient_by_messages_is_that_of_one_central_graph(
     recorded = Recorded(monkeypatch)
     nodes = nodes_sharing(settings.data, 2, tmp_path / "state")
     folder, _ = run_locally(settings, nodes)
-    held = load_shard(settings, 0, 1).clients.values()
-    clients = [one for one in held if isinstance(one, ClientWindows)]
-    assert [one.start for one in clients] == [72, 48 + 72]
+    windows = load_shard(settings, 0, 1).clients.values()
+    clients = [client for client in windows if isinstance(client, ClientWindows)]
+    assert [client.start for client in clients] == [72, 48 + 72]
     learner = make_learner(settings, make_task(settings, load_shard(settings, 0, 1).shape))
     assert isinstance(learner, CnfgnnLearner)
     model = {
         n: v.unsqueeze(0) for n, v in load_file(folder.path / "model/global.safetensors").items()
     }
 
-    both = 0
+    steps_with_both = 0
     for (encoded, proposal, _), slopes in zip(recorded.steps, recorded.by_messages, strict=True):
         positions = encoded.first + proposal.steps
         leaves = {name: value.detach().requires_grad_() for name, value in proposal.leaves.items()}
         inputs, hidden, present = [], [], []
-        for one in clients:
-            places = (positions - one.start).clamp(0, len(one.targets) - 1)
-            trained = torch.from_numpy(np.isin((positions - one.start).numpy(), one.batches))
-            inputs.append((torch.from_numpy(one.inputs)[places][None], (positions % 24)[None]))
+        for client in clients:
+            places = (positions - client.start).clamp(0, len(client.targets) - 1)
+            trained = torch.from_numpy(np.isin((positions - client.start).numpy(), client.batches))
+            inputs.append((torch.from_numpy(client.inputs)[places][None], (positions % 24)[None]))
             none = torch.zeros(1, len(places), HIDDEN)
             guided = learner.model.guided(*inputs[-1], none)
             hidden.append(learner.model.encoding(model, guided)[0])
             present.append(trained)
         network = {name: leaf[0] for name, leaf in leaves.items()}
-        there = torch.stack(present, dim=1)
-        made = GraphNetwork(HIDDEN, HIDDEN).answers(
-            network, torch.stack(hidden, dim=1), there, encoded.graph
+        presence = torch.stack(present, dim=1)
+        answers = GraphNetwork(HIDDEN, HIDDEN).answers(
+            network, torch.stack(hidden, dim=1), presence, encoded.graph
         )
         losses = []
-        for row, one in enumerate(clients):
-            guided = learner.model.guided(*inputs[row], made[None, :, row])
+        for row, client in enumerate(clients):
+            guided = learner.model.guided(*inputs[row], answers[None, :, row])
             forecast = learner.model.predict(model, learner.model.encode(model, guided))
-            places = (positions - one.start).clamp(0, len(one.targets) - 1)
-            targets = torch.from_numpy(one.targets)[places][None]
-            losses.append(prediction_loss(forecast, targets, there[None, :, row, None].float()))
-        asked = int(there.any(dim=0).sum())
-        both += asked == 2
-        loss = torch.cat(losses).sum() / asked
+            places = (positions - client.start).clamp(0, len(client.targets) - 1)
+            targets = torch.from_numpy(client.targets)[places][None]
+            losses.append(prediction_loss(forecast, targets, presence[None, :, row, None].float()))
+        clients_asked = int(presence.any(dim=0).sum())
+        steps_with_both += clients_asked == 2
+        loss = torch.cat(losses).sum() / clients_asked
         expected = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        largest = max(float(one.abs().max()) for one in expected)
+        largest = max(float(client.abs().max()) for client in expected)
         assert largest > 0.01
         for ours, central in zip(slopes, expected, strict=True):
             torch.testing.assert_close(ours, central, rtol=0, atol=1e-6)
-    assert 0 < both < len(recorded.steps)
+    assert 0 < steps_with_both < len(recorded.steps)
 
 
 def test_what_a_round_costs(tmp_path: Path) -> None:
-    """8 clients of 14 days, some of which begin later: each trains on 7 of them, from the times 88
-    to 261 in all; samples that nobody trains on begin at 256, the last is at 335."""
+    """8 clients have 14 days, and some begin later. Each trains on 7 days, from times 88 to 261
+    overall; samples that no client trains on begin at 256, and the last is at 335."""
     settings = settings_of(tmp_path, **{"cnfgnn.server-batch": 50})
     folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
-    trained, judged, every, profile = 261 - 88, 336 - 256, 336 - 88, 24
+    trained, judged, trained_or_judged, profile = 261 - 88, 336 - 256, 336 - 88, 24
     first, *later = read_rounds(folder.path)
     assert first["figures"] == {"graph_steps": 4, "shortened_gradients": 0}
-    up = SIZE + HIDDEN * every + HIDDEN * trained  # θ, h, ∂L/∂g
+    up = SIZE + HIDDEN * trained_or_judged + HIDDEN * trained  # θ, h, ∂L/∂g
     # θ to train, to encode, to be judged; g and which times it is of; g to be judged.
     down = 3 * SIZE + (HIDDEN + 1) * trained + HIDDEN * judged
     assert first["parameters_up"] == 8 * (profile + up)
@@ -169,8 +171,8 @@ def test_what_a_round_costs(tmp_path: Path) -> None:
         assert line["parameters_up"] == 8 * up
         assert line["parameters_down"] == 8 * (down + HIDDEN * trained)  # g to train with
     kinds = [message.metadata.message_type for message in grid.sent if message_round(message) == 2]
-    each = ["train", *["query.question"] * 5, "evaluate"]
-    assert kinds == [kind for kind in each for _ in range(2)]
+    expected_kinds = ["train", *["query.question"] * 5, "evaluate"]
+    assert kinds == [kind for kind in expected_kinds for _ in range(2)]
 
 
 def message_round(message: Message) -> int:
@@ -220,12 +222,12 @@ def test_what_cannot_be_true_is_refused_by_name(
     nodes = synthetic_nodes(2, tmp_path / "state")
     folder, grid = run_locally(settings, nodes, tamper=spoilt(name, change))
     for line in read_rounds(folder.path):
-        assert {one["reason"][: len(reason)] for one in line["refused"]} == {reason}
-        assert len({one["client"] for one in line["refused"]}) == 1
+        assert {refusal["reason"][: len(reason)] for refusal in line["refused"]} == {reason}
+        assert len({refusal["client"] for refusal in line["refused"]}) == 1
         assert line["test_mse"] < 10
-    sent = [(message.metadata.message_type, told(message)) for message in grid.sent]
-    evaluated = sum(len(of["clients"]) for kind, of in sent if kind == "evaluate")
-    guided = [len(of["guided"]) for kind, of in sent if kind == "train"]
+    orders = [(message.metadata.message_type, told(message)) for message in grid.sent]
+    evaluated = sum(len(order["clients"]) for kind, order in orders if kind == "evaluate")
+    guided = [len(order["guided"]) for kind, order in orders if kind == "train"]
     # Who has sent no encodings has no g to be judged with, nor to train with in the next round.
     assert evaluated == 2 * (7 if name == ENCODINGS else 8)
     assert guided == [0, 0, 3 if name == ENCODINGS else 4, 4]
@@ -267,13 +269,13 @@ def test_a_client_of_another_time_is_refused_once_by_name(
 ) -> None:
     usual = dict.fromkeys(NAMES, SampleTimes("3600 seconds", 0, 4, 6))
     strategy = strategy_of(tmp_path, {**usual, "late": late})
-    everyone = strategy.federation.members.clients()
+    clients = strategy.federation.members.clients()
     for _ in range(2):
-        there = [key.client for key in strategy.eligible(everyone)]
-        assert there == ([*NAMES, "late"] if reason is None else NAMES)
+        eligible = [key.client for key in strategy.eligible(clients)]
+        assert eligible == ([*NAMES, "late"] if reason is None else NAMES)
     refused = [
-        (one.client, one.reason[: len(reason or "")])
-        for one in strategy.federation.history.log.refused
+        (refusal.client, refusal.reason[: len(reason or "")])
+        for refusal in strategy.federation.history.log.refused
     ]
     assert refused == ([] if reason is None else [("late", reason)])
 

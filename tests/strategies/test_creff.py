@@ -26,11 +26,11 @@ from tests.strategies.one_node import guidance
 
 WIDTH = 2
 COUNTS = {"a": ((5, 4, 0),), "b": ((9, 0, 0),), "c": ((9, 0, 0),)}
-Sent = dict[str, dict[int, np.ndarray]]  # client → class → gradient
+Gradients = dict[str, dict[int, np.ndarray]]  # client → class → gradient
 
 
 def server(shape: DataShape = SHAPE, **changes: Any) -> CreffStrategy:
-    """Three classes; a node with clients a, b and c, of which a alone has class 1, nobody 2."""
+    """Three classes; a node with clients a, b and c. Only a has class 1, and none has class 2."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     settings = settings_from(
         {
@@ -57,19 +57,19 @@ def server(shape: DataShape = SHAPE, **changes: Any) -> CreffStrategy:
 def gradient(strategy: CreffStrategy, label: int, *feature: float) -> np.ndarray:
     """What a client with one image would send."""
     classifier = torch.from_numpy(strategy.state()["classifier"])
-    one = torch.tensor([feature], dtype=torch.float32)
-    return class_gradient(classifier, one, torch.tensor(label), torch.ones(1)).numpy()
+    row = torch.tensor([feature], dtype=torch.float32)
+    return class_gradient(classifier, row, torch.tensor(label), torch.ones(1)).numpy()
 
 
-def answer(sent: Sent) -> Reply:
-    rows = [row for classes in sent.values() for row in classes.values()]
+def answer(gradients: Gradients) -> Reply:
+    rows = [row for classes in gradients.values() for row in classes.values()]
     arrays = {GRADIENTS: np.array(rows, dtype=np.float32).reshape(-1, 3, WIDTH + 1)}
-    classes = [list(its) for its in sent.values()]
-    reply = Reply(list(sent), [9] * len(sent), arrays=arrays, classes=classes)
+    classes = [list(gradients_by_class) for gradients_by_class in gradients.values()]
+    reply = Reply(list(gradients), [9] * len(gradients), arrays=arrays, classes=classes)
     return replace(reply, node="m")
 
 
-def honest(strategy: CreffStrategy) -> Sent:
+def honest(strategy: CreffStrategy) -> Gradients:
     return {
         "a": {0: gradient(strategy, 0, 1, 2), 1: gradient(strategy, 1, -1, 1)},
         "b": {0: gradient(strategy, 0, 2, 2)},
@@ -95,19 +95,19 @@ def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> N
     figures = strategy.federation.history.log.figures
     assert figures["distance_after"] < figures["distance_before"]  # type: ignore[operator]
     assert strategy.federation.history.log.refused == []
-    sent = guidance(strategy).arrays[CLASSIFIER]
-    assert np.array_equal(sent, after["classifier"])
-    found = strategy.findings()[CLASSIFIER]
-    assert found["names"].tolist() == ["ant", "bee", "cat"]
-    assert np.array_equal(found["classifier"], after["classifier"])
+    classifier_sent = guidance(strategy).arrays[CLASSIFIER]
+    assert np.array_equal(classifier_sent, after["classifier"])
+    artefact = strategy.findings()[CLASSIFIER]
+    assert artefact["names"].tolist() == ["ant", "bee", "cat"]
+    assert np.array_equal(artefact["classifier"], after["classifier"])
 
 
 def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> None:
     states = []
     for reverse in (False, True):
         strategy = server()
-        sent = honest(strategy)
-        strategy.take_in([answer(dict(sorted(sent.items(), reverse=reverse)))], 1)
+        gradients = honest(strategy)
+        strategy.take_in([answer(dict(sorted(gradients.items(), reverse=reverse)))], 1)
         states.append(strategy.state()["features"].copy())
         strategy.take_in([], 1)
         np.testing.assert_array_equal(strategy.state()["features"], states[-1])
@@ -118,9 +118,9 @@ def test_a_restored_server_goes_on_as_the_first() -> None:
     first, second = server(), server()
     first.take_in([answer(honest(first))], 1)
     second.restore({name: value.copy() for name, value in first.state().items()})
-    sent = honest(first)
-    for one in (first, second):
-        one.take_in([answer(sent)], 1)
+    gradients = honest(first)
+    for strategy in (first, second):
+        strategy.take_in([answer(gradients)], 1)
     for name, value in first.state().items():
         np.testing.assert_array_equal(second.state()[name], value)
 
@@ -128,8 +128,8 @@ def test_a_restored_server_goes_on_as_the_first() -> None:
 @pytest.mark.parametrize("lie", ["huge", "huge weights", "another class", "undeclared"])
 def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
     expected, strategy = server(), server()
-    sent = honest(strategy)
-    spoilt = {label: value.copy() for label, value in sent["b"].items()}
+    gradients = honest(strategy)
+    spoilt = {label: value.copy() for label, value in gradients["b"].items()}
     if lie == "huge":
         spoilt[0] *= 1e30
     elif lie == "huge weights":
@@ -138,9 +138,9 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
         spoilt[0] = gradient(strategy, 1, 2, 2)
     else:
         spoilt[1] = gradient(strategy, 1, 2, 2)  # it has declared images of class 0 alone
-    strategy.take_in([answer({**sent, "b": spoilt})], 1)
-    del sent["b"]
-    expected.take_in([answer(sent)], 1)
+    strategy.take_in([answer({**gradients, "b": spoilt})], 1)
+    del gradients["b"]
+    expected.take_in([answer(gradients)], 1)
     np.testing.assert_array_equal(strategy.state()["features"], expected.state()["features"])
     (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
@@ -155,6 +155,6 @@ def test_what_a_client_sends_is_counted_for_itself() -> None:
 
 
 def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:
-    many = DataShape((1, 8, 8), tuple(map(str, range(10_000))))
+    many_classes = DataShape((1, 8, 8), tuple(map(str, range(10_000))))
     with pytest.raises(SettingsError, match="for each of 10000 classes are more than"):
-        server(many)
+        server(many_classes)

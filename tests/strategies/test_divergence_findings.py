@@ -11,29 +11,29 @@ from fedproto_app.strategies.common import divergence_findings as module
 from tests.strategies.one_node import report
 from tests.strategies.test_jsd_prototype import strategy
 
-TOLD = {name: [[float(place), 0.0], [0.0, 1.0]] for place, name in enumerate("abc")}
+PROTOTYPES = {name: [[float(place), 0.0], [0.0, 1.0]] for place, name in enumerate("abc")}
 
 
 def test_the_whole_matrix_of_few_clients() -> None:
     fuels = strategy()
-    report(fuels, TOLD)
-    found = fuels.findings()["divergence"]
-    assert set(found) == {"names", "nodes", "prototypes", "groups", "divergence"}
-    assert found["names"].tolist() == list(TOLD)
-    assert found["divergence"].shape == (3, 3)
-    assert np.array_equal(found["divergence"], found["divergence"].T)
+    report(fuels, PROTOTYPES)
+    artefact = fuels.findings()["divergence"]
+    assert set(artefact) == {"names", "nodes", "prototypes", "groups", "divergence"}
+    assert artefact["names"].tolist() == list(PROTOTYPES)
+    assert artefact["divergence"].shape == (3, 3)
+    assert np.array_equal(artefact["divergence"], artefact["divergence"].T)
 
 
 def test_of_many_clients_some_and_the_prototypes_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     fuels = strategy()
-    report(fuels, TOLD)
-    whole = fuels.findings()["divergence"]["divergence"]
+    report(fuels, PROTOTYPES)
+    full_matrix = fuels.findings()["divergence"]["divergence"]
     monkeypatch.setattr(module, "MOST_CLIENTS", 2)
-    found = fuels.findings()["divergence"]
-    places = found["divergence_of"]
+    artefact = fuels.findings()["divergence"]
+    places = artefact["divergence_of"]
     assert len(places) == 2
-    assert np.array_equal(found["divergence"], whole[np.ix_(places, places)])
-    assert len(found["names"]) == len(found["groups"]) == len(found["prototypes"]) == 3
+    assert np.array_equal(artefact["divergence"], full_matrix[np.ix_(places, places)])
+    assert len(artefact["names"]) == len(artefact["groups"]) == len(artefact["prototypes"]) == 3
 
-    again = pairwise_divergence(torch.from_numpy(found["prototypes"]))
-    assert np.array_equal(again.numpy(), whole)
+    recomputed = pairwise_divergence(torch.from_numpy(artefact["prototypes"]))
+    assert np.array_equal(recomputed.numpy(), full_matrix)

@@ -41,10 +41,10 @@ def test_a_cluster_with_the_clients_of_before_gets_its_mean_head_weighted_by_sam
     strategy = server("ab", "cd")
     play(strategy, 1, APART)
     heads = {"a": (1.0, 0.0), "b": (1.0, 0.4), "c": (0.0, 2.0), "d": (0.2, 1.0)}
-    sent = play(strategy, 2, heads, {"a": 6, "b": 2, "c": 4, "d": 4}).sent
-    np.testing.assert_allclose(sent["a"], [1.0, 0.1], atol=1e-7)  # (6·a + 2·b) / 8
-    np.testing.assert_allclose(sent["c"], [0.1, 1.5], atol=1e-7)
-    assert (sent["b"], sent["d"]) == (sent["a"], sent["c"])
+    heads_sent = play(strategy, 2, heads, {"a": 6, "b": 2, "c": 4, "d": 4}).sent
+    np.testing.assert_allclose(heads_sent["a"], [1.0, 0.1], atol=1e-7)  # (6·a + 2·b) / 8
+    np.testing.assert_allclose(heads_sent["c"], [0.1, 1.5], atol=1e-7)
+    assert (heads_sent["b"], heads_sent["d"]) == (heads_sent["a"], heads_sent["c"])
     assert figures(strategy)["clients_sent_a_head"] == 4.0
 
 
@@ -61,13 +61,15 @@ def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> No
     assert together(strategy) == {"abc", "d", "ef"}
     assert clusters(strategy) == {**before, "c": before["a"]}  # clusters keep their names
 
-    sent = play(strategy, 4, moved).sent
-    assert set(sent) == set("abcdef")
-    np.testing.assert_allclose(sent["c"], np.mean([moved[n] for n in "abc"], axis=0), atol=1e-6)
+    heads_sent = play(strategy, 4, moved).sent
+    assert set(heads_sent) == set("abcdef")
+    np.testing.assert_allclose(
+        heads_sent["c"], np.mean([moved[n] for n in "abc"], axis=0), atol=1e-6
+    )
 
 
 def test_clusters_keep_their_numbers_when_the_first_client_moves() -> None:
-    """Counted anew by first appearance, a's new cluster would be 0, and that of c and d 2."""
+    """Numbered again by first appearance, a's new cluster would be 0, and c and d would be 2."""
     strategy = server("abcdef", **{"fed-react.clusters": 3})
     start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
     play(strategy, 1, start)
@@ -99,10 +101,12 @@ def test_the_last_round_is_counted_with_those_of_the_first_phase() -> None:
 def test_a_snapshot_sends_every_round_and_forgets_the_one_before() -> None:
     strategy = server("abcd", **{"fed-react.clustering": "snapshot"})
     assert set(play(strategy, 1, APART).sent) == set("abcd")
-    other = dict(zip("abcd", at(0, 90, 5, 95), strict=True))
-    sent = play(strategy, 2, other).sent
+    second = dict(zip("abcd", at(0, 90, 5, 95), strict=True))
+    heads_sent = play(strategy, 2, second).sent
     assert together(strategy) == {"ac", "bd"}
-    np.testing.assert_allclose(sent["c"], np.mean([other["a"], other["c"]], axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        heads_sent["c"], np.mean([second["a"], second["c"]], axis=0), atol=1e-6
+    )
     cosine = np.cos(np.deg2rad(90))
     assert strategy.state()["similarity"][0, 1] == pytest.approx(cosine, abs=1e-6)
     assert figures(strategy)["forgetting_factor"] == 0.0
@@ -117,17 +121,17 @@ def test_heads_are_compared_as_the_settings_say(kind: Cosine) -> None:
 
 
 def test_affect_has_the_iterations_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[int] = []
+    iterations_given: list[int] = []
 
     def spy(past: Any, observed: Any, clusters: int, iterations: int, *more: Any) -> Affect:
-        given.append(iterations)
+        iterations_given.append(iterations)
         return affect(past, observed, clusters, iterations, *more)
 
     monkeypatch.setattr(evolutionary_cluster, "affect", spy)
     for kind in ("adaptive", "toolbox", "all-rounds", 0.5):
         changes = {"fed-react.affect-iterations": 2, "fed-react.forgetting": kind}
         play(server("abcd", **changes), 1, APART)
-    assert given == [2, 2]
+    assert iterations_given == [2, 2]
 
 
 TURNED = dict(zip("abcd", at(0, 40, 90, 130), strict=True))
@@ -159,24 +163,29 @@ def test_all_rounds_weigh_the_same_and_a_newcomers_are_its_own() -> None:
     play(strategy, 2, rounds[1])
     resumed = server("abcd", "e", **{"fed-react.forgetting": "all-rounds"})
     resumed.restore(strategy.state())
-    for one in (strategy, resumed):
-        play(one, 3, rounds[2])
-        assert figures(one)["forgetting_factor"] == pytest.approx(2 / 3)
-        found = one.state()["similarity"]
+    for strategy_or_copy in (strategy, resumed):
+        play(strategy_or_copy, 3, rounds[2])
+        assert figures(strategy_or_copy)["forgetting_factor"] == pytest.approx(2 / 3)
+        similarity = strategy_or_copy.state()["similarity"]
         old, turned = cosines(0, 10, 90, 100), cosines(0, 40, 90, 130)
-        np.testing.assert_allclose(found[:4, :4], (old + turned + old) / 3, atol=1e-6)
-        both = (cosines(0, 40, 90, 130, 50) + cosines(0, 10, 90, 100, 20)) / 2
-        np.testing.assert_allclose(found[4], both[4], atol=1e-6)
-        assert one.state()["rounds-together"][3].tolist() == [3, 3, 3, 3, 2]
+        np.testing.assert_allclose(similarity[:4, :4], (old + turned + old) / 3, atol=1e-6)
+        newcomer = (cosines(0, 40, 90, 130, 50) + cosines(0, 10, 90, 100, 20)) / 2
+        np.testing.assert_allclose(similarity[4], newcomer[4], atol=1e-6)
+        assert strategy_or_copy.state()["rounds-together"][3].tolist() == [3, 3, 3, 3, 2]
 
 
 def test_the_toolbox_starts_from_the_clusters_of_the_round_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[Any] = []
+    arguments_given: list[Any] = []
 
     def spy(*arguments: Any) -> Affect:
-        given.append([None if one is None else np.array(one).tolist() for one in arguments[4:]])
+        arguments_given.append(
+            [
+                None if argument is None else np.array(argument).tolist()
+                for argument in arguments[4:]
+            ]
+        )
         return affect(*arguments)
 
     monkeypatch.setattr(evolutionary_cluster, "affect", spy)
@@ -184,7 +193,7 @@ def test_the_toolbox_starts_from_the_clusters_of_the_round_before(
     play(strategy, 1, APART)
     admit(strategy.federation, "e")
     play(strategy, 2, {**dict(zip("abcd", at(0, 90, 5, 95), strict=True)), "e": at(3)[0]})
-    assert given[1] == [[0, 0, 1, 1, 2], True]
+    assert arguments_given[1] == [[0, 0, 1, 1, 2], True]
 
 
 def test_a_head_for_every_cluster_whoever_is_in_it() -> None:
@@ -195,20 +204,20 @@ def test_a_head_for_every_cluster_whoever_is_in_it() -> None:
     moved = {**start, "c": at(3)[0]}
     first = play(strategy, 1, start).sent
     assert set(first) == set("abcdef")
-    sent = play(strategy, 2, moved).sent
+    heads_sent = play(strategy, 2, moved).sent
     assert together(strategy) == {"abc", "d", "ef"}
-    now = np.mean([moved[n] for n in "abc"], axis=0)
-    np.testing.assert_allclose(sent["c"], (np.array(first["a"]) + now) / 2, atol=1e-6)
-    assert sent["c"] == sent["a"]
-    np.testing.assert_allclose(sent["d"], (np.array(first["d"]) + moved["d"]) / 2, atol=1e-6)
+    mean_now = np.mean([moved[n] for n in "abc"], axis=0)
+    np.testing.assert_allclose(heads_sent["c"], (np.array(first["a"]) + mean_now) / 2, atol=1e-6)
+    assert heads_sent["c"] == heads_sent["a"]
+    np.testing.assert_allclose(heads_sent["d"], (np.array(first["d"]) + moved["d"]) / 2, atol=1e-6)
 
 
 def test_predictions_are_compared_at_the_servers_own_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the vector 2 the heads (w, b) make 2w + b; the weights alone would part a from b."""
-    made: list[list[str]] = []
+    """At the vector 2 a head (w, b) predicts 2w + b; the weights alone would separate a and b."""
+    encoders_probed: list[list[str]] = []
 
     def probe(encoder: Any, task: Any) -> np.ndarray:
-        made.append(list(encoder))
+        encoders_probed.append(list(encoder))
         return np.array([2.0])
 
     monkeypatch.setattr(evolutionary_cluster, "probe_vector", probe)
@@ -217,7 +226,7 @@ def test_predictions_are_compared_at_the_servers_own_probe(monkeypatch: pytest.M
     play(strategy, 1, heads)
     assert together(strategy) == {"ab", "cd"}
     play(strategy, 2, heads)
-    assert made == [["encoder.weight"]]  # once, of what the clients have
+    assert encoders_probed == [["encoder.weight"]]  # once, of what the clients have
 
 
 def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
@@ -235,39 +244,39 @@ def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
 
 @pytest.mark.parametrize("smoothing", ["mean", "forgetting"])
 def test_heads_are_smoothed_over_the_rounds_in_which_they_are_sent(smoothing: str) -> None:
-    """A1: the plain mean; A2: α_t of what was, 1 − α_t of what is. Round 1 sends nothing."""
+    """A1: the plain mean; A2: weight α_t for the past, 1 − α_t for now. Round 1 sends nothing."""
     strategy = server("abc", **{"fed-react.clusters": 1, "fed-react.smoothing": smoothing})
     first: dict[str, Head] = {"a": (1, 0), "b": (1, 0), "c": (1, 0)}
     second: dict[str, Head] = {"a": (4, 0), "b": (1, 0), "c": (1, 0)}
     third: dict[str, Head] = {"a": (3, 0), "b": (6, 0), "c": (0, 9)}
     play(strategy, 1, first)
     assert play(strategy, 2, second).sent["a"] == [2, 0]
-    sent = play(strategy, 3, third).sent["a"]
+    head_sent = play(strategy, 3, third).sent["a"]
     alpha = figures(strategy)["forgetting_factor"]
     assert alpha == pytest.approx(1 / 3, abs=1e-6)  # as in the test above
     share = 1 / 2 if smoothing == "mean" else alpha
-    np.testing.assert_allclose(sent, [share * 2 + (1 - share) * 3, (1 - share) * 3], atol=1e-6)
-    again = play(strategy, 4, third).sent["a"]
+    np.testing.assert_allclose(head_sent, [share * 2 + (1 - share) * 3, (1 - share) * 3], atol=1e-6)
+    next_head = play(strategy, 4, third).sent["a"]
     if smoothing == "mean":
-        np.testing.assert_allclose(again, [(2 + 3 + 3) / 3, (0 + 3 + 3) / 3], atol=1e-6)
+        np.testing.assert_allclose(next_head, [(2 + 3 + 3) / 3, (0 + 3 + 3) / 3], atol=1e-6)
 
 
 def test_a_new_cluster_under_an_old_number_starts_its_mean_anew() -> None:
-    """Two clusters become one, which leaves a number for a part of what c to f were."""
+    """Two clusters merge, which frees a number for a part of the cluster of c to f."""
     changes = {"fed-react.clusters": 3, "fed-react.clustering": "snapshot"}
     strategy = server("abcdef", **changes, **{"fed-react.smoothing": "mean"})
     play(strategy, 1, dict(zip("abcdef", at(0, 60, 200, 200, 200, 200), strict=True)))
     assert together(strategy) == {"a", "b", "cdef"}
     second = dict(zip("abcdef", at(0, 0, 120, 120, 240, 240), strict=True))
-    sent = play(strategy, 2, second).sent
+    heads_sent = play(strategy, 2, second).sent
     assert together(strategy) == {"ab", "cd", "ef"}
     assert set(clusters(strategy).values()) == {0, 1, 2}
     split_off = [n for n in "ce" if clusters(strategy)[n] < 2]  # not called as c to f were before
     assert len(split_off) == 1
-    np.testing.assert_allclose(sent[split_off[0]], second[split_off[0]], atol=1e-6)
+    np.testing.assert_allclose(heads_sent[split_off[0]], second[split_off[0]], atol=1e-6)
     heir = {"c": "e", "e": "c"}[split_off[0]]
-    both = np.mean([at(200)[0], second[heir]], axis=0)
-    np.testing.assert_allclose(sent[heir], both, atol=1e-6)
+    mean_head = np.mean([at(200)[0], second[heir]], axis=0)
+    np.testing.assert_allclose(heads_sent[heir], mean_head, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -278,12 +287,12 @@ def test_one_cluster_one_each_or_as_many_as_the_silhouette_says(
 ) -> None:
     strategy = server("ab", "cd", groups=PAIRS, **{"fed-react.clusters": count})
     play(strategy, 1, APART)
-    sent = play(strategy, 2, APART).sent
+    heads_sent = play(strategy, 2, APART).sent
     assert together(strategy) == expected
     for names in expected:
         for name in names:
             mean = np.mean([APART[n] for n in names], axis=0)
-            np.testing.assert_allclose(sent[name], mean, atol=1e-6)
+            np.testing.assert_allclose(heads_sent[name], mean, atol=1e-6)
     # Of six pairs, two belong together: C = 1 joins four too many, C = N parts both of them.
     assert figures(strategy)["rand_index"] == pytest.approx({1: 2 / 6, 4: 4 / 6, 0: 1}[count])
     assert figures(strategy)["clusters"] == len(expected)
@@ -291,12 +300,12 @@ def test_one_cluster_one_each_or_as_many_as_the_silhouette_says(
 
 def test_the_order_in_which_nodes_answer_does_not_matter() -> None:
     heads: dict[str, Head] = {"a": (0.1, 1e-8), "b": (0.2, 1e8), "c": (0.3, -1e8)}
-    sent = []
+    heads_sent = []
     for nodes in (("abc",), ("c", "b", "a")):
         strategy = server(*nodes, **{"fed-react.clusters": 1})
         play(strategy, 1, heads)
-        sent.append(play(strategy, 2, heads).sent["a"])
-    assert sent[0] == sent[1]
+        heads_sent.append(play(strategy, 2, heads).sent["a"])
+    assert heads_sent[0] == heads_sent[1]
 
 
 @pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "north"}])
@@ -363,17 +372,17 @@ def test_evaluations_that_are_rare_get_the_newest_head() -> None:
     for server_round in (1, 2, 3):
         assert play(strategy, server_round, APART).evaluate == {}
     newest = {name: (2 * x, 2 * y) for name, (x, y) in APART.items()}
-    sent = play(strategy, 4, newest).sent
-    np.testing.assert_allclose(sent["a"], 2 * np.mean([APART["a"], APART["b"]], 0), atol=1e-6)
+    heads_sent = play(strategy, 4, newest).sent
+    np.testing.assert_allclose(heads_sent["a"], 2 * np.mean([APART["a"], APART["b"]], 0), atol=1e-6)
 
 
 def test_findings_tell_every_round() -> None:
     strategy = server("ab", "cd", groups=PAIRS)
     for server_round in range(1, ROUNDS + 1):
         play(strategy, server_round, APART)
-    found = strategy.findings()["clusters"]
-    assert found["rounds"].tolist() == list(range(1, ROUNDS + 1))
-    assert found["labels"].tolist() == [[0, 0, 1, 1]] * ROUNDS
-    assert found["groups"].tolist() == ["east", "east", "north", "north"]
-    assert found["rand_index"].tolist() == [1.0] * ROUNDS
-    assert len(found["forgetting_factor"]) == ROUNDS
+    artefact = strategy.findings()["clusters"]
+    assert artefact["rounds"].tolist() == list(range(1, ROUNDS + 1))
+    assert artefact["labels"].tolist() == [[0, 0, 1, 1]] * ROUNDS
+    assert artefact["groups"].tolist() == ["east", "east", "north", "north"]
+    assert artefact["rand_index"].tolist() == [1.0] * ROUNDS
+    assert len(artefact["forgetting_factor"]) == ROUNDS

@@ -70,9 +70,9 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
 
 def test_fedrep_sends_the_encoder_alone(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, method="fedrep")
-    sent = _strategy(settings).initial_arrays()
-    assert sum(array.size for array in sent.values()) == 2 * (3 * 8 * (1 + 8 + 2))  # two GRUs
-    assert all(name.startswith("encoder.") for name in sent)
+    arrays = _strategy(settings).initial_arrays()
+    assert sum(array.size for array in arrays.values()) == 2 * (3 * 8 * (1 + 8 + 2))  # two GRUs
+    assert all(name.startswith("encoder.") for name in arrays)
 
 
 def _strategy(settings: Settings) -> FedAvgStrategy:

@@ -40,8 +40,8 @@ def prepared(tmp_path: Path, **changes: Any) -> Server:
     return FedDaStrategy(settings, settings.method_settings, federation), grid
 
 
-def begun(tmp_path: Path, **changes: Any) -> Server:
-    """After the statistics came and the orders of round 1 were written."""
+def after_first_orders(tmp_path: Path, **changes: Any) -> Server:
+    """The server after it received the statistics and wrote the orders of round 1."""
     strategy, grid = prepared(tmp_path, **changes)
     orders(strategy, grid, 1)
     return strategy, grid
@@ -65,11 +65,11 @@ def answer(strategy: FedDaStrategy, models: dict[ClientKey, dict[str, np.ndarray
 def aggregated(
     strategy: FedDaStrategy, monkeypatch: pytest.MonkeyPatch, moved: dict[ClientKey, float]
 ) -> dict[str, np.ndarray]:
-    """The next model where each of these clients' is the one sent, plus a number everywhere."""
-    sent = answered(strategy, monkeypatch, {}) if moved else {}
+    """Return the next model after clients return the model that was sent, plus a constant."""
+    start = answered(strategy, monkeypatch, {}) if moved else {}
     models = {
-        key: {name: value + np.float32(by) for name, value in sent.items()}
-        for key, by in moved.items()
+        key: {name: value + np.float32(shift) for name, value in start.items()}
+        for key, shift in moved.items()
     }
     return answered(strategy, monkeypatch, models)
 
@@ -79,10 +79,10 @@ def answered(
     monkeypatch: pytest.MonkeyPatch,
     models: dict[ClientKey, dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """The next model after these models came."""
+    """Return the next model after these models arrive."""
     nodes = sorted({key.node for key in models})
     of_node = [{key: models[key] for key in models if key.node == node} for node in nodes]
-    answers = [answer(strategy, its) for its in of_node]
+    answers = [answer(strategy, node_models) for node_models in of_node]
     with monkeypatch.context() as patch:
         patch.setattr(strategy.federation.pipeline, "read", lambda *_: answers)
         record, _ = strategy.aggregate_train(1, [])
@@ -107,26 +107,28 @@ def test_a_run_asks_once_counts_it_apart_and_begins_with_the_quasi_global_model(
     summary = read_run(folder.path).summary
     assert summary["parameters_up_per_client_round"] == size
     assert summary["parameters_up_once"] == 8 * weeks * 24
-    found = dict(np.load(folder.path / "traffic-clusters.npz"))
-    assert len(found["names"]) == 8
-    assert set(found["clusters"]) == set(range(int(first["figures"]["traffic_clusters"])))
+    clusters = dict(np.load(folder.path / "traffic-clusters.npz"))
+    assert len(clusters["names"]) == 8
+    assert set(clusters["clusters"]) == set(range(int(first["figures"]["traffic_clusters"])))
 
-    strategy, other = prepared(tmp_path / "again")
+    strategy, second_grid = prepared(tmp_path / "again")
     drawn = strategy.initial_arrays()
-    (message, _) = orders(strategy, other, 1)
+    (message, _) = orders(strategy, second_grid, 1)
     started = numpy_arrays(message.content.array_records["arrays"])
-    sent = model_sent(grid, "1")
-    assert all(np.array_equal(started[name], value) for name, value in sent.items())
-    assert not np.array_equal(sent["decoder.weight"], drawn["decoder.weight"])
+    sent_model = model_sent(grid, "1")
+    assert all(np.array_equal(started[name], value) for name, value in sent_model.items())
+    assert not np.array_equal(sent_model["decoder.weight"], drawn["decoder.weight"])
 
 
 def model_sent(grid: LocalGrid, server_round: str) -> dict[str, np.ndarray]:
-    trained = [one.metadata for one in grid.sent if one.metadata.message_type == "train"]
+    trained = [
+        message.metadata for message in grid.sent if message.metadata.message_type == "train"
+    ]
     assert trained
     return next(
-        numpy_arrays(one.content.array_records["arrays"])
-        for one in grid.sent
-        if one.metadata.message_type == "train" and one.metadata.group_id == server_round
+        numpy_arrays(message.content.array_records["arrays"])
+        for message in grid.sent
+        if message.metadata.message_type == "train" and message.metadata.group_id == server_round
     )
 
 
@@ -143,7 +145,7 @@ def test_models_are_joined_within_clusters_and_then_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anchor: str
 ) -> None:
     changes = {"fedda.clusters": 2, "fedda.cluster-anchor": anchor}
-    strategy, _ = begun(tmp_path, **changes)
+    strategy, _ = after_first_orders(tmp_path, **changes)
     members = strategy.findings()["traffic-clusters"]
     label_of = {
         ClientKey(name, node): label for name, node, label in zip(*members.values(), strict=True)
@@ -153,27 +155,29 @@ def test_models_are_joined_within_clusters_and_then_between(
     quasi = aggregated(strategy, monkeypatch, {})
     model, anchors = quasi, dict.fromkeys((0, 1), quasi)
 
-    def tensors(one: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        return {name: torch.from_numpy(value) for name, value in one.items()}
+    def tensors(model_arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(value) for name, value in model_arrays.items()}
 
     for _ in range(2):
         expected = []
         for label in (0, 1):
-            those = [np.float32(by) for key, by in moved.items() if label_of[key] == label]
-            stacked = {n: np.stack([v + by for by in those]) for n, v in model.items()}
-            made = attended(tensors(stacked), tensors(anchors[label]), tensors(quasi), 1.0, 0.2)
-            expected.append({name: value.numpy() for name, value in made.items()})
+            shifts = [np.float32(shift) for key, shift in moved.items() if label_of[key] == label]
+            stacked = {n: np.stack([v + shift for shift in shifts]) for n, v in model.items()}
+            joined = attended(tensors(stacked), tensors(anchors[label]), tensors(quasi), 1.0, 0.2)
+            expected.append({name: value.numpy() for name, value in joined.items()})
         anchors = dict(enumerate(expected)) if anchor == "last" else anchors
-        between = {name: np.stack([one[name] for one in expected]) for name in model}
-        made = attended(tensors(between), tensors(model), tensors(quasi), 1.0, 0.2)
-        found = aggregated(strategy, monkeypatch, moved)
-        model = {name: value.numpy() for name, value in made.items()}
+        between = {
+            name: np.stack([model_arrays[name] for model_arrays in expected]) for name in model
+        }
+        joined = attended(tensors(between), tensors(model), tensors(quasi), 1.0, 0.2)
+        new_model = aggregated(strategy, monkeypatch, moved)
+        model = {name: value.numpy() for name, value in joined.items()}
         for name, value in model.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(new_model[name], value, rtol=1e-5, atol=1e-6)
     restored, grid = prepared(tmp_path / "restored", **changes)
     restored.restore(strategy.state())
-    restored.configure_train(3, array_record(found), ConfigRecord(), grid)
-    after = [aggregated(one, monkeypatch, moved) for one in (strategy, restored)]
+    restored.configure_train(3, array_record(new_model), ConfigRecord(), grid)
+    after = [aggregated(model_arrays, monkeypatch, moved) for model_arrays in (strategy, restored)]
     for name, value in after[0].items():
         np.testing.assert_array_equal(after[1][name], value)
 
@@ -181,22 +185,24 @@ def test_models_are_joined_within_clusters_and_then_between(
 def test_without_any_usable_reply_the_model_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy, _ = begun(tmp_path)
-    kept = aggregated(strategy, monkeypatch, {})
-    assert not np.array_equal(kept["decoder.weight"], strategy.initial_arrays()["decoder.weight"])
+    strategy, _ = after_first_orders(tmp_path)
+    averaged = aggregated(strategy, monkeypatch, {})
+    assert not np.array_equal(
+        averaged["decoder.weight"], strategy.initial_arrays()["decoder.weight"]
+    )
 
 
 def test_a_model_far_from_the_others_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = begun(tmp_path / "first")
-    second, _ = begun(tmp_path / "second")
+    first, _ = after_first_orders(tmp_path / "first")
+    second, _ = after_first_orders(tmp_path / "second")
     keys = sorted(first.federation.members.clients())
     honest = dict.fromkeys(keys[:5], 0.01)
     expected = aggregated(first, monkeypatch, honest)
-    found = aggregated(second, monkeypatch, {**honest, keys[5]: 1e30})
+    with_liar = aggregated(second, monkeypatch, {**honest, keys[5]: 1e30})
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(with_liar[name], value)
     (refusal,) = second.federation.history.log.refused
     assert (refusal.client, refusal.node) == keys[5]
     assert refusal.reason.startswith("its model is not used: its distance from the one sent is")
@@ -212,10 +218,10 @@ def told_of(
 
     def question(*arguments: Any, **options: Any) -> list[Reply]:
         answers = real(*arguments, **options)
-        for one in answers:
-            for row, its in enumerate(keys_in(one)):
-                if its == key:
-                    one.arrays[STATISTICS][row] *= factor
+        for reply in answers:
+            for row, reply_key in enumerate(keys_in(reply)):
+                if reply_key == key:
+                    reply.arrays[STATISTICS][row] *= factor
         return answers
 
     monkeypatch.setattr(strategy.federation.pipeline, "question", question)
@@ -230,26 +236,26 @@ def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again(
     (refusal,) = strategy.federation.history.log.refused
     assert (refusal.client, refusal.node) == liar
     assert refusal.reason == "its statistics have mean square 1e+20, more than 2"
-    everyone = strategy.federation.members.clients()
-    assert strategy.eligible(everyone) == [key for key in everyone if key != liar]
+    clients = strategy.federation.members.clients()
+    assert strategy.eligible(clients) == [key for key in clients if key != liar]
     monkeypatch.undo()
     strategy.federation.history.begin_round(2)
     orders(strategy, grid, 2)  # as a newcomer, it goes to the nearest cluster
-    assert strategy.eligible(everyone) == everyone
-    kinds = [one.metadata.message_type for one in grid.sent]
+    assert strategy.eligible(clients) == clients
+    kinds = [message.metadata.message_type for message in grid.sent]
     assert kinds.count("query.question") == 3
 
 
 def test_a_short_history_is_refused_with_the_length_that_it_needs(tmp_path: Path) -> None:
-    strategy, _ = begun(tmp_path, **{"data.synthetic.days": 21})
+    strategy, _ = after_first_orders(tmp_path, **{"data.synthetic.days": 21})
     (refusal,) = strategy.federation.history.log.refused
     assert refusal.reason == (
         "it trains on 13 periods; method = 'fedda' needs 14 periods to train on, which a series of "
         "504 steps has: 2 weeks of fedda.week = 7 periods, for a look-back of 24 steps (1 periodic "
         "values at period 24)"
     )
-    everyone = strategy.federation.members.clients()
-    assert len(strategy.eligible(everyone)) == len(everyone) - 1
+    clients = strategy.federation.members.clients()
+    assert len(strategy.eligible(clients)) == len(clients) - 1
 
 
 def test_where_every_history_is_too_short_the_run_does_not_begin(tmp_path: Path) -> None:
@@ -265,21 +271,23 @@ def test_where_every_history_is_too_short_the_run_does_not_begin(tmp_path: Path)
 def test_places_of_the_clients_count_where_the_graph_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Any] = []
+    seen_places: list[Any] = []
 
     def clusters(patterns: Any, places: Any, number: int, seed: int) -> Any:
-        seen.append(places)
+        seen_places.append(places)
         return two_view_clusters(patterns, places, number, seed)
 
     monkeypatch.setattr(traffic_clusters, "two_view_clusters", clusters)
-    plain, _ = begun(tmp_path / "plain")
+    plain, _ = after_first_orders(tmp_path / "plain")
     names = [key.client for key in plain.federation.members.clients()]
     path = tmp_path / "places.csv"
     lines = [f"{name},{number},{-number}" for number, name in enumerate(names)]
     path.write_text("\n".join(["name,x,y", *lines]))
-    begun(tmp_path / "placed", **{"graph.source": "positions", "graph.path": str(path)})
-    assert seen[0] is None
-    assert seen[1].tolist() == [[number, -number] for number in range(len(names))]
+    after_first_orders(
+        tmp_path / "placed", **{"graph.source": "positions", "graph.path": str(path)}
+    )
+    assert seen_places[0] is None
+    assert seen_places[1].tolist() == [[number, -number] for number in range(len(names))]
 
 
 # --- the quasi-global model ---------------------------------------------------------------------
@@ -306,34 +314,36 @@ def test_the_quasi_global_model_learns_from_the_statistics() -> None:
     initial = ForecastingTask(forecasting()).initial_parameters()
     assert all(np.array_equal(start[name], value) for name, value in initial.items())
     rate = {"fedda.warm-up-rate": 0.01}
-    _, once = learned(WAVES, **rate, **{"fedda.warm-up-epochs": 1})
-    _, often = learned(WAVES, **rate, **{"fedda.warm-up-epochs": 100})
-    assert often < 0.2 * once
-    kept, _ = learned(WAVES, **{"fedda.warm-up-epochs": 3})
-    again, _ = learned(WAVES, **{"fedda.warm-up-epochs": 3})
-    assert all(np.array_equal(kept[name], value) for name, value in again.items())
+    _, early_loss = learned(WAVES, **rate, **{"fedda.warm-up-epochs": 1})
+    _, late_loss = learned(WAVES, **rate, **{"fedda.warm-up-epochs": 100})
+    assert late_loss < 0.2 * early_loss
+    first, _ = learned(WAVES, **{"fedda.warm-up-epochs": 3})
+    second, _ = learned(WAVES, **{"fedda.warm-up-epochs": 3})
+    assert all(np.array_equal(first[name], value) for name, value in second.items())
 
 
 def test_it_sees_windows_as_of_a_series_and_a_share_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A statistic t is followed by t + 1; a window at t has t − 2, t − 1 and t − 4."""
-    seen: list[Any] = []
+    batches: list[Any] = []
     monkeypatch.setattr(
         ForecastingTask,
         "represent",
         lambda self, parameters, batch: (
-            seen.append(batch),
+            batches.append(batch),
             self.encode(parameters, batch.inputs),
         )[1],
     )
-    counted = np.arange(16, dtype=np.float32).reshape(1, 4, 4)
+    statistics = np.arange(16, dtype=np.float32).reshape(1, 4, 4)
     changes = {"fedda.warm-up-epochs": 1, "data.calendar": "phase", "data.horizon": 2}
-    learned(counted, **changes)
-    rows = torch.cat([torch.cat([one.inputs[0], one.targets[0]], dim=1) for one in seen])
+    learned(statistics, **changes)
+    rows = torch.cat(
+        [torch.cat([batch_seen.inputs[0], batch_seen.targets[0]], dim=1) for batch_seen in batches]
+    )
     rows = rows[rows[:, -1].argsort()]
     expected = [[t - 2, t - 1, t - 4, t - 3, t % 4, t, t + 1] for t in range(4, 15)]
     np.testing.assert_array_equal(rows, expected)
-    seen.clear()
-    learned(counted, **changes, **{"fedda.warm-up-share": 0.3})
-    assert [one.inputs.shape[1] for one in seen] == [3]  # of 11
+    batches.clear()
+    learned(statistics, **changes, **{"fedda.warm-up-share": 0.3})
+    assert [batch_seen.inputs.shape[1] for batch_seen in batches] == [3]  # of 11

@@ -42,13 +42,13 @@ METHOD = Method(
 def series(tmp_path: Path, names: str) -> str:
     """Days of two kinds: a and b rise while c and d fall."""
     hours, draws = np.arange(24 * 14), np.random.default_rng(0)
-    made = {
+    values = {
         name: np.sin(hours * np.pi / 12 + (np.pi if name in "cd" else 0))
         + draws.normal(scale=0.2, size=len(hours))
         for name in "abcd"
     }
     lines = [",".join(names)]
-    lines += [",".join(f"{made[name][hour]:.5f}" for name in names) for hour in hours]
+    lines += [",".join(f"{values[name][hour]:.5f}" for name in names) for hour in hours]
     path = tmp_path / f"{names}.csv"
     path.write_text("\n".join(lines) + "\n")
     return str(path)
@@ -66,39 +66,41 @@ def test_an_organisation_a_client_and_one_cluster_are_fedavg_bit_for_bit(
 ) -> None:
     (tmp_path / "averaged_method.py").write_text(AVERAGED)
     monkeypatch.syspath_prepend(tmp_path)
-    one = {"fedgru.clusters": 1, "fedgru.organisations": 4}
-    ours = everything(run(tmp_path, "ours", "abcd", **one).path)
-    theirs = everything(run(tmp_path, "its", "abcd", **one, method="averaged_method:METHOD").path)
-    extra = {name for name in ours if "organisations" in name or "clusters" in name}
-    assert ours.keys() - extra == theirs.keys()
-    for name, value in theirs.items():
-        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    single = {"fedgru.clusters": 1, "fedgru.organisations": 4}
+    fedgru = everything(run(tmp_path, "ours", "abcd", **single).path)
+    fedavg = everything(
+        run(tmp_path, "its", "abcd", **single, method="averaged_method:METHOD").path
+    )
+    extra = {name for name in fedgru if "organisations" in name or "clusters" in name}
+    assert fedgru.keys() - extra == fedavg.keys()
+    for name, value in fedavg.items():
+        np.testing.assert_array_equal(fedgru[name], value, err_msg=name)
 
 
 def test_clusters_of_an_organisation_each_do_not_learn_from_each_other(tmp_path: Path) -> None:
     """Two organisations of two clients: two runs of FedAvg."""
     two = {"fedgru.clusters": 2, "fedgru.organisations": 2}
     folder = run(tmp_path, "both", "abcd", **two)
-    both = load_file(next((folder.path / "model").glob("*.safetensors")))
-    one = {"fedgru.clusters": 1, "fedgru.organisations": 1}
+    joint = load_file(next((folder.path / "model").glob("*.safetensors")))
+    single = {"fedgru.clusters": 1, "fedgru.organisations": 1}
     for cluster, clients in enumerate(("ab", "cd")):
-        alone = run(tmp_path, clients, clients, **one)
+        alone = run(tmp_path, clients, clients, **single)
         for name, value in load_file(next((alone.path / "model").glob("*.safetensors"))).items():
-            prefix, _, rest = name.partition(".")
-            got = both[f"{prefix}.{cluster}.{rest}"]
+            prefix, _, suffix = name.partition(".")
+            got = joint[f"{prefix}.{cluster}.{suffix}"]
             np.testing.assert_allclose(got, value, atol=2e-6, err_msg=name)
-    told = np.load(folder.path / "organisations.npz")
-    assert told["names"].tolist() == ["a", "b", "c", "d"]
-    assert told["organisation"].tolist() == told["cluster"].tolist() == [0, 0, 1, 1]
+    artefact = np.load(folder.path / "organisations.npz")
+    assert artefact["names"].tolist() == ["a", "b", "c", "d"]
+    assert artefact["organisation"].tolist() == artefact["cluster"].tolist() == [0, 0, 1, 1]
     assert read_rounds(folder.path)[0]["figures"] == {"organisations": 2, "clusters": 2}
 
 
 def test_what_goes_up_is_one_clusters_model_and_a_day_once(tmp_path: Path) -> None:
     folder = run(tmp_path, "sizes", "abcd", **{"fedgru.hidden": 50, "fedgru.organisations": 2})
-    sent = [line["parameters_up"] for line in read_rounds(folder.path)]
-    assert sent == [4 * (SIZE + 24), 4 * SIZE]
-    got = [line["parameters_down"] for line in read_rounds(folder.path)]
-    assert got == [2 * 4 * 2 * SIZE] * 2  # both models, to train and to be judged
+    parameters_up = [line["parameters_up"] for line in read_rounds(folder.path)]
+    assert parameters_up == [4 * (SIZE + 24), 4 * SIZE]
+    parameters_down = [line["parameters_down"] for line in read_rounds(folder.path)]
+    assert parameters_down == [2 * 4 * 2 * SIZE] * 2  # both models, to train and to be judged
     assert json.loads((folder.path / "summary.json").read_text())["clients"] == 4
 
 
@@ -106,7 +108,7 @@ def test_organisations_are_neighbouring_names_or_communities(tmp_path: Path) -> 
     places = tmp_path / "places.csv"
     places.write_text("name,x,y\na,0,0\nb,9,0\nc,0,1\nlate,9,1\n")
     graph = {"graph.source": "positions", "graph.path": str(places), "method": "fedgru"}
-    for organisations, found, clusters in (
+    for organisations, expected, clusters in (
         (3, [0, 0, 1, 2], None),
         (9, [0, 1, 2, 3], [0, 1, 0, 1]),
         (0, [0, 1, 0, 1], [0, 1, 0, 1]),
@@ -114,9 +116,9 @@ def test_organisations_are_neighbouring_names_or_communities(tmp_path: Path) -> 
         federation = one_node(settings_from({**graph, "fedgru.organisations": organisations}))
         settings = federation.settings
         strategy = FedGruStrategy(settings, settings.method_settings, federation)
-        told = strategy.findings()["organisations"]
-        assert told["organisation"].tolist() == found
-        assert clusters is None or told["cluster"].tolist() == clusters
+        artefact = strategy.findings()["organisations"]
+        assert artefact["organisation"].tolist() == expected
+        assert clusters is None or artefact["cluster"].tolist() == clusters
 
 
 def test_before_any_profile_came_all_are_in_one_cluster() -> None:
@@ -126,7 +128,7 @@ def test_before_any_profile_came_all_are_in_one_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"fedgru.organisations": 3, "fedgru.smallest": 2}, "fedgru.organisations = 3: fewer than"),
         (
@@ -135,6 +137,6 @@ def test_before_any_profile_came_all_are_in_one_cluster() -> None:
         ),
     ],
 )
-def test_settings_that_leave_no_clusters_are_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_settings_that_leave_no_clusters_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         settings_from({"method": "fedgru", **changes})

@@ -26,7 +26,7 @@ from fedproto_app.tasks.table import load_shard
 from tests.local_grid import LocalGrid, small_settings
 
 NAMES = ["a", "b", "c"]
-NOTHING = {f"fedic.{key}-steps": 0 for key in ("tuning", "calibration", "student")}
+NO_STEPS = {f"fedic.{key}-steps": 0 for key in ("tuning", "calibration", "student")}
 
 
 class Server:
@@ -68,25 +68,25 @@ class Server:
         samples = [count for _, count in models.values()]
         reply = Reply(list(models), samples, losses={"total": [1.0] * len(models)}, arrays=arrays)
         message: Message = write_reply(reply, to=order)
-        self.federation.pipeline.exchange.original = lambda one: one  # type: ignore[method-assign]
-        found, _ = self.strategy.aggregate_train(number, [message])
-        assert found is not None
-        return numpy_arrays(found)
+        self.federation.pipeline.exchange.original = lambda message_sent: message_sent  # type: ignore[method-assign]
+        record, _ = self.strategy.aggregate_train(number, [message])
+        assert record is not None
+        return numpy_arrays(record)
 
 
 def three(server: Server) -> dict[str, tuple[Arrays, int]]:
     return {name: (server.model(row), row + 1) for row, name in enumerate(NAMES)}
 
 
-def same(one: Arrays, other: Arrays) -> bool:
-    return all(np.array_equal(value, other[name]) for name, value in one.items())
+def equal_arrays(first: Arrays, second: Arrays) -> bool:
+    return all(np.array_equal(value, second[name]) for name, value in first.items())
 
 
 def test_without_steps_it_is_fedavg_over_clients() -> None:
-    server = Server(**NOTHING)
+    server = Server(**NO_STEPS)
     models = three(server)
-    found = server.round(1, models)
-    for name, value in found.items():
+    averaged = server.round(1, models)
+    for name, value in averaged.items():
         mean = sum(count * model[name].astype(np.float64) for model, count in models.values()) / 6
         np.testing.assert_allclose(value, mean, rtol=1e-5, atol=1e-7)
 
@@ -106,15 +106,15 @@ def _figures(server: Server) -> dict[str, float]:
 
 
 def test_a_restored_server_goes_on_as_the_first_with_its_adam() -> None:
-    first, second, fresh = Server(), Server(), Server()
+    first, second, new_server = Server(), Server(), Server()
     first.round(1, three(first))
     state = {name: value.copy() for name, value in first.strategy.state().items()}
     assert {name.split(".")[0] for name in state} == {"value", "first", "second", "steps"}
     assert set(state["steps.score"]) == {5}
     second.strategy.restore(state)
-    found = [one.round(2, three(one)) for one in (first, second, fresh)]
-    assert same(found[0], found[1])
-    assert not same(found[0], found[2])
+    models = [server.round(2, three(server)) for server in (first, second, new_server)]
+    assert equal_arrays(models[0], models[1])
+    assert not equal_arrays(models[0], models[2])
     for name, value in first.strategy.state().items():
         np.testing.assert_array_equal(second.strategy.state()[name], value)
 
@@ -129,39 +129,39 @@ def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() 
             value[:] = 0
         elif "blocks.2.norm" in name:
             value[:] = 300
-    found = spoilt.round(1, {**models, "b": (liar, 2)})
+    with_liar = spoilt.round(1, {**models, "b": (liar, 2)})
     (refusal,) = spoilt.federation.history.log.refused
     assert refusal.client == "b"
     assert "the server's images get features of size" in refusal.reason
     del models["b"]
-    assert same(found, expected.round(1, models))
+    assert equal_arrays(with_liar, expected.round(1, models))
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "message"),
     [
         (90.0, "its model is not used: the server's images get logits of"),
         (1e6, "its model has a root mean square of"),
         (np.nan, "holds NaN"),
     ],
 )
-def test_a_model_beyond_measure_is_refused_and_the_others_count(size: float, told: str) -> None:
+def test_a_model_beyond_measure_is_refused_and_the_others_count(size: float, message: str) -> None:
     spoilt, expected = Server(), Server()
     models = three(spoilt)
-    found = spoilt.round(1, {**models, "b": (spoilt.model(1, size), 2)})
+    with_liar = spoilt.round(1, {**models, "b": (spoilt.model(1, size), 2)})
     (refusal,) = spoilt.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
-    assert told in refusal.reason
+    assert message in refusal.reason
     del models["b"]
-    assert same(found, expected.round(1, models))
+    assert equal_arrays(with_liar, expected.round(1, models))
 
 
 def test_the_order_of_clients_does_not_matter() -> None:
     servers = Server(), Server()
-    found = []
+    models = []
     for server, reverse in zip(servers, (False, True), strict=True):
-        found.append(server.round(1, dict(sorted(three(server).items(), reverse=reverse))))
-    assert same(*found)
+        models.append(server.round(1, dict(sorted(three(server).items(), reverse=reverse))))
+    assert equal_arrays(*models)
 
 
 def test_more_models_than_fit_are_refused_before_anybody_trains() -> None:
@@ -177,23 +177,25 @@ def test_a_run_without_steps_is_fedavgs_and_costs_as_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(AUXILIARY, raising=False)
-    few = {"rounds": 2, "local-epochs": 1, "data.partition.reserve-per-class": 4}
+    small = {"rounds": 2, "local-epochs": 1, "data.partition.reserve-per-class": 4}
     runs = {
-        method: SmallRuns("classification", method, tmp_path / method, **few, **NOTHING).run("r", 2)
+        method: SmallRuns("classification", method, tmp_path / method, **small, **NO_STEPS).run(
+            "r", 2
+        )
         for method in ("fedic", "fedavg")
     }
     deviation = apart(*(results(run) for run in runs.values()), TOLERANCE)
     assert deviation.held, deviation
-    counted = [
+    parameters = [
         [(line["parameters_up"], line["parameters_down"]) for line in read_rounds(run)]
         for run in runs.values()
     ]
-    assert counted[0] == counted[1]
+    assert parameters[0] == parameters[1]
 
 
 def test_what_would_own_every_mean_is_bounded() -> None:
     logits = torch.tensor([[[2.0, float("nan")], [-math.inf, 3e38]]])
     bounded = Judgement(logits, -logits).bounded()
-    wanted = torch.tensor([[[2.0, 0.0], [-LARGEST_LOGIT, LARGEST_LOGIT]]])
-    assert torch.equal(bounded.logits, wanted)
-    assert torch.equal(bounded.features, -wanted)
+    expected = torch.tensor([[[2.0, 0.0], [-LARGEST_LOGIT, LARGEST_LOGIT]]])
+    assert torch.equal(bounded.logits, expected)
+    assert torch.equal(bounded.features, -expected)

@@ -36,44 +36,44 @@ def report(strategy: FedPclStrategy, prototypes: dict[str, Rows]) -> None:
     strategy.take_in([replace(reply, node=NODE)], 1)
 
 
-def sent(strategy: FedPclStrategy) -> Any:
+def sent_prototypes(strategy: FedPclStrategy) -> Any:
     assert strategy.guide_evaluation(strategy.received, [], Round(2)) == Guidance()
-    found = guidance(strategy).arrays.get(GLOBAL_PROTOTYPES)
-    return None if found is None else found.tolist()
+    prototypes = guidance(strategy).arrays.get(GLOBAL_PROTOTYPES)
+    return None if prototypes is None else prototypes.tolist()
 
 
 def test_everyone_gets_the_mean_of_the_latest_prototypes() -> None:
     strategy = server()
-    assert sent(strategy) is None
+    assert sent_prototypes(strategy) is None
     report(strategy, {"a": C, "b": C})
     report(strategy, {"a": A, "b": B})  # of each client the latest counts
-    assert sent(strategy) == [[[2, 2], [2, 2]]]
+    assert sent_prototypes(strategy) == [[[2, 2], [2, 2]]]
     report(strategy, {})
-    assert sent(strategy) == [[[2, 2], [2, 2]]]
+    assert sent_prototypes(strategy) == [[[2, 2], [2, 2]]]
 
 
 def test_or_all_of_them_in_the_order_of_names() -> None:
     strategy = server(**{"fedpcl.prototypes": "multiple"})
     report(strategy, {"b": B})
     report(strategy, {"a": A})
-    assert sent(strategy) == [A, B]
+    assert sent_prototypes(strategy) == [A, B]
 
 
 @pytest.mark.parametrize("prototypes", ["single", "multiple"])
 def test_a_restored_server_sends_the_same(prototypes: str) -> None:
     first, second = (server(**{"fedpcl.prototypes": prototypes}) for _ in range(2))
     second.restore(first.state())
-    assert sent(second) is None
+    assert sent_prototypes(second) is None
     report(first, {"c": C, "a": A})
     second.restore(first.state())
-    assert sent(second) == sent(first)
+    assert sent_prototypes(second) == sent_prototypes(first)
 
 
 def test_a_prototype_far_longer_than_the_others_is_not_used() -> None:
     strategy = server()
     huge = [[1e37, 1e37], [1e37, 1e37]]
     report(strategy, {"a": A, "b": B, "c": huge})
-    assert sent(strategy) == [[[2, 2], [2, 2]]]
+    assert sent_prototypes(strategy) == [[[2, 2], [2, 2]]]
     (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == (NODE, "c")
     assert refusal.reason.startswith("its prototype is not used: its length is 2e+37, more than")
@@ -92,15 +92,15 @@ def test_the_uplink_is_the_model_and_one_prototype() -> None:
 def test_in_a_run_prototypes_come_from_the_second_round_on(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, method="fedpcl", rounds=2)
     folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
-    found = {
+    arrays_sent = {
         (message.metadata.group_id, message.metadata.message_type): numpy_arrays(
             message.content.array_records["arrays"]
         )
         for message in grid.sent
         if "arrays" in message.content.array_records
     }
-    with_prototypes = {key for key, arrays in found.items() if GLOBAL_PROTOTYPES in arrays}
+    with_prototypes = {key for key, arrays in arrays_sent.items() if GLOBAL_PROTOTYPES in arrays}
     assert with_prototypes == {("2", "train")}
-    assert found["2", "train"][GLOBAL_PROTOTYPES].shape == (1, 24, 16)
+    assert arrays_sent["2", "train"][GLOBAL_PROTOTYPES].shape == (1, 24, 16)
     terms = [set(line["loss"]) for line in read_rounds(folder.path)]
     assert terms == [{"prediction", "contrast", "total"}] * 2

@@ -36,18 +36,18 @@ def test_before_any_report_nothing_is_sent(fedproto: FedProtoStrategy) -> None:
 
 def test_the_global_prototype_is_the_mean_over_the_clients(fedproto: FedProtoStrategy) -> None:
     report(fedproto, {"a": A, "b": B})
-    sent = guidance(fedproto, "c")  # whoever asks, also one who has not reported
-    assert set(sent.arrays) == {"prototype"}
-    assert sent.arrays["prototype"].tolist() == [[2, 2], [2, 2]]
-    assert sent.arrays["prototype"].dtype == np.float32
+    guidance_sent = guidance(fedproto, "c")  # whoever asks, also one who has not reported
+    assert set(guidance_sent.arrays) == {"prototype"}
+    assert guidance_sent.arrays["prototype"].tolist() == [[2, 2], [2, 2]]
+    assert guidance_sent.arrays["prototype"].dtype == np.float32
 
 
 def test_of_each_client_the_latest_counts_once(fedproto: FedProtoStrategy) -> None:
     report(fedproto, {"a": C, "b": C, "c": C})
     report(fedproto, {"b": B, "a": A})  # a round without c: its prototype stays
     state = fedproto.state()
-    kept = dict(zip(state["names"], state["prototypes"].tolist(), strict=True))
-    assert kept == {"a": A, "b": B, "c": C}
+    stored = dict(zip(state["names"], state["prototypes"].tolist(), strict=True))
+    assert stored == {"a": A, "b": B, "c": C}
     assert set(state["nodes"]) == {NODE}
     prototype = guidance(fedproto, "a").arrays["prototype"]
     np.testing.assert_allclose(prototype, np.mean([A, B, C], axis=0), rtol=1e-6)
@@ -77,10 +77,12 @@ def test_in_a_run_everyone_gets_the_mean_from_the_second_round_on(tmp_path: Path
         [m.content for m in trained if m.metadata.group_id == group] for group in ("1", "2")
     )
     assert not any(content.array_records for content in first)
-    sent = [numpy_arrays(content.array_records["arrays"])["prototype"] for content in second]
-    assert len(sent) == 2
-    assert sent[0].shape == (24, 16)
-    np.testing.assert_array_equal(sent[0], sent[1])
+    prototypes_sent = [
+        numpy_arrays(content.array_records["arrays"])["prototype"] for content in second
+    ]
+    assert len(prototypes_sent) == 2
+    assert prototypes_sent[0].shape == (24, 16)
+    np.testing.assert_array_equal(prototypes_sent[0], prototypes_sent[1])
     assert [set(line["loss"]) for line in read_rounds(folder.path)] == [
         {"prediction", "total"},
         {"prediction", "prototype", "total"},

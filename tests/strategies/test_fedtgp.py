@@ -22,12 +22,12 @@ from tests.strategies.one_node import guidance
 
 WIDTH = 2
 COUNTS = {"a": ((5, 4, 0),), "b": ((9, 0, 0),), "c": ((9, 0, 0),)}
-Sent = dict[str, dict[int, list[float]]]  # client → class → prototype
-HONEST: Sent = {"a": {0: [1, 2], 1: [-1, 1]}, "b": {0: [2, 2]}, "c": {0: [1, 1]}}
+Prototypes = dict[str, dict[int, list[float]]]  # client → class → prototype
+HONEST: Prototypes = {"a": {0: [1, 2], 1: [-1, 1]}, "b": {0: [2, 2]}, "c": {0: [1, 1]}}
 
 
 def server(**changes: Any) -> FedTgpStrategy:
-    """Three classes; a node with clients a, b and c, of which a alone has class 1, nobody 2."""
+    """Three classes; a node with clients a, b and c. Only a has class 1, and none has class 2."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     settings = settings_from(
         {
@@ -50,31 +50,31 @@ def server(**changes: Any) -> FedTgpStrategy:
     return FedTgpStrategy(settings, settings.method_settings, federation)
 
 
-def answer(sent: Sent) -> Reply:
-    rows = [row for classes in sent.values() for row in classes.values()]
+def answer(prototypes: Prototypes) -> Reply:
+    rows = [row for classes in prototypes.values() for row in classes.values()]
     arrays = {PROTOTYPES: np.array(rows, dtype=np.float32).reshape(-1, WIDTH)}
-    classes = [list(its) for its in sent.values()]
-    reply = Reply(list(sent), [9] * len(sent), arrays=arrays, classes=classes)
+    classes = [list(rows_by_class) for rows_by_class in prototypes.values()]
+    reply = Reply(list(prototypes), [9] * len(prototypes), arrays=arrays, classes=classes)
     return replace(reply, node="m")
 
 
-def assert_same(ours: FedTgpStrategy, theirs: FedTgpStrategy) -> None:
-    mine, other = ours.state(), theirs.state()
-    assert mine.keys() == other.keys()
-    for name, value in mine.items():
-        np.testing.assert_array_equal(value, other[name], err_msg=name)
+def assert_same(first: FedTgpStrategy, second: FedTgpStrategy) -> None:
+    first_state, second_state = first.state(), second.state()
+    assert first_state.keys() == second_state.keys()
+    for name, value in first_state.items():
+        np.testing.assert_array_equal(value, second_state[name], err_msg=name)
 
 
 def test_it_sends_the_prototypes_of_classes_that_somebody_has() -> None:
     strategy = server()
     assert guidance(strategy) == Guidance()
     strategy.take_in([answer(HONEST)], 1)
-    sent = guidance(strategy)
-    assert sent.classes == [0, 1]
-    assert sent.arrays[PROTOTYPES].shape == (2, WIDTH)
-    found = strategy.findings()[PROTOTYPES]
-    assert np.array_equal(found["prototypes"], sent.arrays[PROTOTYPES])
-    assert found["names"].tolist() == ["ant", "bee"]
+    message = guidance(strategy)
+    assert message.classes == [0, 1]
+    assert message.arrays[PROTOTYPES].shape == (2, WIDTH)
+    artefact = strategy.findings()[PROTOTYPES]
+    assert np.array_equal(artefact["prototypes"], message.arrays[PROTOTYPES])
+    assert artefact["names"].tolist() == ["ant", "bee"]
     assert strategy.federation.history.log.figures is not None
     wide = np.hypot(4 / 3 + 1, 5 / 3 - 1)  # of (4/3, 5/3) and (−1, 1)
     assert strategy.federation.history.log.figures["margin"] == pytest.approx(wide)
@@ -91,7 +91,7 @@ def test_it_goes_on_from_round_to_round() -> None:
 
 
 def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
-    """Of clients that trained in a round without evaluation."""
+    """Clients that trained in a round without evaluation are evaluated later."""
     strategy = server()
     strategy.take_in([answer(HONEST)], 1)
     strategy.federation.history.unevaluated.add(ClientKey("a", "m"))
@@ -100,20 +100,20 @@ def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
 
 
 def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> None:
-    one, other = server(), server()
-    one.take_in([answer(HONEST)], 1)
-    other.take_in([answer(dict(sorted(HONEST.items(), reverse=True)))], 1)
-    assert_same(one, other)
-    one.take_in([], 1)
-    assert_same(one, other)
+    first, second = server(), server()
+    first.take_in([answer(HONEST)], 1)
+    second.take_in([answer(dict(sorted(HONEST.items(), reverse=True)))], 1)
+    assert_same(first, second)
+    first.take_in([], 1)
+    assert_same(first, second)
 
 
 def test_a_restored_server_goes_on_as_the_first() -> None:
     first, second = server(), server()
     first.take_in([answer(HONEST)], 1)
     second.restore({name: value.copy() for name, value in first.state().items()})
-    for one in (first, second):
-        one.take_in([answer(HONEST)], 1)
+    for strategy in (first, second):
+        strategy.take_in([answer(HONEST)], 1)
     assert_same(second, first)
 
 
@@ -122,7 +122,9 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: dict[int, list[
     """Far longer than the others', huge, or of a class that b has declared no image of."""
     expected, strategy = server(), server()
     strategy.take_in([answer({**HONEST, "b": lie})], 1)
-    expected.take_in([answer({name: its for name, its in HONEST.items() if name != "b"})], 1)
+    expected.take_in(
+        [answer({name: rows_by_class for name, rows_by_class in HONEST.items() if name != "b"})], 1
+    )
     assert_same(strategy, expected)
     (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")

@@ -41,22 +41,22 @@ def server() -> GlobalLocalPrototypeStrategy:
     return GlobalLocalPrototypeStrategy(settings, settings.method_settings, federation)
 
 
-def answer(node: str, sent: Prototypes) -> Reply:
-    rows = [row for classes in sent.values() for row in classes.values()]
+def answer(node: str, prototypes: Prototypes) -> Reply:
+    rows = [row for classes in prototypes.values() for row in classes.values()]
     reply = Reply(
-        list(sent),
-        [9] * len(sent),
+        list(prototypes),
+        [9] * len(prototypes),
         arrays={"prototypes": np.array(rows, dtype=np.float32).reshape(-1, WIDTH)},
-        classes=[list(classes) for classes in sent.values()],
+        classes=[list(classes) for classes in prototypes.values()],
     )
     return replace(reply, node=node)
 
 
 def guided(strategy: GlobalLocalPrototypeStrategy) -> dict[int, list[float]]:
     """The global prototypes that go down, by class."""
-    sent = guidance(strategy, "a")
-    rows = sent.arrays.get("prototypes", np.empty((0, WIDTH)))
-    return dict(zip(sent.classes, rows.tolist(), strict=True))
+    guidance_sent = guidance(strategy, "a")
+    rows = guidance_sent.arrays.get("prototypes", np.empty((0, WIDTH)))
+    return dict(zip(guidance_sent.classes, rows.tolist(), strict=True))
 
 
 def test_before_the_first_replies_nothing_but_the_model_goes_down() -> None:
@@ -85,12 +85,12 @@ def test_the_order_of_replies_does_not_matter() -> None:
         answer("m", {"a": {0: [0.1, 1e-8]}, "b": {0: [0.2, 1e8]}}),
         answer("n", {"c": {0: [0.3, -1e8]}}),
     ]
-    found = []
-    for these in (replies, replies[::-1]):
+    prototypes = []
+    for ordered in (replies, replies[::-1]):
         strategy = server()
-        strategy.take_in(these, 1)
-        found.append(guided(strategy))
-    assert found[0] == found[1]
+        strategy.take_in(ordered, 1)
+        prototypes.append(guided(strategy))
+    assert prototypes[0] == prototypes[1]
 
 
 def test_a_round_without_usable_replies_changes_nothing() -> None:

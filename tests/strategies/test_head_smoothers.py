@@ -20,14 +20,14 @@ from fedproto_app.strategies.fed_react.strategy import make_smoother
 SMOOTHINGS = FedReactSettings.model_fields["smoothing"].annotation
 
 
-def estimates(of: HeadSmoother) -> list[float]:
-    return [of.update(np.array([head]), 0.5).item() for head in (3.0, 6.0, 0.0)]
+def estimates(smoother: HeadSmoother) -> list[float]:
+    return [smoother.update(np.array([head]), 0.5).item() for head in (3.0, 6.0, 0.0)]
 
 
 def test_the_settings_choose() -> None:
     kinds = [NoSmoothing, RunningMean, ForgettingMean, KalmanSmoothing]
     chosen = [make_smoother(FedReactSettings(smoothing=name)) for name in get_args(SMOOTHINGS)]
-    assert [type(one) for one in chosen] == kinds
+    assert [type(smoother) for smoother in chosen] == kinds
 
 
 def test_the_settings_reach_the_kalman_filter() -> None:

@@ -33,8 +33,8 @@ def test_everyone_sees_the_same_random_start() -> None:
     np.testing.assert_array_equal(shown[0], shown[1])
     assert np.unique(shown[0]).size == 4
     np.testing.assert_array_equal(shown[0], ifca("abcd").state()["heads"])
-    other = ifca("abcd", seed=1).state()["heads"]
-    assert not np.array_equal(shown[0], other)
+    with_seed_1 = ifca("abcd", seed=1).state()["heads"]
+    assert not np.array_equal(shown[0], with_seed_1)
 
 
 def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it() -> None:
@@ -47,7 +47,7 @@ def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it() -> None:
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean", "krum"])
 def test_a_rule_makes_a_clusters_head_whatever_samples_its_clients_claim(rule: str) -> None:
-    """Of (4, 0), (8, 4) and (−900, 900) the middle is (4, 4)."""
+    """The middle of (4, 0), (8, 4) and (−900, 900) is (4, 4)."""
     changes = {"aggregation.rule": rule, "aggregation.hostile-share": 0.4}
     strategy = ifca("ab", "cd", groups=PAIRS, **changes)
     chosen = {**BY_GROUP, "c": EAST}
@@ -81,21 +81,21 @@ def test_a_cluster_that_nobody_chose_keeps_its_head() -> None:
 def test_a_client_may_change_its_cluster() -> None:
     strategy = ifca("abcd", groups=PAIRS)
     play(strategy, 1, HEADS, chosen=BY_GROUP)
-    sent = play(strategy, 2, HEADS, chosen={**BY_GROUP, "a": WEST}).sent
-    assert sent["a"] == sent["c"] != sent["b"]
+    heads_sent = play(strategy, 2, HEADS, chosen={**BY_GROUP, "a": WEST}).sent
+    assert heads_sent["a"] == heads_sent["c"] != heads_sent["b"]
     assert strategy.state()["chosen"].tolist() == [[0, 1], [1, 0], [0, 1], [0, 1]]
-    found = strategy.findings()["clusters"]
-    assert found["labels"].tolist() == [[0, 0, 1, 1], [1, 0, 1, 1]]
-    np.testing.assert_allclose(found["rand_index"], [1, 3 / 6])
-    assert np.isnan(found["forgetting_factor"]).all()
-    assert "similarity" not in found
+    artefact = strategy.findings()["clusters"]
+    assert artefact["labels"].tolist() == [[0, 0, 1, 1], [1, 0, 1, 1]]
+    np.testing.assert_allclose(artefact["rand_index"], [1, 3 / 6])
+    assert np.isnan(artefact["forgetting_factor"]).all()
+    assert "similarity" not in artefact
 
 
 def test_who_does_not_answer_neither_counts_nor_gets_a_head() -> None:
     strategy = ifca("ab", "cd")
     play(strategy, 1, HEADS, chosen=BY_GROUP)
-    sent = play(strategy, 2, {"a": (0, 0), "b": (0, 0)}, chosen=BY_GROUP).sent
-    assert set(sent) == {"a", "b"}
+    heads_sent = play(strategy, 2, {"a": (0, 0), "b": (0, 0)}, chosen=BY_GROUP).sent
+    assert set(heads_sent) == {"a", "b"}
     assert heads(strategy) == [[3, 1], [1, 2]]
     assert len(strategy.findings()["clusters"]["labels"][1]) == 4  # they are where they were
 
@@ -136,11 +136,11 @@ TWO_EACH: dict[str, Sequence[float]] = {
 
 def test_an_flsc_client_gets_the_mean_of_its_clusters_heads() -> None:
     strategy = flsc()
-    sent = play(strategy, 1, HEADS, chosen=TWO_EACH).sent
+    heads_sent = play(strategy, 1, HEADS, chosen=TWO_EACH).sent
     np.testing.assert_allclose(heads(strategy), [[6, 2], [2, 4 / 3], [10 / 3, 8 / 3]], rtol=1e-6)
     expected = {"a": [4, 5 / 3], "b": [14 / 3, 7 / 3], "c": [8 / 3, 2], "d": [8 / 3, 2]}
     for name, head in expected.items():
-        np.testing.assert_allclose(sent[name], head, rtol=1e-6)
+        np.testing.assert_allclose(heads_sent[name], head, rtol=1e-6)
 
 
 def test_clients_in_several_clusters_have_no_rand_index() -> None:
@@ -151,20 +151,25 @@ def test_clients_in_several_clusters_have_no_rand_index() -> None:
 
 
 def test_flsc_with_an_overlap_of_one_is_ifca() -> None:
-    alone = ifca("ab", "cd", groups=PAIRS)
-    same = flsc(**{"fed-react.clusters": 2, "fed-react.overlap": 1})
-    assert play(alone, 1, HEADS, chosen=BY_GROUP).sent == play(same, 1, HEADS, chosen=BY_GROUP).sent
-    assert same.federation.history.log.figures == alone.federation.history.log.figures
+    plain = ifca("ab", "cd", groups=PAIRS)
+    flsc_of_one = flsc(**{"fed-react.clusters": 2, "fed-react.overlap": 1})
+    assert (
+        play(plain, 1, HEADS, chosen=BY_GROUP).sent
+        == play(flsc_of_one, 1, HEADS, chosen=BY_GROUP).sent
+    )
+    assert flsc_of_one.federation.history.log.figures == plain.federation.history.log.figures
 
 
 @pytest.mark.parametrize(
-    "said", [[0, 0], [1, 1], [0.5, 0.5], [2, 0], [-1, 1], [2, -1], [1, 1e-9]], ids=str
+    "choice", [[0, 0], [1, 1], [0.5, 0.5], [2, 0], [-1, 1], [2, -1], [1, 1e-9]], ids=str
 )
-def test_a_choice_that_is_none_is_refused_and_its_head_counts_nowhere(said: list[float]) -> None:
+def test_a_choice_that_is_none_is_refused_and_its_head_counts_nowhere(choice: list[float]) -> None:
     strategy = ifca("ab", "cd", groups=PAIRS)
-    sent = play(strategy, 1, {**HEADS, "b": (999, 999)}, chosen={**BY_GROUP, "b": said}).sent
+    heads_sent = play(
+        strategy, 1, {**HEADS, "b": (999, 999)}, chosen={**BY_GROUP, "b": choice}
+    ).sent
     assert heads(strategy) == [[4, 0], [1, 2]]
-    assert set(sent) == {"a", "c", "d"}
+    assert set(heads_sent) == {"a", "c", "d"}
     (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("node-1", "b")
     assert refusal.reason.startswith("chose clusters [")
@@ -187,12 +192,12 @@ def test_a_round_in_which_nobody_chose_changes_nothing() -> None:
     assert play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", (0, 0))).sent == {}
     assert heads(strategy) == before
     assert strategy.findings() == {}
-    again = ifca("abcd")
-    again.restore(strategy.state())
-    for one in (strategy, again):  # who was heard is not lost with the choices
-        play(one, 2, {"b": HEADS["b"]}, chosen={"b": EAST})
-    assert again.state().keys() == strategy.state().keys()
-    assert again.state()["heard/names"].tolist() == ["a", "b", "c", "d"]
+    restored = ifca("abcd")
+    restored.restore(strategy.state())
+    for each_strategy in (strategy, restored):  # the set of clients that reported is restored
+        play(each_strategy, 2, {"b": HEADS["b"]}, chosen={"b": EAST})
+    assert restored.state().keys() == strategy.state().keys()
+    assert restored.state()["heard/names"].tolist() == ["a", "b", "c", "d"]
 
 
 def test_the_state_tells_all_that_decides() -> None:

@@ -26,27 +26,27 @@ def strategy(**changes: Any) -> JSDPrototypeStrategy:
 
 
 ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
-OTHER = [[0.0, 3.0], [3.0, 0.0]]
+UNLIKE = [[0.0, 3.0], [3.0, 0.0]]
 SHARE = {"aggregation.hostile-share": 0.4}
 
 
 def test_positive_and_negative_prototypes_by_hand() -> None:
     # The three divergences are small (a, b) and twice large: the median is large, so β = 40.
     fuels = strategy(**{"fuels.beta": 40})
-    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
-    sent = guidance(fuels, "c", "a")
-    assert sent.clients == ["c", "a"]
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    guidance_sent = guidance(fuels, "c", "a")
+    assert guidance_sent.clients == ["c", "a"]
     mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
-    np.testing.assert_allclose(sent.arrays["positive"], [OTHER, mean], rtol=1e-6)
-    np.testing.assert_allclose(sent.arrays["negative"], [mean, OTHER], rtol=1e-6)
+    np.testing.assert_allclose(guidance_sent.arrays["positive"], [UNLIKE, mean], rtol=1e-6)
+    np.testing.assert_allclose(guidance_sent.arrays["negative"], [mean, UNLIKE], rtol=1e-6)
 
 
 def test_without_negatives_there_is_no_guidance() -> None:
     """β is above ln 2; as a percentile it would tell c from a and b."""
     fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})
-    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
-    sent = guidance(fuels, "a", "b", "c")
-    assert sent == Guidance()
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    guidance_sent = guidance(fuels, "a", "b", "c")
+    assert guidance_sent == Guidance()
 
 
 def test_random_partners_are_as_many_fixed_over_the_rounds_and_drawn_from_the_seed() -> None:
@@ -54,23 +54,23 @@ def test_random_partners_are_as_many_fixed_over_the_rounds_and_drawn_from_the_se
 
     def positives(seed: int, *rounds: dict[str, Any]) -> list[Any]:
         fuels = strategy(**{"fuels.beta": 40, "fuels.comparison": "random", "seed": seed})
-        told = []
+        positive_prototypes = []
         for arrived in rounds:
             report(fuels, arrived)
-            told.append(guidance(fuels, "a", "b", "c").arrays["positive"].tolist())
-        return told
+            positive_prototypes.append(guidance(fuels, "a", "b", "c").arrays["positive"].tolist())
+        return positive_prototypes
 
-    sent = {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER}
-    first, second = positives(0, sent, sent)
-    assert first == second == positives(0, dict(reversed(sent.items())))[0]
+    prototypes = {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE}
+    first, second = positives(0, prototypes, prototypes)
+    assert first == second == positives(0, dict(reversed(prototypes.items())))[0]
     means = {
-        pair: np.mean([sent[name] for name in pair], axis=0, dtype=np.float32).tolist()
+        pair: np.mean([prototypes[name] for name in pair], axis=0, dtype=np.float32).tolist()
         for pair in ("ab", "ac", "bc")
     }
     drawn = set()
     for seed in range(6):
-        [(of_a, of_b, of_c)] = positives(seed, sent)
-        assert of_c == OTHER
+        [(of_a, of_b, of_c)] = positives(seed, prototypes)
+        assert of_c == UNLIKE
         assert of_a in (means["ab"], means["ac"])
         assert of_b in (means["ab"], means["bc"])
         drawn.add(str(of_a))
@@ -79,18 +79,18 @@ def test_random_partners_are_as_many_fixed_over_the_rounds_and_drawn_from_the_se
 
 def test_only_those_who_reported_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     fuels = strategy()
-    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
     before = fuels.findings()["divergence"]["divergence"]
-    asked: list[list[int]] = []
+    recomputed: list[list[int]] = []
     update = jsd_prototype.update_divergence
 
     def spy(divergence: Any, prototypes: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-        asked.append(changed.tolist())
+        recomputed.append(changed.tolist())
         return update(divergence, prototypes, changed)
 
     monkeypatch.setattr(jsd_prototype, "update_divergence", spy)
-    report(fuels, {"b": OTHER})
-    assert asked == [[1]]
+    report(fuels, {"b": UNLIKE})
+    assert recomputed == [[1]]
     after = fuels.findings()["divergence"]
     assert after["divergence"][0, 2] == before[0, 2]
     expected = pairwise_divergence(torch.from_numpy(after["prototypes"])).numpy()
@@ -103,24 +103,24 @@ def test_who_copies_a_client_is_its_partner_and_no_rule_but_the_mean_obeys_it(ru
     From a the others are 0.2 (b), 6 (c) and 600 away: clipping leaves 3 of the 300."""
     fuels = strategy(**{"fuels.beta": 50, "aggregation.rule": rule, **SHARE})
     shifted = (np.array(ALIKE_A) + 300).tolist()
-    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER, "late": shifted})
-    sent = guidance(fuels, "a")
-    made = sent.arrays["positive"][0]
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE, "late": shifted})
+    guidance_sent = guidance(fuels, "a")
+    positive = guidance_sent.arrays["positive"][0]
     partners = np.array([ALIKE_A, ALIKE_B, shifted])
     if rule == "clipped-mean":
         moved = np.array([np.zeros((2, 2)), np.array(ALIKE_B) - ALIKE_A, np.full((2, 2), 3.0)])
-        np.testing.assert_allclose(made, np.array(ALIKE_A) + moved.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(positive, np.array(ALIKE_A) + moved.mean(axis=0), rtol=1e-5)
     elif rule == "mean":
-        np.testing.assert_allclose(made, partners.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(positive, partners.mean(axis=0), rtol=1e-5)
     else:
-        np.testing.assert_allclose(made, np.median(partners, axis=0), rtol=1e-5)
+        np.testing.assert_allclose(positive, np.median(partners, axis=0), rtol=1e-5)
 
 
 def test_a_late_joiner_is_not_guided_before_it_reports() -> None:
     fuels = strategy(**{"fuels.beta": 40})
-    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
     assert guidance(fuels, "late", "a").clients == ["a"]
-    report(fuels, {"late": OTHER})
+    report(fuels, {"late": UNLIKE})
     assert guidance(fuels, "late", "a").clients == ["late", "a"]
     assert len(fuels.state()["names"]) == 4
 

@@ -33,23 +33,23 @@ from tests.strategies.kindred_pair import (
 def test_client_and_server_together_are_the_formulas(horizon: int) -> None:
     series = tiny_series()
     pair = KindredPair(**{"data.horizon": horizon})
-    found = pair.fitted(series)
+    fitted = pair.fitted(series)
     for row, expected in enumerate(by_hand(pair, series)):
-        np.testing.assert_allclose(found[row].T, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(fitted[row].T, expected, rtol=1e-4, atol=1e-5)
     alone = pair.cohort(series).parameters[COEFFICIENTS]
-    assert all((found[row] - alone[row]).abs().max() > 1e-2 for row in range(len(series)))
+    assert all((fitted[row] - alone[row]).abs().max() > 1e-2 for row in range(len(series)))
 
 
 def test_on_the_embedded_traffic_forecasts_agree_with_numpy_to_a_millionth() -> None:
     """Both forecast the clients' whole week of training, on the standardised scale."""
     pair = KindredPair(**{"data.period": 24, "data.periodic-window": 3, "data.history": 7})
     traffic = load_series(settings_from({"data.max-clients": 4, "data.synthetic.days": 28}).data)
-    series = dict(zip(CLIENTS, (one.values for one in traffic), strict=True))
-    found = pair.fitted(series)
+    series = dict(zip(CLIENTS, (client.values for client in traffic), strict=True))
+    fitted = pair.fitted(series)
     for row, expected in enumerate(by_hand(pair, series)):
         inputs = torch.from_numpy(pair.windows(series)[row].inputs)[None]
         features = pair.learner.task.encode({}, inputs)[0].double().numpy()
-        ours = features @ found[row].T.double().numpy()
+        ours = features @ fitted[row].T.double().numpy()
         np.testing.assert_allclose(ours, features @ expected, rtol=0, atol=1e-6)
 
 
@@ -72,33 +72,33 @@ def test_validation_only_weighs_and_test_does_nothing(horizon: int) -> None:
     pair = KindredPair(**{"data.horizon": horizon})
     parts = pair.windows(series)[0]
     ends = [lookback(pair.settings.data) + end for end in (parts.train_end, parts.validation_end)]
-    sent, fitted = pair.message(pair.cohort(series)), pair.fitted(series)
+    message, fitted = pair.message(pair.cohort(series)), pair.fitted(series)
     for end, weighs in zip(ends, (True, False), strict=True):
         noise = np.random.default_rng(1).normal(50, 30, 100 - end)
         changed = {name: np.r_[values[:end], noise] for name, values in series.items()}
         for name, array in pair.message(pair.cohort(changed)).items():
-            np.testing.assert_array_equal(array, sent[name])
-        other = KindredPair(**{"data.horizon": horizon}).fitted(changed)
-        assert torch.equal(other, fitted) is not weighs
+            np.testing.assert_array_equal(array, message[name])
+        refitted = KindredPair(**{"data.horizon": horizon}).fitted(changed)
+        assert torch.equal(refitted, fitted) is not weighs
 
 
 def test_sharing_says_whose_data_stand_behind_a_client() -> None:
     series = tiny_series()
-    made = {}
+    fits = {}
     for sharing in ("kin", "common", "random"):
         pair = KindredPair(**{"kindred.sharing": sharing})
-        made[sharing] = pair.fitted(series)
+        fits[sharing] = pair.fitted(series)
         assert pair.priors().arrays["moment"].shape[1] == (1 if sharing == "common" else 2)
-    assert not torch.equal(made["kin"], made["common"])
-    assert not torch.equal(made["kin"], made["random"])
-    again = KindredPair(**{"kindred.sharing": "random"})
-    assert torch.equal(again.fitted(series), made["random"])
-    # The priors of all others alike are the same; those of relatives are somebody else's.
-    kin, random = KindredPair(), again
+    assert not torch.equal(fits["kin"], fits["common"])
+    assert not torch.equal(fits["kin"], fits["random"])
+    repeated = KindredPair(**{"kindred.sharing": "random"})
+    assert torch.equal(repeated.fitted(series), fits["random"])
+    # Priors with equal weights are the same; priors by similarity belong to other clients.
+    kin, random = KindredPair(), repeated
     kin.fitted(series)
-    ours, theirs = kin.priors().arrays["gram"], random.priors().arrays["gram"]
-    np.testing.assert_array_equal(ours[:, 1], theirs[:, 1])
-    assert not np.allclose(ours[:, 0], theirs[:, 0])
+    kin_priors, random_priors = kin.priors().arrays["gram"], random.priors().arrays["gram"]
+    np.testing.assert_array_equal(kin_priors[:, 1], random_priors[:, 1])
+    assert not np.allclose(kin_priors[:, 0], random_priors[:, 0])
 
 
 def test_sharing_nothing_sends_nothing_and_is_final_at_once() -> None:
@@ -122,49 +122,49 @@ def test_who_told_nothing_is_left_as_it_was_and_a_newcomer_gets_a_prior() -> Non
     pair = KindredPair()
     cohort = pair.cohort(series)
     alone = cohort.parameters[COEFFICIENTS].clone()
-    sent = pair.message(cohort)
-    first = {name: array[:3] for name, array in sent.items()}
+    message = pair.message(cohort)
+    first = {name: array[:3] for name, array in message.items()}
     pair.report(CLIENTS[:3], first)
     assert pair.learner.receive(cohort, pair.priors()) == [0, 1, 2]
-    now = cohort.parameters[COEFFICIENTS]
-    assert torch.equal(now[3], alone[3])
-    assert not torch.equal(now[:3], alone[:3])
-    pair.report(["late"], {name: array[3:] for name, array in sent.items()})
+    coefficients = cohort.parameters[COEFFICIENTS]
+    assert torch.equal(coefficients[3], alone[3])
+    assert not torch.equal(coefficients[:3], alone[:3])
+    pair.report(["late"], {name: array[3:] for name, array in message.items()})
     assert pair.learner.receive(cohort, pair.priors()) == [0, 1, 2, 3]
     assert torch.equal(cohort.parameters[COEFFICIENTS], KindredPair().fitted(series))
 
 
 def test_the_order_of_reports_does_not_matter_and_a_restart_changes_nothing() -> None:
-    pair, other = KindredPair(), KindredPair()
-    sent = pair.message(pair.cohort(tiny_series()))
-    pair.report(CLIENTS, sent)
+    pair, reordered = KindredPair(), KindredPair()
+    message = pair.message(pair.cohort(tiny_series()))
+    pair.report(CLIENTS, message)
     for row in (2, 0, 3, 1):
-        other.report([CLIENTS[row]], {name: array[[row]] for name, array in sent.items()})
-    again = KindredPair()
-    again.strategy.federation.history.trained |= pair.strategy.federation.history.trained
-    again.strategy.restore(other.strategy.state())
+        reordered.report([CLIENTS[row]], {name: array[[row]] for name, array in message.items()})
+    restored = KindredPair()
+    restored.strategy.federation.history.trained |= pair.strategy.federation.history.trained
+    restored.strategy.restore(reordered.strategy.state())
     for name, array in pair.priors().arrays.items():
-        np.testing.assert_array_equal(array, other.priors().arrays[name])
-        np.testing.assert_array_equal(array, again.priors().arrays[name])
+        np.testing.assert_array_equal(array, reordered.priors().arrays[name])
+        np.testing.assert_array_equal(array, restored.priors().arrays[name])
     assert KindredPair().strategy.state() == {}
 
 
 def test_the_findings_are_the_divergence_of_the_mean_days() -> None:
     pair = KindredPair()
     assert pair.strategy.findings() == {}
-    sent = pair.message(pair.cohort(tiny_series()))
-    pair.report(CLIENTS, sent)
-    found = pair.strategy.findings()["divergence"]
-    np.testing.assert_array_equal(found["prototypes"][:, 0], sent["prototype"])
-    apart = found["divergence"]  # a and b are early in the day, c and late are not
+    message = pair.message(pair.cohort(tiny_series()))
+    pair.report(CLIENTS, message)
+    artefact = pair.strategy.findings()["divergence"]
+    np.testing.assert_array_equal(artefact["prototypes"][:, 0], message["prototype"])
+    apart = artefact["divergence"]  # a and b are early in the day, c and late are not
     assert max(apart[0, 1], apart[2, 3]) < apart[:2, 2:].min()
 
 
-def falsify(sent: Arrays, name: str, change: Callable[[Any], Any]) -> Arrays:
+def falsify(arrays: Arrays, name: str, change: Callable[[Any], Any]) -> Arrays:
     """The same with another array of the third client."""
-    changed = sent[name].copy()
+    changed = arrays[name].copy()
     changed[2] = change(changed[2])
-    return {**sent, name: changed}
+    return {**arrays, name: changed}
 
 
 @pytest.mark.parametrize(
@@ -183,20 +183,20 @@ def falsify(sent: Arrays, name: str, change: Callable[[Any], Any]) -> Arrays:
 )
 def test_means_that_cannot_be_true_are_refused(name: str, change: Any, reason: str) -> None:
     pair = KindredPair()
-    sent = pair.message(pair.cohort(tiny_series()))
-    pair.report(CLIENTS, falsify(sent, name, change))
+    message = pair.message(pair.cohort(tiny_series()))
+    pair.report(CLIENTS, falsify(message, name, change))
     [refusal] = pair.strategy.federation.history.log.refused
     assert refusal.client == "c"
     assert reason in refusal.reason
     assert pair.priors().clients == ["a", "b", "late"]
     honest = KindredPair()
-    honest.report(["a", "b", "late"], {key: array[[0, 1, 3]] for key, array in sent.items()})
+    honest.report(["a", "b", "late"], {key: array[[0, 1, 3]] for key, array in message.items()})
     for key, array in pair.priors().arrays.items():
         np.testing.assert_array_equal(array, honest.priors().arrays[key])
 
 
 def indefinite(packed: Any) -> Any:
-    """Three values of which every two could have these products, but not all three."""
+    """Return products that are possible for every two of three values, but not for all three."""
     width = CLOSE_AND_DISTANT + PERIOD + 2 * FEATURES
     matrix = symmetric(torch.from_numpy(packed), width)
     matrix[:3] = matrix[:, :3] = 0
@@ -233,10 +233,10 @@ def test_a_liar_takes_from_the_others_what_they_gain_and_little_more(tmp_path: P
             arrays["gram"][:] = triangle(gram).numpy()
             arrays["moment"][:] = moment
 
-        found = errors(name, on_reply(change_arrays(lie), server_round=1))
-        for client, error in found.items():
+        with_liar = errors(name, on_reply(change_arrays(lie), server_round=1))
+        for client, error in with_liar.items():
             assert error < 1.3 * max(alone[client], honest[client]), (name, client)
-        assert np.mean(list(found.values())) < 1.15 * np.mean(list(alone.values())), name
+        assert np.mean(list(with_liar.values())) < 1.15 * np.mean(list(alone.values())), name
 
 
 def test_a_run_is_one_message_up_and_down_of_which_every_value_counts(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def lines(folder: RunFolder) -> list[dict[str, Any]]:
 
 def second_phase(folder: RunFolder, first: int) -> list[dict[str, Any]]:
     """The lines of the rounds after the first phase, without times and numbers of rounds."""
-    left = lines(folder)[first:]
-    return [{k: v for k, v in line.items() if k not in (*TIMED, "round")} for line in left]
+    later_lines = lines(folder)[first:]
+    return [{k: v for k, v in line.items() if k not in (*TIMED, "round")} for line in later_lines]
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_a_given_encoder_gives_the_second_phase_of_the_run_that_learned_it(
     learned, _ = run_locally(learning, nodes(tmp_path, source))
     # Runs of equally long names, as messages carry them and their bytes are counted.
     reused = {"encoder.path": str(learned.path / inside), "output.name": "next"}
-    given_settings = make(tmp_path, **changes, **reused)
-    given, _ = run_locally(given_settings, nodes(tmp_path, source))
-    assert len(lines(given)) == given_settings.all_rounds == 4
+    reusing_settings = make(tmp_path, **changes, **reused)
+    reusing, _ = run_locally(reusing_settings, nodes(tmp_path, source))
+    assert len(lines(reusing)) == reusing_settings.all_rounds == 4
     assert len(lines(learned)) == learning.all_rounds == 6
-    assert second_phase(given, 0) == second_phase(learned, 2)
-    rows = [(folder.path / "clients.csv").read_text().splitlines() for folder in (given, learned)]
+    assert second_phase(reusing, 0) == second_phase(learned, 2)
+    rows = [(folder.path / "clients.csv").read_text().splitlines() for folder in (reusing, learned)]
     assert len(rows[0]) == 1 + 8
-    for ours, theirs in zip(*rows, strict=True):
-        assert _but_kept_round(ours) == _but_kept_round(theirs)
+    for reusing_row, learned_row in zip(*rows, strict=True):
+        assert _but_kept_round(reusing_row) == _but_kept_round(learned_row)
 
 
 def _but_kept_round(row: str) -> list[str]:
@@ -100,26 +100,26 @@ def test_the_encoder_is_the_runs_global_model_and_stays_as_it_was_learned(tmp_pa
 
 def test_there_is_nothing_to_evaluate_in_the_first_phase(tmp_path: Path) -> None:
     folder, grid = run_locally(sequence_settings(tmp_path), nodes(tmp_path))
-    asked = {
+    evaluated_rounds = {
         int(message.metadata.group_id)
         for message in grid.sent
         if message.metadata.message_type == MessageType.EVALUATE
     }
-    assert asked == {3, 4, 5, 6}
-    found = lines(folder)
-    assert [line["accuracy"] is None for line in found] == [True, True, *[False] * 4]
-    assert [sorted(line["loss"]) for line in found] == [
+    assert evaluated_rounds == {3, 4, 5, 6}
+    round_lines = lines(folder)
+    assert [line["accuracy"] is None for line in round_lines] == [True, True, *[False] * 4]
+    assert [sorted(line["loss"]) for line in round_lines] == [
         *[["contrastive", "total"]] * 2,
         *[["head", "total"]] * 4,
     ]
-    assert [line["figures"] == {} for line in found] == [True, True, *[False] * 4]
+    assert [line["figures"] == {} for line in round_lines] == [True, True, *[False] * 4]
 
 
 # --- encoders that do not fit -----------------------------------------------------------------
 
 
 def encoder(tmp_path: Path, **changes: Any) -> Arrays:
-    """That of a run with these settings."""
+    """Return the encoder of a run with these settings."""
     name = "learned" + "-".join(map(str, changes.values()))
     settings = sequence_settings(
         tmp_path, **{"rounds": 1, "encoder.rounds": 1, "output.name": name, **changes}
@@ -128,8 +128,8 @@ def encoder(tmp_path: Path, **changes: Any) -> Arrays:
     return load_file(folder.path / "model" / "global.safetensors")
 
 
-def told(tmp_path: Path, path: Path, **changes: Any) -> str:
-    """What a run with this ``encoder.path`` says, which asks for rosters and nothing else."""
+def error_message(tmp_path: Path, path: Path, **changes: Any) -> str:
+    """Return the error of a run with this ``encoder.path``, which must stop after the rosters."""
     settings = sequence_settings(tmp_path, **{"encoder.path": str(path), **changes})
     grid = LocalGrid(settings, nodes(tmp_path))
     with pytest.raises(SettingsError) as caught:
@@ -142,33 +142,35 @@ def told(tmp_path: Path, path: Path, **changes: Any) -> str:
 
 
 def test_a_path_without_a_file_says_which_file_is_missing(tmp_path: Path) -> None:
-    assert f"there is no {tmp_path / 'none'}" in told(tmp_path, tmp_path / "none")
+    assert f"there is no {tmp_path / 'none'}" in error_message(tmp_path, tmp_path / "none")
 
 
 def test_a_folder_that_is_no_run_says_which_file_is_missing(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     missing = folder / "model" / "global.safetensors"
-    assert f"there is no {missing}" in told(tmp_path, folder)
+    assert f"there is no {missing}" in error_message(tmp_path, folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no tensors", b"\xff" * 64], ids=range(3))
 def test_a_file_of_another_kind_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "encoder.safetensors"
     file.write_bytes(content)
-    assert f"{file} cannot be read as a safetensors file of float32" in told(tmp_path, file)
+    assert f"{file} cannot be read as a safetensors file of float32" in error_message(
+        tmp_path, file
+    )
 
 
 def test_numbers_that_numpy_does_not_know_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "encoder.safetensors"
     save_torch_file({"encoder.x": torch.zeros(2, dtype=torch.bfloat16)}, file)
-    assert "cannot be read as a safetensors file of float32" in told(tmp_path, file)
+    assert "cannot be read as a safetensors file of float32" in error_message(tmp_path, file)
 
 
 def test_an_encoder_of_other_settings_names_the_array_and_both_shapes(tmp_path: Path) -> None:
     file = tmp_path / "encoder.safetensors"
     save_file(encoder(tmp_path, **{"encoder.output-dim": 12}), file)
-    message = told(tmp_path, file)
+    message = error_message(tmp_path, file)
     assert "float32 [12" in message
     assert "by [encoder] and data with 3 dimensions float32 [10" in message
 
@@ -176,7 +178,7 @@ def test_an_encoder_of_other_settings_names_the_array_and_both_shapes(tmp_path: 
 def test_an_encoder_with_more_blocks_has_arrays_that_are_not_expected(tmp_path: Path) -> None:
     file = tmp_path / "encoder.safetensors"
     save_file(encoder(tmp_path, **{"encoder.blocks": 4}), file)
-    assert "is expected" in told(tmp_path, file)
+    assert "is expected" in error_message(tmp_path, file)
 
 
 @pytest.fixture
@@ -200,7 +202,7 @@ def test_arrays_that_are_missing_of_another_type_or_not_finite_are_named(
     for number, (arrays, reason) in enumerate(cases):
         file = tmp_path / f"encoder-{number}.safetensors"
         save_file(arrays, file)
-        assert reason in told(tmp_path, file, **{"output.name": f"case-{number}"})
+        assert reason in error_message(tmp_path, file, **{"output.name": f"case-{number}"})
 
 
 def test_a_run_of_a_supervised_method_has_no_such_encoder(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_a_run_of_a_supervised_method_has_no_such_encoder(tmp_path: Path) -> Non
         tmp_path, method="fedavg", rounds=1, **{"output.name": "supervised"}
     )
     folder, _ = run_locally(settings, nodes(tmp_path))
-    assert "is expected" in told(tmp_path, folder.path)
+    assert "is expected" in error_message(tmp_path, folder.path)
 
 
 def test_the_file_is_no_longer_needed_once_the_run_has_begun(tmp_path: Path, good: Arrays) -> None:
@@ -235,7 +237,7 @@ def test_without_rounds_the_encoder_stays_as_it_is_drawn(tmp_path: Path) -> None
     task = make_task(settings, DataShape((3,), tuple("0123456789")))
     assert isinstance(task, SequenceTask)
     drawn = task.initial_encoder()
-    kept = load_file(folder.path / "model" / "global.safetensors")
-    assert set(kept) == set(drawn)
+    model = load_file(folder.path / "model" / "global.safetensors")
+    assert set(model) == set(drawn)
     for name, value in drawn.items():
-        np.testing.assert_array_equal(kept[name], value.numpy())
+        np.testing.assert_array_equal(model[name], value.numpy())

@@ -62,50 +62,52 @@ def vectors_of(shard: Shard, name: str) -> NDArray[np.float32]:
     """[n, D] of all parts of a client."""
     client = shard.clients[name]
     assert isinstance(client, ClientSequences)
-    return np.concatenate([one for part in PARTS for one in getattr(client, part).values])
+    return np.concatenate([vector for part in PARTS for vector in getattr(client, part).values])
 
 
 def alone(client: ClientSequences, encoder: Arrays, task: SequenceTask) -> NDArray[np.float32]:
     """The vectors of a client's sequences, encoded one by one."""
     stacked = {name: torch.from_numpy(value).unsqueeze(0) for name, value in encoder.items()}
-    every = [one for part in PARTS for one in getattr(client, part).values]
-    made = [
-        task.encode(stacked, torch.from_numpy(one)[None, None], torch.tensor([[len(one)]]))[0]
-        for one in every
+    sequences = [sequence for part in PARTS for sequence in getattr(client, part).values]
+    encoded = [
+        task.encode(
+            stacked, torch.from_numpy(sequence)[None, None], torch.tensor([[len(sequence)]])
+        )[0]
+        for sequence in sequences
     ]
-    return torch.cat(made).numpy()
+    return torch.cat(encoded).numpy()
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def encoded_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of sequences that were encoded, a number a client."""
-    made: list[int] = []
+    counts: list[int] = []
 
-    def counting(sequences: list[NDArray[np.float32]], *others: object) -> torch.Tensor:
-        made.append(len(sequences))
-        return represent_sequences(sequences, *others)  # type: ignore[arg-type]
+    def counting(sequences: list[NDArray[np.float32]], *arguments: object) -> torch.Tensor:
+        counts.append(len(sequences))
+        return represent_sequences(sequences, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(vectors, "represent_sequences", counting)
-    return made
+    return counts
 
 
 def test_a_vector_is_what_the_encoder_makes_of_the_sequence_alone(
     shard: Shard, task: SequenceTask, store: ClientStore
 ) -> None:
     encoder = encoder_arrays(task)
-    made = represented(shard, ["a", "b"], encoder, task, store)
+    shard_of_vectors = represented(shard, ["a", "b"], encoder, task, store)
     for name in ("a", "b"):
-        before, after = shard.clients[name], made.clients[name]
+        before, after = shard.clients[name], shard_of_vectors.clients[name]
         assert isinstance(before, ClientSequences)
         assert isinstance(after, ClientSequences)
         np.testing.assert_allclose(
-            vectors_of(made, name), alone(before, encoder, task), rtol=1e-5, atol=1e-6
+            vectors_of(shard_of_vectors, name), alone(before, encoder, task), rtol=1e-5, atol=1e-6
         )
         for part in PARTS:
             old, new = getattr(before, part), getattr(after, part)
             assert np.array_equal(old.targets, new.targets)
-            assert [one.shape for one in new.values] == [(1, WIDTH)] * len(old)
-            assert all(one.dtype == np.float32 for one in new.values)
+            assert [vector.shape for vector in new.values] == [(1, WIDTH)] * len(old)
+            assert all(vector.dtype == np.float32 for vector in new.values)
         parts = {part: getattr(before, part) for part in PARTS}
         assert replace(after, **parts) == before
 
@@ -113,10 +115,10 @@ def test_a_vector_is_what_the_encoder_makes_of_the_sequence_alone(
 def test_the_shard_afterwards_is_of_vectors_and_of_the_clients_asked_for(
     shard: Shard, task: SequenceTask, store: ClientStore
 ) -> None:
-    made = represented(shard, ["b", "c", "x"], encoder_arrays(task), task, store)
-    assert set(made.clients) == {"b"}
-    assert made.shape == DataShape((WIDTH,), CLASSES)
-    assert made.absent(["b", "c", "x"]) == {
+    shard_of_vectors = represented(shard, ["b", "c", "x"], encoder_arrays(task), task, store)
+    assert set(shard_of_vectors.clients) == {"b"}
+    assert shard_of_vectors.shape == DataShape((WIDTH,), CLASSES)
+    assert shard_of_vectors.absent(["b", "c", "x"]) == {
         "c": "no test sequence",
         "x": "not a client of this node",
     }
@@ -126,49 +128,49 @@ def test_many_sequences_are_encoded_some_at_a_time(
     shard: Shard, task: SequenceTask, store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "ENCODED_AT_ONCE", 3)
-    made = represented(shard, ["a"], encoder_arrays(task), task, store)
+    shard_of_vectors = represented(shard, ["a"], encoder_arrays(task), task, store)
     client = shard.clients["a"]
     assert isinstance(client, ClientSequences)
     expected = alone(client, encoder_arrays(task), task)
-    np.testing.assert_allclose(vectors_of(made, "a"), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors_of(shard_of_vectors, "a"), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_encoder_comes_once_and_the_vectors_are_read_back(
-    shard: Shard, task: SequenceTask, store: ClientStore, tmp_path: Path, counted: list[int]
+    shard: Shard, task: SequenceTask, store: ClientStore, tmp_path: Path, encoded_counts: list[int]
 ) -> None:
     first = represented(shard, ["a"], encoder_arrays(task), task, store)
-    assert counted == [8]
+    assert encoded_counts == [8]
     heads = {"heads": np.zeros((1, 3, WIDTH + 1), dtype=np.float32)}
-    again = represented(shard, ["a", "b"], heads, task, ClientStore(tmp_path))
-    assert counted == [8, 6]  # b had not been asked for
-    assert np.array_equal(vectors_of(first, "a"), vectors_of(again, "a"))
+    reread = represented(shard, ["a", "b"], heads, task, ClientStore(tmp_path))
+    assert encoded_counts == [8, 6]  # b had not been asked for
+    assert np.array_equal(vectors_of(first, "a"), vectors_of(reread, "a"))
     client = shard.clients["b"]
     assert isinstance(client, ClientSequences)
     expected = alone(client, encoder_arrays(task), task)
-    np.testing.assert_allclose(vectors_of(again, "b"), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors_of(reread, "b"), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_another_encoder_makes_other_vectors(
-    shard: Shard, task: SequenceTask, store: ClientStore, counted: list[int]
+    shard: Shard, task: SequenceTask, store: ClientStore, encoded_counts: list[int]
 ) -> None:
     first = represented(shard, ["a"], encoder_arrays(task), task, store)
-    other = represented(shard, ["a"], encoder_arrays(task, shift=0.25), task, store)
-    kept = represented(shard, ["a"], {}, task, store)
-    assert counted == [8, 8]
-    assert not np.allclose(vectors_of(first, "a"), vectors_of(other, "a"))
-    assert np.array_equal(vectors_of(other, "a"), vectors_of(kept, "a"))
+    shifted = represented(shard, ["a"], encoder_arrays(task, shift=0.25), task, store)
+    reused = represented(shard, ["a"], {}, task, store)
+    assert encoded_counts == [8, 8]
+    assert not np.allclose(vectors_of(first, "a"), vectors_of(shifted, "a"))
+    assert np.array_equal(vectors_of(shifted, "a"), vectors_of(reused, "a"))
 
 
 def test_one_changed_number_is_another_encoder(
-    shard: Shard, task: SequenceTask, store: ClientStore, counted: list[int]
+    shard: Shard, task: SequenceTask, store: ClientStore, encoded_counts: list[int]
 ) -> None:
     encoder = encoder_arrays(task)
     represented(shard, ["a"], encoder, task, store)
     represented(shard, ["a"], encoder, task, store)  # sent once more, but the same
-    assert counted == [8]
+    assert encoded_counts == [8]
     encoder["encoder.linear.bias"][-1] += 1
     represented(shard, ["a"], encoder, task, store)
-    assert counted == [8, 8]
+    assert encoded_counts == [8, 8]
 
 
 def test_without_an_encoder_nothing_can_be_done(
@@ -188,18 +190,18 @@ def test_damaged_vectors_are_made_again(
     task: SequenceTask,
     store: ClientStore,
     tmp_path: Path,
-    counted: list[int],
+    encoded_counts: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first = represented(shard, ["a"], encoder_arrays(task), task, store)
     (path,) = tmp_path.rglob("vectors.safetensors")
-    whole = path.read_bytes()
+    content = path.read_bytes()
     cut_short(path)
-    again = represented(shard, ["a"], {}, task, store)
-    assert counted == [8, 8]
+    recomputed = represented(shard, ["a"], {}, task, store)
+    assert encoded_counts == [8, 8]
     assert "vectors.safetensors is damaged" in caplog.text
-    assert np.array_equal(vectors_of(first, "a"), vectors_of(again, "a"))
-    assert path.read_bytes() == whole
+    assert np.array_equal(vectors_of(first, "a"), vectors_of(recomputed, "a"))
+    assert path.read_bytes() == content
 
 
 def test_a_damaged_encoder_is_told_and_a_new_one_mends_it(
@@ -215,23 +217,23 @@ def test_a_damaged_encoder_is_told_and_a_new_one_mends_it(
         represented(shard, ["a"], {}, task, store)
     assert "encoder.safetensors is damaged" in caplog.text
     represented(shard, ["a"], encoder_arrays(task), task, store)
-    again = represented(shard, ["a"], {}, task, store)
-    assert np.array_equal(vectors_of(first, "a"), vectors_of(again, "a"))
+    recomputed = represented(shard, ["a"], {}, task, store)
+    assert np.array_equal(vectors_of(first, "a"), vectors_of(recomputed, "a"))
 
 
 def test_a_client_with_another_number_of_sequences_is_encoded_anew(
-    shard: Shard, task: SequenceTask, store: ClientStore, counted: list[int]
+    shard: Shard, task: SequenceTask, store: ClientStore, encoded_counts: list[int]
 ) -> None:
     represented(shard, ["a", "b"], encoder_arrays(task), task, store)
     client = shard.clients["a"]
     assert isinstance(client, ClientSequences)
     grown = replace(client, test=sequences_of([0, 1, 2], [5]))
-    other = shard.clients["b"]
-    assert isinstance(other, ClientSequences)
-    made = represented(shard_of(grown, other), ["a", "b"], {}, task, store)
-    assert counted == [8, 6, 9]
+    unchanged = shard.clients["b"]
+    assert isinstance(unchanged, ClientSequences)
+    shard_of_vectors = represented(shard_of(grown, unchanged), ["a", "b"], {}, task, store)
+    assert encoded_counts == [8, 6, 9]
     expected = alone(grown, encoder_arrays(task), task)
-    np.testing.assert_allclose(vectors_of(made, "a"), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors_of(shard_of_vectors, "a"), expected, rtol=1e-5, atol=1e-6)
 
 
 def overflowing(client: ClientSequences) -> ClientSequences:
@@ -248,16 +250,16 @@ def test_a_client_with_vectors_that_are_not_finite_costs_no_other_client(
     assert isinstance(b, ClientSequences)
     encoder = encoder_arrays(task, shift=10.0)
     before = vectors_of(represented(shard, ["b"], encoder, task, store), "b")
-    made = represented(shard_of(overflowing(a), b), ["a", "b"], {}, task, store)
+    shard_of_vectors = represented(shard_of(overflowing(a), b), ["a", "b"], {}, task, store)
     reason = "the encoder makes NaN or infinite values of its sequences"
-    assert made.absent(["a", "b", "c"]) == {"a": reason, "c": "no test sequence"}
-    assert np.array_equal(vectors_of(made, "b"), before)
+    assert shard_of_vectors.absent(["a", "b", "c"]) == {"a": reason, "c": "no test sequence"}
+    assert np.array_equal(vectors_of(shard_of_vectors, "b"), before)
     assert [path.parent.name for path in tmp_path.rglob("vectors.*")] == ["c-b"]
     assert shard.refused == {"c": "no test sequence"}  # of all orders
 
     learner = make_learner(task.settings, task_of(task.settings, WIDTH), ENCODER_ROUNDS + 1)
-    node = Node(task.settings, made, store, learner)
+    node = Node(task.settings, shard_of_vectors, store, learner)
     order = Order("run", "t", ENCODER_ROUNDS + 1, ["a", "b"], evaluate=True)
-    (reply,) = node.train(order, shares_of(order, made, task, 16))
+    (reply,) = node.train(order, shares_of(order, shard_of_vectors, task, 16))
     assert reply.names == ["b"]
     assert np.isfinite(reply.arrays["head"]).all()

@@ -1,4 +1,4 @@
-"""The closed forms (ours): ridge regression of series, the discriminant of classes."""
+"""The closed forms (ours): ridge regression for series, a discriminant for classes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from fedproto_app.settings import Settings
 
 
-# 500 filters are 4,000 features: 32 MB a message and client, 128 MB where a covariance is made.
+# 500 filters are 4,000 features: 32 MB for each message and client, 128 MB for a covariance.
 MOST_FEATURES = 500
 
 
-Prior = Literal["own", "even"]  # of classes
+Prior = Literal["own", "even"]  # class frequencies
 
 
 class AnalyticSettings(Section):
@@ -70,13 +70,13 @@ class AnalyticSettings(Section):
 
     @property
     def strengths(self) -> list[float]:
-        """Two for each power of ten, from the strongest on."""
+        """Penalties from the strongest on, two for each power of ten."""
         count = 1 + math.floor(2 * math.log10(self.strongest / self.weakest) + 1e-9)
         return [self.strongest * 10 ** (-number / 2) for number in range(count)]
 
 
-def a_stage_and_guesses(settings: Settings) -> int:
-    """The closed form's: each stage once, and rounds in which clients guess classes."""
+def rounds_with_guesses(settings: Settings) -> int:
+    """Return a round for each stage plus the rounds that guess classes."""
     if settings.task != "classification":
         stages = 1
     elif settings.data.partition.scheme == "given":
@@ -86,17 +86,22 @@ def a_stage_and_guesses(settings: Settings) -> int:
     return stages + settings.method_table(AnalyticSettings).guess_rounds
 
 
-def classes_are_guessed(settings: Settings) -> bool:
+def guesses_classes(settings: Settings) -> bool:
+    """Return whether clients guess the classes of unlabelled sequences."""
     return settings.method_table(AnalyticSettings).guess_rounds > 0
 
 
-def closed_form_can_be_had(settings: Settings) -> None:
-    clusters_of_classes_can_be_found(settings)
-    classes_can_be_guessed(settings)
+def check_settings(settings: Settings) -> None:
+    """Raise `SettingsError` for clusters or guesses that other settings rule out."""
+    check_clusters(settings)
+    check_guesses(settings)
 
 
-def classes_can_be_guessed(settings: Settings) -> None:
-    """Each guess is by what the round before gave, and tells of the same sequences again."""
+def check_guesses(settings: Settings) -> None:
+    """Raise `SettingsError` if classes cannot be guessed.
+
+    A guess uses the last round's model, and the same sequences are sent again in every round.
+    """
     rounds, reason = settings.method_table(AnalyticSettings).guess_rounds, ""
     if not rounds:
         return
@@ -108,37 +113,37 @@ def classes_can_be_guessed(settings: Settings) -> None:
         )
     elif settings.aggregation.secure:
         reason = (
-            "aggregation.secure = true adds up the same sequences in every round, so that the sums "
-            "of a node that misses one could be told by difference; set 0"
+            "aggregation.secure = true adds up the same sequences in every round, so the sums of a "
+            "node that misses a round could be found by subtraction; set 0"
         )
     elif settings.evaluate_every != 1:
         reason = f"evaluate-every = {settings.evaluate_every}: it must be 1"
     elif settings.keep != "last" or settings.patience:
-        wrong = (
+        correction = (
             f"patience = {settings.patience}: set 0"
             if settings.keep == "last"
             else f"keep = {settings.keep!r}: set 'last'"
         )
-        reason = f"{wrong}; the few validation sequences with a label cannot choose a round"
+        reason = f"{correction}; the few validation sequences with a label cannot choose a round"
     if reason:
         raise SettingsError(f"analytic.guess-rounds = {rounds}: {reason}")
 
 
-def clusters_of_classes_can_be_found(settings: Settings) -> None:
-    """The closed form's: nothing may stand between the server and each client's sums."""
+def check_clusters(settings: Settings) -> None:
+    """Raise `SettingsError` if clusters are chosen and the server does not see each client's
+    sums."""
     if settings.method_table(AnalyticSettings).sharing != "clustered":
         return
     reason = ""
     if settings.task == "forecasting":
-        reason = "task = 'forecasting' has no classes; method = 'kindred' leans to similar clients"
+        reason = "task = 'forecasting' has no classes; method = 'kindred' uses similar clients"
     elif settings.aggregation.secure:
-        reason = "aggregation.secure = true hides the sums of a client by which it finds clusters"
+        reason = "aggregation.secure = true hides the sums of a client, which give the clusters"
     elif settings.privacy.is_on:
         reason = f"the noise of privacy.mechanism = {settings.privacy.mechanism!r} hides clusters"
     elif settings.aggregation.rule != "mean":
         reason = (
-            f"aggregation.rule = {settings.aggregation.rule!r} makes the sums of all alone; set "
-            "'mean'"
+            f"aggregation.rule = {settings.aggregation.rule!r} gives only the totals; set 'mean'"
         )
     if reason:
         raise SettingsError(f"analytic.sharing = 'clustered': {reason}")
@@ -163,7 +168,7 @@ METHOD = Method(
         "classification": f"{__name__}.classes_learner:random_patches",
         "sequence-classification": f"{__name__}.classes_learner:random_kernels",
     },
-    rounds=a_stage_and_guesses,
-    learns_without_labels=classes_are_guessed,
-    check=closed_form_can_be_had,
+    rounds=rounds_with_guesses,
+    learns_without_labels=guesses_classes,
+    check=check_settings,
 )

@@ -1,10 +1,10 @@
 """Classes in closed form, client half: one message a stage, no training.
 
-Features are fixed random functions that the seed draws. A client adds up what the discriminant of
-`maths/class_gaussian.py` needs, over its train samples of all stages so far, and sends the sums,
-D(D + 1)/2 + C·D + C values. Summed over clients they give the classifier of all samples, and with
-its own sums the client's own (`class_fit.py`). With those of the clients that mean the same by a
-class it may lean to these instead.
+Features are fixed random functions drawn from the seed. A client computes the sums of
+`maths/class_gaussian.py` over its train samples of all stages so far and sends them,
+D(D + 1)/2 + C·D + C values. The totals over clients give the classifier of all samples, and
+together with the client's sums its personal classifier (`class_fit.py`). With clusters, this is
+also drawn to the sums of the clients whose classes have the same meaning.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 
 class SumsMemory(NamedTuple):
-    """How many stages a client has taken in, and its own sums over these, as they travel."""
+    """The number of stages that a client has taken in, and its packed sums over these."""
 
     stages: Tensor
     sums: dict[str, Tensor]
 
 
 class ClassesContext(VectorsContext):
-    """guessed: the train vectors with the classes that the clients' models of the round before give
-    them, of which those without a label are present; None in a round without guesses."""
+    """guessed: the unlabelled train vectors with the classes that the last round's models predict;
+    None in a round without guesses."""
 
     def __init__(self, vectors: LabelledVectors, guessed: LabelledVectors | None) -> None:
         super().__init__(vectors)
@@ -74,7 +74,7 @@ class ClassesContext(VectorsContext):
 class AnalyticClassesLearner(
     ClosedFormLearner[ClassesContext, ClassificationTask | SequenceClassificationTask]
 ):
-    """The client's own sums, and what is made of them and of those of all."""
+    """Sends a client's sums and fits its classifier to them and to the totals."""
 
     section: AnalyticSettings
 
@@ -89,11 +89,11 @@ class AnalyticClassesLearner(
     def returns(cls, section: AnalyticSettings) -> Sequence[Returns]:
         if section.sharing != "clustered":
             return []
-        told = (
+        reveals = (
             "tells the nodes of a cluster its clients' sums of each class, from which a node can "
             "take its own clients'"
         )
-        return [Returns("sums of a cluster", told, consent="shares-classes")]
+        return [Returns("sums of a cluster", reveals, consent="shares-classes")]
 
     def __init__(self, training: Training, section: AnalyticSettings, task: Any) -> None:
         super().__init__(training, section, task)
@@ -114,18 +114,18 @@ class AnalyticClassesLearner(
         if self.section.guess_rounds and cohort.server_round > 1:
             assert isinstance(self.task, SequenceClassificationTask)
             features, labels, present = self.task.guessed(parameters, samples, vectors)
-            has_model = (cohort.memory.stages > 0).float()  # a newcomer's would guess at random
+            has_model = (cohort.memory.stages > 0).float()  # a newcomer would guess at random
             guessed = LabelledVectors(features, labels, present * has_model.unsqueeze(1))
         return ClassesContext(vectors, guessed)
 
     def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
-        """Take in what is new, and fit the client's own classifier, which stays if it shares
+        """Take in new stages and fit the client's own classifier, which stays if it shares
         nothing."""
-        own, validation = self._taken_in(cohort, context), None
-        if self.section.sharing == "none":  # then these are judged in the same message
+        sums, validation = self._taken_in(cohort, context), None
+        if self.section.sharing == "none":  # then clients are evaluated in the same message
             cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-        _keep(cohort, self._fit.alone(own, validation))
+        _set_heads(cohort, self._fit.alone(sums, validation))
         scores = self.task.predict(cohort.parameters, context.vectors.features)
         _, labels, present = context.vectors
         return {"total": log_loss(scores.double(), labels, present)}
@@ -144,68 +144,74 @@ class AnalyticClassesLearner(
         return sample_bound(self.training.sample_clip), [round(count) for count in counts.tolist()]
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Fit each client again, now that the sums over all are known."""
+        """Fit each client again with the totals."""
         total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
-            return []  # nobody's, or somebody's spoil the total: each goes on with its own
+            return []  # no valid totals: each client uses its own classifier
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         if self.section.sharing == "federated":
-            _keep(cohort, of_all)  # all clients' the same
+            _set_heads(cohort, of_all)  # the same for all clients
         else:
             moment, counts = (cohort.memory.sums[name].double() for name in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            others = [everybody(total), *clusters_in(guidance, cohort.names, total)]
-            _keep(cohort, self._fit.personal(moment, counts, others, validation))
+            pools = [everybody(total), *clusters_in(guidance, cohort.names, total)]
+            _set_heads(cohort, self._fit.personal(moment, counts, pools, validation))
         return list(range(len(cohort.names)))
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """The client's own classifier, and beside it the one of all samples."""
-        found = super().evaluate(cohort, guidance)
+        """Evaluate the client's classifier and the classifier of all samples."""
+        metrics = super().evaluate(cohort, guidance)
         total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
-            return found
+            return metrics
         clients = len(cohort.names)
-        weight, bias = (one.float().expand(clients, *one.shape).contiguous() for one in of_all)
-        everyone = {**cohort.parameters, HEAD + "weight": weight, HEAD + "bias": bias}
-        shared = self.task.evaluate(everyone, cohort.samples)
-        return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
+        weight, bias = (
+            tensor.float().expand(clients, *tensor.shape).contiguous() for tensor in of_all
+        )
+        with_shared_head = {**cohort.parameters, HEAD + "weight": weight, HEAD + "bias": bias}
+        shared = self.task.evaluate(with_shared_head, cohort.samples)
+        return {
+            **metrics,
+            **{replace(metric, shared=True): values for metric, values in shared.items()},
+        }
 
     def _taken_in(self, cohort: Cohort, context: ClassesContext) -> ClassSums:
-        """The clients' sums with those of stages that are new to them, which they remember.
+        """Add the stages that are new to the clients to their sums, store and return the sums.
 
-        With guesses they begin anew: sequences come all at once, and a guess changes.
+        With guesses the sums start again in each round, because guesses change and a client has all
+        its sequences from the start.
         """
         new, sums = new_stage(cohort), cohort.memory.sums
         features, labels, present = context.vectors
         if context.guessed is not None:
-            own = class_sums(context.vectors, self._classes)
-            own = own.plus(class_sums(context.guessed, self._classes))
+            sums_so_far = class_sums(context.vectors, self._classes)
+            sums_so_far = sums_so_far.plus(class_sums(context.guessed, self._classes))
         else:
             if self.training.sample_clip is not None:
                 features = shortened(features, self.training.sample_clip)
-            come = LabelledVectors(features, labels, present * new.unsqueeze(1))
-            own = unpacked(sums).plus(class_sums(come, self._classes))
-        for name, value in packed(own).items():
+            new_vectors = LabelledVectors(features, labels, present * new.unsqueeze(1))
+            sums_so_far = unpacked(sums).plus(class_sums(new_vectors, self._classes))
+        for name, value in packed(sums_so_far).items():
             sums[name].copy_(value)
-        return own
+        return sums_so_far
 
 
-def _keep(cohort: Cohort, classifier: Classifier) -> None:
-    """As the clients' heads."""
+def _set_heads(cohort: Cohort, classifier: Classifier) -> None:
+    """Set the clients' heads."""
     for name, value in zip(("weight", "bias"), classifier, strict=True):
         cohort.parameters[HEAD + name].copy_(value)
 
 
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:
-    """The model of images: every process draws the same filters."""
+    """Return the model of images; every process draws the same filters."""
     return fixed_patches(settings, shape, settings.method_table(AnalyticSettings).features)
 
 
-KERNEL_STEPS = 32  # that kernels reach over where the settings do not say how long sequences are
+KERNEL_STEPS = 32  # span of the kernels if the settings do not give the length of sequences
 
 
 def random_kernels(settings: Settings, shape: DataShape) -> RandomKernelClassifier:
-    """The model of sequences: every process draws the same kernels."""
+    """Return the model of sequences; every process draws the same kernels."""
     draws = torch_stream(settings.seed, "random kernels")
     steps = settings.data.sequences.steps or KERNEL_STEPS
     classes, kernels = len(shape.classes), settings.method_table(AnalyticSettings).features

@@ -1,4 +1,4 @@
-"""Classes in closed form, server half: sums of fixed features, and whose go together."""
+"""Classes in closed form, server half: sums of fixed features, and clusters of clients."""
 
 from __future__ import annotations
 
@@ -38,32 +38,31 @@ from fedproto_app.strategies.common.cluster_history import ClusterHistory
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 
-# Clusters of clients that mean the same by each class, and what their clients are told of them.
-
-# Clients of a cluster that is told its sums, and of all others together: of two, each could take
-# its own sums from the cluster's; and whoever is told these could take them from the total. A node
-# with several clients still can: so sites must allow it.
-LEAST_TOLD = 3
-MOST_WEIGHT = 3  # median clients' samples: no client counts for more where clusters are looked for
+# A cluster's clients get its sums only if the cluster and the remaining clients are at least this
+# many: in a cluster of two, a client could subtract its sums from the cluster's, and the cluster's
+# sums could be subtracted from the total. A node with several clients can still do so, and
+# therefore sites must allow it.
+LEAST_CLIENTS = 3
+MOST_WEIGHT = 3  # a client weighs at most as much as this many median clients in the clustering
 MOST_WORK = 2e9  # N²·C·R, some minutes on a core
 
 _log = logging.getLogger(__name__)
 
 
 class ClassGroups:
-    """Of all clients ever heard from, by their sums of classes."""
+    """Clusters of all clients that ever reported, by their class sums."""
 
     def __init__(self, penalty: float) -> None:
         self._penalty = penalty
-        self._keys: list[ClientKey] = []  # of the last round
+        self._keys: list[ClientKey] = []  # the clients of the last round
         self._history = ClusterHistory()
-        self._within: Arrays = {}  # for everyone
+        self._within: Arrays = {}  # the same for all clients
         self._moments: Tensor = torch.zeros(0)  # of the clusters
         self._counts: Tensor = torch.zeros(0)
-        self._cluster_of: dict[ClientKey, int] = {}  # of the clients that get its sums
+        self._cluster_of: dict[ClientKey, int] = {}  # of clients that get their cluster's sums
 
     def find(self, latest: Received, totals: Arrays, round_: Round) -> None:
-        """Find the clusters. totals: the sums over all of `latest`, which are not none."""
+        """Find the clusters. totals: the totals of `latest`, which must not be empty."""
         self._keys, total = latest.clients, arrived(totals, torch.device("cpu"))
         moments, counts = (
             torch.from_numpy(latest.stacked(name)).double() for name in (MOMENT, COUNTS)
@@ -73,33 +72,38 @@ class ClassGroups:
         self._moments, self._counts = sums_of(labels, moments), sums_of(labels, counts)
         within = packed(within_clusters(total, self._moments, self._counts))
         self._within = {WITHIN: _float32(within[GRAM])}
-        has = (counts.sum(dim=1) > 0).numpy()  # without samples it is of no cluster in particular
+        has = (counts.sum(dim=1) > 0).numpy()  # a client without samples belongs to no cluster
         sizes = np.bincount(labels, has)[labels]
-        large = has & (sizes >= LEAST_TOLD) & (has.sum() - sizes >= LEAST_TOLD)
+        large = has & (sizes >= LEAST_CLIENTS) & (has.sum() - sizes >= LEAST_CLIENTS)
         self._cluster_of = {key: labels[row] for row, key in enumerate(self._keys) if large[row]}
 
     def sums_for(self, clients: Sequence[ClientKey]) -> Guidance:
-        """The sums of their clusters for these clients of a node; nothing before any are found, or
-        where none is large enough."""
+        """Return guidance with the cluster sums for these clients of a node.
+
+        It is empty before the first clustering, or if no cluster is large enough.
+        """
         if not self._cluster_of:
             return Guidance()
         informed = [key for key in clients if key in self._cluster_of]
         rows = [self._cluster_of[key] for key in informed]
-        own = {CLUSTER_MOMENT: self._moments[rows], CLUSTER_COUNTS: self._counts[rows]}
-        arrays = {name: _float32(value) for name, value in own.items()}
+        cluster_sums = {CLUSTER_MOMENT: self._moments[rows], CLUSTER_COUNTS: self._counts[rows]}
+        arrays = {name: _float32(value) for name, value in cluster_sums.items()}
         return Guidance({**self._within, **arrays}, [key.client for key in informed])
 
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
     ) -> Labels:
-        """By sums in which no client has more than a few times the median client's samples: else
-        one that declares many alike samples would make all others' differences look large."""
+        """Cluster by sums with each client's samples capped at a multiple of the median.
+
+        Otherwise a client that declares many similar samples would make the differences between
+        all other clients look large.
+        """
         clients, classes = counts.shape
         if clients**2 * classes * (classes - 1) > MOST_WORK:
             _log.warning("no clusters are looked for among %d clients of %d classes", *counts.shape)
             return np.zeros(clients, np.int64)
         samples = counts.sum(dim=1)
-        usual = torch.where(samples > 0, samples, torch.nan).nanmedian()  # of those that have any
+        usual = torch.where(samples > 0, samples, torch.nan).nanmedian()  # of clients with samples
         weights = (MOST_WEIGHT * usual / samples).clamp(max=1)
         gram = triangle(total.gram)
         for row in (weights < 1).nonzero().flatten().tolist():
@@ -114,7 +118,7 @@ class ClassGroups:
         )
 
     def _note(self, labels: Labels, round_: Round) -> None:
-        """The clusters, for the artefacts."""
+        """Record the clusters for the artefacts."""
         groups = [round_.facts[key].group for key in self._keys]
         rand = float(rand_score(groups, labels)) if all(groups) else None
         round_.figures |= {"clusters": float(labels.max() + 1), "rand_index": rand}
@@ -122,21 +126,21 @@ class ClassGroups:
         self._history.add(round_.number, labelled, None, None, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """For a checkpoint."""
+        """Return the arrays for a checkpoint."""
         if not self._keys:
             return {}
         return under("clusters", {**self._history.state(self._keys), **key_arrays(self._keys)})
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """What `state` gave."""
-        if mine := of_group(state, "clusters"):
-            self._keys = keys_of(mine)
-            self._history.restore(mine, self._keys)
+        """Restore the arrays of `state`."""
+        if arrays := of_group(state, "clusters"):
+            self._keys = keys_of(arrays)
+            self._history.restore(arrays, self._keys)
 
     def findings(
         self, facts: Mapping[ClientKey, ClientFacts]
     ) -> dict[str, dict[str, NDArray[Any]]]:
-        """``clusters``: see docs/artefacts.md."""
+        """Return ``clusters`` (docs/artefacts.md)."""
         return self._history.findings(self._keys, facts)
 
 
@@ -145,10 +149,9 @@ def _float32(values: Tensor) -> NDArray[np.float32]:
 
 
 class AnalyticClassesStrategy(SumsStrategy):
-    """Σ x xᵀ, each class's Σ x and number of samples, of all stages so far.
+    """Σ x xᵀ, and Σ x and the number of samples of each class, over all stages so far.
 
-    With ``sharing = "clustered"`` clients are told besides what those made of their classes that
-    mean the same by them.
+    With ``sharing = "clustered"`` clients also get the class sums of their cluster.
     """
 
     def __init__(
@@ -173,8 +176,8 @@ class AnalyticClassesStrategy(SumsStrategy):
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
-        own = self._groups.sums_for(clients)
-        return replace(own, arrays={**self._totals, **own.arrays})
+        cluster_guidance = self._groups.sums_for(clients)
+        return replace(cluster_guidance, arrays={**self._totals, **cluster_guidance.arrays})
 
     def state(self) -> dict[str, NDArray[Any]]:
         return super().state() | self._groups.state()
@@ -184,5 +187,5 @@ class AnalyticClassesStrategy(SumsStrategy):
         self._groups.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``clusters``: who was in which cluster in each round."""
+        """Return ``clusters``: the clusters of each round."""
         return self._groups.findings(self.federation.members.facts)

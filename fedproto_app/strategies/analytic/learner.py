@@ -1,12 +1,12 @@
 """Ridge regression in closed form, client half: one message up, one down, no rounds.
 
-A client sends XᵀX and Xᵀy of its train samples, d(d + 1)/2 + d values for each step ahead. Sums
-over clients are the sums of all samples, so the federated solution is that of pooled data. The
-client's own coefficients are drawn to a solution w₀,
+A client sends XᵀX and Xᵀy of its train samples, d(d + 1)/2 + d values for each step ahead. Their
+totals over clients equal the sums over pooled data, so the federated solution equals the pooled
+solution. A client's coefficients are drawn to a solution w₀,
     min over w of ‖y − Xw‖² + s·‖w_values − w₀‖² + s'·‖w_calendar − w₀‖²,
-which is a naive forecast, the mean, or what all clients' samples say. Its model is the mean of
-these candidates over penalties s, s' and solutions w₀, weighed by their errors on its validation
-samples as Kindred weighs its own.
+which is a naive forecast, the mean, or the federated solution. The client's model is the mean of
+these candidates over penalties s, s' and solutions w₀, weighted by their errors on its validation
+samples as in Kindred.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.learner import Context, Contribution
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-# What goes up from each client, and, summed over the clients, comes down.
+# Each client sends these sums and gets back their totals over the clients.
 GRAM, MOMENT = "gram", "moment"
 
-VALUES_AT_ONCE = 2**22  # forecasts of all candidates: what bounds the memory
+VALUES_AT_ONCE = 2**22  # forecasts of all candidates; bounds the memory
 
 
 def sample_bound(clip: float, steps: int) -> float:
-    """The most length that a sample adds to the sums of so many steps ahead, as one vector.
+    """Return the largest norm that a sample adds to the sums of all steps ahead together.
 
-    To those of one step (x, y), at most `clip` long, adds clip² at most (`ridge.clipped_samples`).
+    A pair (x, y) of norm ≤ `clip` adds at most clip² to the sums of one step
+    (`ridge.clipped_samples`).
     """
     return math.sqrt(steps) * clip**2
 
 
 class SumsContext(Context):
-    """gram: [K, H, d, d]; moment: [K, H, d, 1]; of the cohort's train samples.
+    """Sums over the cohort's train samples: gram [K, H, d, d], moment [K, H, d, 1].
 
-    squares: the mean of the squared targets, [K]; counts: of all these targets, [K].
+    squares: the mean of the squared targets, [K]; counts: the number of these targets, [K].
     """
 
     def __init__(self, gram: Tensor, moment: Tensor, targets: Tensor, used: Tensor) -> None:
@@ -56,7 +57,7 @@ class SumsContext(Context):
 
 
 class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
-    """The client's own sums, and what is made of them and of those of all."""
+    """Sends a client's sums and fits its model to them and to the totals."""
 
     section: AnalyticSettings
 
@@ -83,7 +84,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         return SumsContext(*sums, cohort.samples.targets, self.task.train_targets(cohort.samples))
 
     def conclude(self, cohort: Cohort, context: SumsContext) -> dict[str, Tensor]:
-        """The client's own solution, which stays if it shares nothing."""
+        """Fit the client's own solution, which stays if it shares nothing."""
         self._fit(cohort, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
@@ -102,44 +103,44 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         return bound, cohort.samples.train_samples
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Fit each client again, now that the sums over all are known."""
+        """Fit each client again with the totals."""
         if MOMENT not in guidance.arrays:
             return []
         moment = torch.from_numpy(guidance.arrays[MOMENT]).double().to(self.task.device)[..., None]
         packed = torch.from_numpy(guidance.arrays[GRAM]).double().to(self.task.device)
         shared = solve(symmetric(packed, moment.shape[-2]), moment, self.section.penalty)
         if not shared.isfinite().all():
-            return []  # somebody's sums spoil the total: each goes on with its own solution
+            return []  # invalid totals: each client uses its own solution
         if self.section.sharing == "federated":
-            cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # all clients' the same
+            cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # the same for all clients
         else:
             self._fit(cohort, self.context(guidance, cohort), [shared])
         return list(range(len(cohort.names)))
 
-    def _fit(self, cohort: Cohort, own: SumsContext, shared: Sequence[Tensor]) -> None:
-        """The mean of all candidates. shared: solutions [H, d, 1] of all clients' samples."""
+    def _fit(self, cohort: Cohort, sums: SumsContext, shared: Sequence[Tensor]) -> None:
+        """Fit the mean of all candidates. shared: solutions [H, d, 1] of all clients' samples."""
         samples = cohort.samples
         for row, periods in enumerate(samples.batch_counts):
-            gram, moment = own.gram[row], own.moment[row]
+            gram, moment = sums.gram[row], sums.moment[row]
             candidates = Candidates(list(self._families(gram, moment, shared, periods)))
             fits = candidates.fits[..., 0]  # (C, H, d)
             explained = torch.einsum("chd,hde,che->c", fits, gram, fits)
             explained -= 2 * torch.einsum("chd,hd->c", fits, moment[..., 0])
-            training = (explained / own.counts[row] + own.squares[row]).clamp(min=0)
+            training = (explained / sums.counts[row] + sums.squares[row]).clamp(min=0)
 
-            counted = samples.is_validation[row].double()
+            mask = samples.is_validation[row].double()
             squared = fits.new_zeros(len(fits))
             size = max(1, VALUES_AT_ONCE // fits[..., 0].numel())
-            for some in counted.amax(dim=1).nonzero()[:, 0].split(size):
-                regressors = self.task.layout.regressors(samples.inputs[row, some]).double()
+            for batch in mask.amax(dim=1).nonzero()[:, 0].split(size):
+                regressors = self.task.layout.regressors(samples.inputs[row, batch]).double()
                 residuals = torch.einsum("nhd,chd->cnh", regressors, fits)
-                residuals -= samples.targets[row, some]
-                squared += (residuals.square() * counted[some]).sum(dim=(1, 2))
-            targets = counted.sum()
+                residuals -= samples.targets[row, batch]
+                squared += (residuals.square() * mask[batch]).sum(dim=(1, 2))
+            targets = mask.sum()
             mixed = candidates.mean(
                 squared / targets,
                 training,
-                targets / counted.shape[1],
+                targets / mask.shape[1],
                 self.section.eta,
             )
             cohort.parameters[COEFFICIENTS][row].copy_(mixed[..., 0])
@@ -147,9 +148,11 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     def _families(
         self, gram: Tensor, moment: Tensor, shared: Sequence[Tensor], periods: int
     ) -> Iterator[Family]:
-        """Of a client that trains on so many periods: fits [C, H, d, 1] with a penalty for all
-        regressors, or for the values and for the calendar, drawn to the mean, to naive forecasts
-        and to what is shared. The naive forecasts weigh the less the more there is to learn from.
+        """Yield the candidates of a client that trains on this many periods, [C, H, d, 1].
+
+        Fits have a single penalty, or a penalty for the values and another for the calendar. They
+        are drawn to the mean, to naive forecasts and to the shared solutions. The weight of the
+        naive forecasts falls with the number of periods.
         """
         layout, strengths = self.task.layout, self.section.strengths
         naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)

@@ -1,8 +1,8 @@
-"""Sequences as responses of fixed, random convolution kernels: nothing to learn, nothing to send.
+"""Features of sequences from fixed, random convolution kernels, which are neither learned nor sent.
 
-Random kernels of many widths, and of each response the share of steps at which it is positive and
-its maximum, are strong features (ROCKET: Dempster, Petitjean and Webb 2020). They come from the
-run's seed, so all clients have the same.
+For random kernels of many widths, the maximum of the response and the share of steps with a
+positive response are strong features (ROCKET: Dempster, Petitjean and Webb 2020). The kernels are
+drawn from the run's seed, so all clients have the same.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from torch import Tensor
 
 from fedproto_app.models.model import LinearHeadModel
 
-ENCODED_AT_ONCE = 512  # sequences, of all clients together: responses are many times their size
-_LENGTHS = (3, 5, 7, 9)  # of kernels, in taps
+ENCODED_AT_ONCE = 512  # sequences of all clients together; responses are many times their size
+_LENGTHS = (3, 5, 7, 9)  # taps of a kernel
 
 
 class RandomKernelClassifier(LinearHeadModel):
     """A linear head on the responses to `kernels` random kernels.
 
-    Sequences are [K, B, T, d] with their lengths [K, B]. A kernel sees about half of the
-    dimensions, and with its dilation up to `steps` steps. D = 2 · kernels. The encoder has no
-    parameters.
+    Sequences are [K, B, T, d] with lengths [K, B]. A kernel uses about half of the dimensions and,
+    with its dilation, spans up to `steps` steps. D = 2 · kernels. The encoder has no parameters.
     """
 
     def __init__(
@@ -40,10 +39,10 @@ class RandomKernelClassifier(LinearHeadModel):
             dilation = int(widest ** float(torch.rand((), generator=generator)))
             kernel = _kernel(dimensions, length, generator)
             drawn.setdefault((length, dilation), []).append(kernel)
-        # Kernels of one form are one convolution.
+        # Kernels of the same length and dilation share a convolution.
         self._kernels = {form: torch.stack(kernels) for form, kernels in drawn.items()}
         biases = 2 * torch.rand(kernels, generator=generator) - 1
-        sizes = [len(some) for some in self._kernels.values()]
+        sizes = [len(kernels) for kernels in self._kernels.values()]
         self._biases = torch.split(biases, sizes)
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -60,29 +59,30 @@ class RandomKernelClassifier(LinearHeadModel):
         return encoded.view(*sequences.shape[:2], self.representation_dim)
 
     def _responses(self, sequences: Tensor, lengths: Tensor) -> Tensor:
-        """Of sequences [n, T, d], [n, D]."""
+        """Return the responses to sequences [n, T, d], [n, D]."""
         flat = sequences.transpose(1, 2)
         steps = torch.arange(flat.shape[2], device=flat.device)
-        there = (steps < lengths.unsqueeze(1)).unsqueeze(1)  # (n, 1, T)
+        inside = (steps < lengths.unsqueeze(1)).unsqueeze(1)  # (n, 1, T)
         shares, maxima = [], []
         for ((length, dilation), kernels), bias in zip(
             self._kernels.items(), self._biases, strict=True
         ):
-            reach = (length - 1) * dilation // 2  # beyond either end there are zeros
+            reach = (length - 1) * dilation // 2  # zeros beyond either end
             response = F.conv1d(flat, kernels.to(flat), padding=reach, dilation=dilation)
             response = response + bias.to(flat)[:, None]
-            positive = ((response > 0) & there).sum(dim=2) / there.sum(dim=2)
+            positive = ((response > 0) & inside).sum(dim=2) / inside.sum(dim=2)
             shares.append(2 * positive - 1)
-            maxima.append(response.masked_fill(~there, -math.inf).amax(dim=2))
+            maxima.append(response.masked_fill(~inside, -math.inf).amax(dim=2))
         return torch.cat([*shares, *maxima], dim=1)
 
 
 def _kernel(dimensions: int, length: int, generator: torch.Generator) -> Tensor:
-    """[dimensions, length] of mean 0 over the steps and norm 1, 0 for the dimensions not seen."""
+    """Return a kernel [dimensions, length] of mean 0 over the steps and norm 1; unused dimensions
+    are 0."""
     weights = torch.randn(dimensions, length, generator=generator)
     weights = weights - weights.mean(dim=1, keepdim=True)
-    seen = torch.rand(dimensions, generator=generator) < 0.5
-    seen[torch.randint(dimensions, (), generator=generator)] = True
-    weights = weights * seen.unsqueeze(1)
+    used = torch.rand(dimensions, generator=generator) < 0.5
+    used[torch.randint(dimensions, (), generator=generator)] = True
+    weights = weights * used.unsqueeze(1)
     unit: Tensor = weights / torch.linalg.vector_norm(weights)
     return unit

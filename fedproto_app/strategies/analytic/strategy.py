@@ -1,4 +1,4 @@
-"""Ridge regression in closed form, server half: what the clients' sums look like."""
+"""Ridge regression in closed form, server half: validate and add up the clients' sums."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedproto_app.strategies.common.client_sums import ClientSums, SumsStrategy
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.robust_means import judged, levelled
 
-# A client's values are on the scale of its train part, where their mean square is 1; a spike that
-# is carried over a gap can make it more.
+# On the scale of a client's train part, its values have mean square 1; a spike that is carried over
+# a gap can add to that.
 LARGEST_MEAN_SQUARE = 100.0
 
 
@@ -30,15 +30,16 @@ class SumsOfRegressors(ClientSums):
         return sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """Of clients that count alike, without those whose fits suit the others' samples worst."""
+        """Return totals with equal weights, without the clients whose fits suit the others' samples
+        worst."""
         moment = torch.from_numpy(self.latest.stacked(MOMENT)).double().unsqueeze(-1)
         packed = torch.from_numpy(self.latest.stacked(GRAM)).double()
         gram, moment = levelled(symmetric(packed, moment.shape[-2]), moment)
         clients = len(gram)
-        kept = averaging.kept(clients)
-        best = judged(gram, moment).sort(stable=True).indices[:kept].sort().values
-        # As many samples as all have, so that a penalty pulls as it does on the plain sums.
-        factor = clients / kept
+        accepted = averaging.kept(clients)
+        best = judged(gram, moment).sort(stable=True).indices[:accepted].sort().values
+        # Scaled to the samples of all clients, so that a penalty acts as on the plain totals.
+        factor = clients / accepted
         total = {
             GRAM: triangle(gram[best].sum(dim=0)),
             MOMENT: moment[best].sum(dim=0).squeeze(-1),

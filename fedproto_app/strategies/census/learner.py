@@ -1,17 +1,17 @@
-"""Census (ours), client half: an encoder learned together, classes as Gaussians on it, and each
-client's own class frequencies.
+"""Census (ours), client half: a jointly trained encoder, a Gaussian for each class on its features,
+and each client's class frequencies.
 
-The encoder and its head are trained as FedAvg's, with logit-adjusted cross-entropy (Menon et al.,
-"Long-tail learning via logit adjustment", ICLR 2021). Of the logits s_c and the client's class
-frequencies π_c of the stage it is
+The encoder and its head are trained as in FedAvg, with logit-adjusted cross-entropy (Menon et al.,
+"Long-tail learning via logit adjustment", ICLR 2021). With logits s_c and the client's class
+frequencies π_c in the stage, the loss is
     L = −log softmax_y(s + τ·log π)
-so a frequent class, or an absent one, teaches the encoder nothing by its frequency alone.
+so the frequency of a class alone teaches the encoder nothing.
 
-Before it trains, a client adds up what the discriminant of `maths/class_gaussian.py` needs, over
-the vectors that the encoder gives as received, which is the same for all. Fixed random features
-stand beside them (`learned_and_fixed.py`). The answer of a client is made of its own sums
-and those of all (`class_fit.py`), as in the closed form that learns nothing, and goes with the
-encoder as received. Sums of earlier stages are of the encoders of their time.
+Before it trains, a client computes the sums of `maths/class_gaussian.py` over the features of the
+received encoder, which is the same for all clients, and over fixed random features. The client's
+classifier ("answer") is fitted to its own sums and the totals (`class_fit.py`), as in the closed
+form, and belongs to the received encoder. Sums of earlier stages come from the encoders of those
+stages.
 """
 
 from __future__ import annotations
@@ -48,14 +48,12 @@ from fedproto_app.strategies.common.learner import Context, Contribution, Learne
 from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
-# Fixed random features beside a learned representation.
-
 
 class LearnedAndFixed(Model):
-    """What an encoder has learned, and then what fixed functions of the same inputs say.
+    """A learned representation followed by fixed functions of the same inputs.
 
-    learned: has the parameters, its head too, which sees its representation alone. fixed: has none;
-    None for nothing beside. A head with rows for all D values sees them all.
+    learned: the model with the parameters; its head sees the learned representation alone. fixed: a
+    model without parameters, or None. A head with a weight for all D values sees all of them.
     """
 
     def __init__(self, learned: Model, fixed: Model | None) -> None:
@@ -81,14 +79,16 @@ class LearnedAndFixed(Model):
         return self.learned.predict(parameters, representation[..., :rows])
 
 
-ANSWER = "answer."  # the classifier that a client was last given
+ANSWER = "answer."  # the classifier last fitted for the client
 
-SENDS_SUMS = "sends-sums"  # an option of the guidance to train with
+SENDS_SUMS = "sends-sums"  # an option of the training guidance
 
 
 class CensusMemory(NamedTuple):
-    """The sums of a client's earlier stages and those of the stage that it is at, as they travel;
-    stage: the number of that stage, -1 before the first."""
+    """A client's packed sums of the earlier stages and of the present stage.
+
+    stage: the number of the present stage, -1 before the first.
+    """
 
     earlier: dict[str, Tensor]
     current: dict[str, Tensor]
@@ -96,8 +96,8 @@ class CensusMemory(NamedTuple):
 
 
 class CensusContext(Context):
-    """log_frequencies: τ·log π [K, C] of the stages that clients train on. sends_sums: whether the
-    server asks for sums in this round."""
+    """log_frequencies: τ·log π of the stages in training, [K, C]. sends_sums: whether the server
+    asks for sums in this round."""
 
     def __init__(self, log_frequencies: Tensor, sends_sums: bool) -> None:
         self.log_frequencies, self.sends_sums = log_frequencies, sends_sums
@@ -142,19 +142,19 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return [Phase("local", self.shared, self.training.local_epochs)]
 
     def begin(self, cohort: Cohort) -> None:
-        """Add up the stage's vectors while the encoder is still everybody's."""
+        """Compute the stage's sums while the encoder is still the received one."""
         memory: CensusMemory = cohort.memory
         stages = torch.tensor(cohort.samples.trained_stages, device=memory.stage.device)
         comes = stages != memory.stage
-        turn = stages < memory.stage  # the stages begin again: so do the sums
+        turn = stages < memory.stage  # the stages start again, and so do the sums
         vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
-        now = packed(class_sums(vectors, self._classes))
+        stage_sums = packed(class_sums(vectors, self._classes))
         for name, earlier in memory.earlier.items():
             current = memory.current[name]
-            each = (-1, *[1] * (earlier.dim() - 1))
-            passed = torch.where(turn.view(each), 0.0, earlier + current)
-            earlier.copy_(torch.where(comes.view(each), passed, earlier))
-            current.copy_(now[name])
+            by_client = (-1, *[1] * (earlier.dim() - 1))
+            passed = torch.where(turn.view(by_client), 0.0, earlier + current)
+            earlier.copy_(torch.where(comes.view(by_client), passed, earlier))
+            current.copy_(stage_sums[name])
         memory.stage.copy_(stages)
 
     def context(self, guidance: Guidance, cohort: Cohort) -> CensusContext:
@@ -179,7 +179,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return Contribution({name: self._sum(cohort, name).cpu().numpy() for name in names})
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Fit each client's answer, now that the sums of all are there."""
+        """Fit each client's answer to the totals over all clients."""
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         total = total_in(guidance, self.task.device)
         weight, bias = self._of_head(cohort, total)
@@ -192,31 +192,35 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return list(range(len(cohort.names)))
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The shared encoder with the client's own answer."""
+        """Return the shared encoder with the client's answer."""
         return {**parameters, **{HEAD + n: parameters[ANSWER + n] for n in ("weight", "bias")}}
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """The client's own answer, by the averaged head besides; and the answer of all samples."""
+        """Evaluate the client's answer, the averaged head, and the classifier of all samples."""
         total = total_in(guidance, self.task.device)
-        own = self.predictor(cohort.parameters)
+        personal = self.predictor(cohort.parameters)
         head = self._with(cohort, *self._of_head(cohort, total))
-        rules = {"": self.task.by_head(own), "head": self.task.by_head(head)}
-        found = self.task.judge(own, cohort.samples, rules)
+        rules = {"": self.task.by_head(personal), "head": self.task.by_head(head)}
+        metrics = self.task.judge(personal, cohort.samples, rules)
         if total is None or (of_all := self._fit.of_all(total)) is None:
-            return found
+            return metrics
         clients = len(cohort.names)
-        weight, bias = (one.expand(clients, *one.shape) for one in of_all)
+        weight, bias = (tensor.expand(clients, *tensor.shape) for tensor in of_all)
         shared = self.task.evaluate(self._with(cohort, weight, bias), cohort.samples)
-        return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
+        return {
+            **metrics,
+            **{replace(metric, shared=True): values for metric, values in shared.items()},
+        }
 
     def _with(self, cohort: Cohort, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-        """The shared encoder with this classifier [K, D, C], [K, C]."""
+        """Return the shared encoder with this classifier [K, D, C], [K, C]."""
         classifier = {HEAD + "weight": weight, HEAD + "bias": bias}
-        floats = {name: one.float().contiguous() for name, one in classifier.items()}
+        floats = {name: value.float().contiguous() for name, value in classifier.items()}
         return {**cohort.parameters, **floats}
 
     def _of_head(self, cohort: Cohort, total: ClassSums | None) -> tuple[Tensor, Tensor]:
-        """The averaged head, which learned without frequencies, with the client's own ones."""
+        """Return the averaged head, which was trained without class frequencies, with the client's
+        frequencies."""
         weight, bias = (cohort.parameters[HEAD + name] for name in ("weight", "bias"))
         counts = self._sum(cohort, COUNTS).double()
         if total is not None:
@@ -225,7 +229,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return pad(weight, (0, 0, 0, beside)), bias + self._adjustment(counts)
 
     def _adjustment(self, counts: Tensor) -> Tensor:
-        """τ·log π [K, C] of these counts, so low for a class without any that none is left."""
+        """Return τ·log π of these counts, [K, C]; very low for a class without samples."""
         strength = self.section.logit_adjustment
         if strength == 0:
             return torch.zeros_like(counts, dtype=torch.float32)
@@ -233,13 +237,13 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return torch.where(counts > 0, strength * prior, UNKNOWN_CLASS).float()
 
     def _sum(self, cohort: Cohort, name: str) -> Tensor:
-        """The clients' sums over all stages so far."""
+        """Return the clients' sums over all stages so far."""
         total: Tensor = cohort.memory.earlier[name] + cohort.memory.current[name]
         return total
 
 
 def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
-    """The encoder of the settings, and filters that every process draws alike."""
+    """Return the encoder of the settings with random filters, the same in every process."""
     filters = settings.method_table(CensusSettings).features
     fixed = fixed_patches(settings, shape, filters) if filters else None
     return LearnedAndFixed(image_classifier(settings.model, shape), fixed)

@@ -1,7 +1,7 @@
-"""Census (ours), server half: FedAvg, and the sums of the clients' vectors.
+"""Census (ours), server half: FedAvg, and sums of the clients' features.
 
-State: the latest sums of every client. Sums are of the vectors that the encoder of the order gave,
-so who is judged gets that encoder with them, not the newer one that the clients' training made.
+State: the latest sums of every client. The sums come from the encoder that the clients received, so
+clients are evaluated with that encoder, not with the newly averaged one.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from fedproto_app.trust.outliers import FEWEST
 
 
 class SumsOfLearnedFeatures(SumsOfClasses):
-    """Of functions that change from round to round."""
+    """Sums of features that change from round to round."""
 
     def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
         super().__init__(settings, federation, received)
-        # Where stages come again, sums begin anew with each turn.
+        # If stages repeat, sums start again with each cycle.
         self.grow = settings.classification.stage_schedule != "cyclic"
 
-    def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
-        """Those of the same round where there are enough; a few stand beside everybody's latest."""
-        everybody = super().comparable(mine)
-        return mine if len(mine) >= FEWEST else everybody
+    def comparable(self, reported: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
+        """Return the sizes of the round; if these are few, the latest sizes of all clients."""
+        return reported if len(reported) >= FEWEST else super().comparable(reported)
 
 
 class CensusStrategy(FedAvgStrategy):
-    """The mean of the models; who is judged gets the sums over all clients besides."""
+    """The mean of the models; for an evaluation, clients also get the sums over all clients."""
 
     section: CensusSettings
     judges_trained = False
@@ -51,7 +50,7 @@ class CensusStrategy(FedAvgStrategy):
         self._sent_out: Arrays = {}
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """Sums are asked for where an evaluation needs them."""
+        """Ask for sums if the round is evaluated."""
         return Guidance(options={SENDS_SUMS: float(round_.evaluated)})
 
     def begin(self, round_: Round, ask: Ask) -> None:

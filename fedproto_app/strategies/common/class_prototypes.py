@@ -19,8 +19,6 @@ from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.trust.outliers import largest
 
-# What clients sent for each of their classes, and which of it cannot be true.
-
 ClassRow = NDArray[np.float32]
 
 LARGEST_VALUE = 1e6  # of a prototype
@@ -29,15 +27,15 @@ LARGEST_VALUE = 1e6  # of a prototype
 def class_fault(
     reply: ClientReply, name: str, round_: Round, fault: Callable[[ClassRow, int], str | None]
 ) -> str | None:
-    """Why a client cannot have these rows by class, or None.
+    """Return why a client cannot have these rows by class, or None.
 
-    fault: why a class cannot have such a row, or None.
+    fault: returns why a class cannot have such a row, or None.
     """
     declared = round_.facts[reply.key].class_counts
     for label, row in reply.by_class(name).items():
         class_name = round_.class_names[label]
         if declared and not any(stage[label] for stage in declared):
-            why = f"one of class {class_name!r}, of which it has declared no image"
+            why = f"class {class_name!r}: the client declared no image of it"
             return f"its {name} are not used: {why}"
         if reason := fault(row, label):
             return f"its {name} are not used: class {class_name!r}: {reason}"
@@ -47,7 +45,7 @@ def class_fault(
 def largest_rows(
     replies: Sequence[ClientReply], name: str, size: Callable[[ClassRow], float]
 ) -> dict[ClientKey, str]:
-    """Clients of whom the largest row is far larger than what is usual in the round."""
+    """Return the clients whose largest row is far larger than is usual in the round."""
     sizes = {
         reply.key: max(map(size, reply.by_class(name).values()))
         for reply in replies
@@ -57,9 +55,9 @@ def largest_rows(
 
 
 class CheckedClassPrototypes(BaseStrategy):
-    """Refuses prototypes of classes that cannot be true.
+    """Refuses class prototypes that cannot be true.
 
-    Lengths say nothing: honest clients' differ by more than ten times.
+    Their lengths are not compared: they differ more than tenfold between honest clients.
     """
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
@@ -73,9 +71,9 @@ def _value_fault(row: ClassRow, _: int) -> str | None:
 
 
 class ClassPrototypes(CheckedClassPrototypes):
-    """State: C̃ [C, D], and which classes any client has had so far [C].
+    """State: C̃ [C, D], and the classes that any client has had so far [C].
 
-    memory: the share of the old prototypes where new ones came.
+    memory: the weight of the old prototype where a new one arrives.
     """
 
     memory = 0.0
@@ -88,7 +86,7 @@ class ClassPrototypes(CheckedClassPrototypes):
         self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
 
     def update(self, received: Received, round_: Round) -> None:
-        """GLDP, eq. 11; without memory, FedProto's mean of the round."""
+        """Update C̃ (GLDP, eq. 11); without memory it is FedProto's mean of the round."""
         means = received.class_means(PROTOTYPES, self.sizes.classes)
         if means is not None:
             new, new_known = map(torch.from_numpy, means)
@@ -97,14 +95,14 @@ class ClassPrototypes(CheckedClassPrototypes):
             )
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """C̃ of the classes that any client has had so far."""
+        """Send C̃ of the classes that any client has had so far."""
         classes = self._classes()
         if not classes:
             return Guidance()
         return Guidance({PROTOTYPES: self._prototypes[classes].numpy()}, classes=classes)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """classes: those with a global prototype; prototypes: [len(classes), D]."""
+        """Return `classes`, which have a global prototype, and `prototypes`, [len(classes), D]."""
         classes = self._classes()
         return {
             "classes": np.array(classes, dtype=np.int64),
@@ -118,10 +116,10 @@ class ClassPrototypes(CheckedClassPrototypes):
             self._known[classes] = True
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``prototypes``: the global prototypes, with the names of their classes."""
-        names = np.array([self.federation.shape.classes[one] for one in self._classes()])
+        """Return ``prototypes``: the global prototypes, with the names of their classes."""
+        names = np.array([self.federation.shape.classes[label] for label in self._classes()])
         return {"prototypes": {**ClassPrototypes.state(self), "names": names}}
 
     def _classes(self) -> list[int]:
-        known: list[int] = self._known.nonzero().flatten().tolist()
-        return known
+        labels: list[int] = self._known.nonzero().flatten().tolist()
+        return labels

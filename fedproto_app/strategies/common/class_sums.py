@@ -1,4 +1,4 @@
-"""What clients' sums of classes look like (`maths/class_gaussian.py`), and which are believed."""
+"""Validate and add up the clients' class sums (`maths/class_gaussian.py`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_believed
 from fedproto_app.trust.robust_means import robust_class_sums
 
-LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that sums of all stay finite
+LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that totals stay finite
 
 
 class SumsOfClasses(ClientSums):
-    """Σ x xᵀ, each class's Σ x and number of samples, of the stages that a client tells of.
+    """Σ x xᵀ, and Σ x and the number of samples of each class, over the stages a client reports.
 
-    grow: whether they are of all stages so far, so that they never become fewer. reclassed: whether
-    a sample may be of another class than before.
+    grow: whether the sums cover all stages so far, so that counts never decrease. reclassed:
+    whether a sample may move to another class.
     """
 
     grow = True
@@ -46,16 +46,16 @@ class SumsOfClasses(ClientSums):
         self._sizes: dict[ClientKey, float] = {}
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
-        """By the samples that the client declared for all its stages."""
+        """Return why these sums cannot be true, given the samples that the client declared."""
         declared = self.federation.members.facts[key].samples
         before = self.latest.latest(key)
         if self.grow and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
-            return "its sums are of fewer samples than it sent before"
+            return "its sums have fewer samples than its earlier sums"
         fault = self.impossible(sums, declared)
         return fault and f"its sums cannot be true: {fault}"
 
-    def _fewer(self, now: NDArray[Any], before: NDArray[Any]) -> bool:
-        return bool(now.sum() < before.sum() if self.reclassed else (now < before).any())
+    def _fewer(self, counts: NDArray[Any], before: NDArray[Any]) -> bool:
+        return bool(counts.sum() < before.sum() if self.reclassed else (counts < before).any())
 
     def impossible(self, sums: Arrays, samples: int) -> str | None:
         return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE)
@@ -68,38 +68,40 @@ class SumsOfClasses(ClientSums):
         return {name: value.float().numpy() for name, value in cleaned.items()}
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
-        """Those whose features, all or those of one class, are far larger than the others'."""
-        mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
-        limit = largest_believed(self.comparable(mine))
-        self._sizes |= {key: size for key, size in mine.items() if size <= limit}
+        """Return the clients whose features, overall or in a class, are far larger than usual."""
+        reported_sizes = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
+        limit = largest_believed(self.comparable(reported_sizes))
+        self._sizes |= {key: size for key, size in reported_sizes.items() if size <= limit}
         return {
             key: f"the mean square of its features, or of a class's, is {size:g}, more than "
             f"{LARGEST_FACTOR:g} times what is usual"
-            for key, size in mine.items()
+            for key, size in reported_sizes.items()
             if size > limit
         }
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """By `robust_class_sums`: a class's mean is that of the rule."""
+        """Return totals by `robust_class_sums`: the rule gives the mean of each class."""
 
-        def every() -> Iterator[ClassSums]:
+        def clients_sums() -> Iterator[ClassSums]:
             for key in self.latest.clients:
                 sums = self.latest.latest(key)
                 assert sums is not None
                 yield _unpacked(sums)
 
-        total = robust_class_sums(every, averaging.rows)
+        total = robust_class_sums(clients_sums, averaging.rows)
         return {name: value.float().numpy() for name, value in packed(total).items()}
 
-    def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
-        """The sizes that those of some clients, who sent theirs together, can stand beside: all
-        that were ever believed, where features are always the same functions."""
-        return {**self._sizes, **mine}
+    def comparable(self, reported: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
+        """Return the sizes to compare a round's sizes with.
+
+        These are all sizes that were ever accepted, because the features never change.
+        """
+        return {**self._sizes, **reported}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().restore(state)
-        every = {key: self.latest.latest(key) for key in self.latest.clients}
-        self._sizes = {key: sizes(_unpacked(sums)) for key, sums in every.items() if sums}
+        latest = {key: self.latest.latest(key) for key in self.latest.clients}
+        self._sizes = {key: sizes(_unpacked(sums)) for key, sums in latest.items() if sums}
 
 
 def _unpacked(sums: Arrays) -> ClassSums:

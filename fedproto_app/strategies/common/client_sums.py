@@ -1,4 +1,4 @@
-"""Sums that clients send and a server adds up, of those that can be true."""
+"""Sums that clients send, which the server validates and adds up."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedproto_app.trust.averaging import Averaging
 
 
 class ClientSums(ABC):
-    """The latest sums of every client ever heard from.
+    """The latest sums of every client that ever reported.
 
-    shapes: of a client's sums, by name. latest: where these are. Subclasses say when sums cannot be
-    true.
+    shapes: the shapes of a client's sums, by name. latest: the sums. Subclasses say when sums
+    cannot be true.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class ClientSums(ABC):
 
     @abstractmethod
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
-        """Why a client that trained on so many samples cannot have these sums, or None."""
+        """Return why a client with this many train samples cannot have these sums, or None."""
 
     def take_in_total(self, total: Arrays, samples: int) -> None:
-        """Sums over a round's clients, of whom nobody sees one's; refused as one's would be.
+        """Take in the masked sums over a round's clients, unless they cannot be true.
 
-        samples: those of all these clients.
+        samples: the samples of all these clients.
         """
         if fault := self.impossible(total, samples):
             self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
@@ -48,22 +48,22 @@ class ClientSums(ABC):
 
     @abstractmethod
     def impossible(self, sums: Arrays, samples: int) -> str | None:
-        """Why so many samples cannot have these sums, or None."""
+        """Return why this many samples cannot have these sums, or None."""
 
     @abstractmethod
     def sample_bound(self, clip: float) -> float:
-        """The most length that one sample, clipped to `clip`, adds to all sums together."""
+        """Return the largest norm that a sample, clipped to `clip`, adds to all sums together."""
 
     @abstractmethod
     def usable(self, totals: Arrays, deviation: float) -> Arrays:
-        """Totals that true ones could be, of totals with noise of this deviation on each entry."""
+        """Return valid totals from totals with noise of this deviation on each entry."""
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
-        """Why some of these sums, though possible, are not taken beside the others."""
+        """Return why some of these sums, though possible, are refused beside the others."""
         return {}
 
     def totals(self) -> Arrays:
-        """Over all clients, by the rule in force; {} before any was heard from."""
+        """Return the totals over all clients by the aggregation rule; {} if none reported yet."""
         if self._total:
             return self._total
         if not self.latest.clients:
@@ -73,19 +73,19 @@ class ClientSums(ABC):
         return self.federation.averaging.totals(self, samples)
 
     def plain_totals(self) -> Arrays:
-        """Of everybody's latest sums."""
+        """Return the totals of the latest sums of all clients."""
         return self.latest.totals()
 
     @abstractmethod
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """Totals that bear hostile clients; somebody was heard from."""
+        """Return robust totals. At least one client must have reported."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """For a checkpoint."""
+        """Return the arrays for a checkpoint."""
         return dict(self._total) or self.latest.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """What `state` gave."""
+        """Restore the arrays of `state`."""
         if state.keys() == self.shapes.keys():
             self._total = dict(state)
         else:
@@ -96,9 +96,9 @@ class ClientSums(ABC):
 
 
 class SumsStrategy(PersonalStrategy):
-    """State: the latest sums of every client ever heard from.
+    """State: the latest sums of every client that ever reported.
 
-    With ``sharing = "none"`` there is nothing to add up.
+    With ``sharing = "none"`` clients send nothing.
     """
 
     section: AnalyticSettings
@@ -113,10 +113,10 @@ class SumsStrategy(PersonalStrategy):
 
     @abstractmethod
     def client_sums(self) -> ClientSums:
-        """The sums of clients, with nobody's yet."""
+        """Return an empty store of the clients' sums."""
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
-        """Everyone: what a client did not add up in a round, it never does."""
+        """Return all clients: a client that misses a round never adds that round's data."""
         return eligible
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
@@ -130,18 +130,18 @@ class SumsStrategy(PersonalStrategy):
         return self._sums.outliers({reply.key: reply.arrays for reply in replies})
 
     def update(self, received: Received, round_: Round) -> None:
-        """Where masks hide what each client sent, the total alone is taken in."""
+        """Take in the total, if masks hide each client's sums."""
         if received.total is not None:
             values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
             self._sums.take_in_total(values, sum(facts.samples for facts in round_.facts.values()))
 
     def conclude(self, round_: Round, ask: Ask) -> None:
-        """Make the totals of an evaluation, once for all nodes."""
+        """Compute the totals for an evaluation, once for all nodes."""
         due = round_.evaluated and not self.final_after_training
         self._totals = self._sums.totals() if due else {}
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Everyone gets the sums over all, who did not train too."""
+        """Return all clients: also those that did not train get the totals."""
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return clients if self._totals else []

@@ -1,4 +1,4 @@
-"""What learners have in common that fit in closed form: they take no steps."""
+"""Base of the learners that fit in closed form, without gradient steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class VectorsContext(Context):
 
 
 def new_stage(cohort: Cohort) -> Tensor:
-    """[K] bool: who has not taken in the stage that it trains on; from then on it has.
+    """Return the clients whose stage is new to them, [K] bool, and mark the stage as taken in.
 
     `stages` of the cohort's memory, [K] int64, counts the stages that a client has taken in.
     """
@@ -34,8 +34,8 @@ def new_stage(cohort: Cohort) -> Tensor:
 
 
 class ClosedFormLearner(Learner[ContextT, TaskT]):
-    """A learner without phases: all that it does is in `conclude` and `receive`. It sends nothing,
-    unless a method says more."""
+    """A learner without phases, which fits in `conclude` and `receive`. By default it sends
+    nothing."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
@@ -47,4 +47,4 @@ class ClosedFormLearner(Learner[ContextT, TaskT]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ContextT
     ) -> dict[str, Tensor]:
-        raise AssertionError("there is no phase that asks for it")
+        raise AssertionError("a closed form has no training phase")

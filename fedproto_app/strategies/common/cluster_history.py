@@ -1,4 +1,4 @@
-"""What clusters did over the rounds of a run, for ``clusters.npz``."""
+"""The clusters of each round of a run, for ``clusters.npz``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
 from fedproto_app.maths.cluster_identity import ABSENT
 
-MOST_CLIENTS = 200  # up to so many, whole similarity matrices are kept
-MOST_MATRICES = 12  # kept over the run: the first, the newest, and some evenly between
+MOST_CLIENTS = 200  # with more clients, no similarity matrix is stored
+MOST_MATRICES = 12  # stored over the run: the first, the newest, and some evenly between
 
 
 class ClusterHistory:
@@ -24,7 +24,7 @@ class ClusterHistory:
         self._forgetting: list[float] = []
         self._rand: list[float] = []
         self._matrices: dict[int, NDArray[np.float32]] = {}
-        self._every = 1  # rounds between kept matrices
+        self._every = 1  # rounds between stored matrices
 
     def add(
         self,
@@ -34,8 +34,10 @@ class ClusterHistory:
         forgetting: float | None,
         rand: float | None,
     ) -> None:
-        """Note a round. labels: of the clients that were there. matrix: their ψ̂ in this order,
-        [n, n]; forgetting: α_t; rand: the Rand index; None: unknown.
+        """Record a round.
+
+        labels: the clusters of the connected clients. matrix: their ψ̂ in this order, [n, n].
+        forgetting: α_t. rand: the Rand index. None: unknown.
         """
         self._rounds.append(server_round)
         self._labels.append(dict(labels))
@@ -45,7 +47,7 @@ class ClusterHistory:
             self._keep(len(self._rounds) - 1, matrix)
 
     def _keep(self, place: int, matrix: NDArray[np.float32]) -> None:
-        """Keep matrices at even distances and the newest; when they grow too many, keep half."""
+        """Store matrices at even distances and the newest; drop half when there are too many."""
         newest = max(self._matrices, default=0)
         if newest % self._every:
             del self._matrices[newest]
@@ -53,17 +55,17 @@ class ClusterHistory:
         if len(self._matrices) > MOST_MATRICES:
             self._every *= 2
             self._matrices = {
-                at: one
-                for at, one in self._matrices.items()
-                if at % self._every == 0 or at == place
+                index: stored
+                for index, stored in self._matrices.items()
+                if index % self._every == 0 or index == place
             }
 
     def findings(
         self, keys: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
     ) -> dict[str, dict[str, NDArray[Any]]]:
-        """``clusters``: see docs/artefacts.md; nothing before the first round.
+        """Return ``clusters`` (docs/artefacts.md); nothing before the first round.
 
-        Clients that were not there have the label ABSENT and NaN in the round's matrix.
+        Absent clients have the label ABSENT and NaN in the round's matrix.
         """
         if not self._rounds:
             return {}
@@ -73,28 +75,31 @@ class ClusterHistory:
         return {"clusters": {**key_arrays(keys), "groups": groups, **arrays}}
 
     def state(self, keys: Sequence[ClientKey]) -> dict[str, NDArray[Any]]:
-        """All of it as arrays, by the places of the clients in ``keys``; empty without rounds."""
+        """Return the history as arrays, with the clients in the order of ``keys``; empty without
+        rounds."""
         if not self._rounds:
             return {}
         arrays: dict[str, NDArray[Any]] = {
             "every": np.array(self._every),
             "rounds": np.array(self._rounds),
-            "labels": np.array([[its.get(key, ABSENT) for key in keys] for its in self._labels]),
+            "labels": np.array(
+                [[labels.get(key, ABSENT) for key in keys] for labels in self._labels]
+            ),
             "forgetting_factor": np.array(self._forgetting),
             "rand_index": np.array(self._rand),
         }
         if self._matrices:
-            whole = np.full((len(self._matrices), len(keys), len(keys)), np.nan, np.float32)
+            stacked = np.full((len(self._matrices), len(keys), len(keys)), np.nan, np.float32)
             place_of = {key: place for place, key in enumerate(keys)}
-            for row, (at, matrix) in enumerate(self._matrices.items()):
-                places = [place_of[key] for key in self._labels[at]]
-                whole[row][np.ix_(places, places)] = matrix
-            arrays["similarity"] = whole
-            arrays["similarity_rounds"] = np.array([self._rounds[at] for at in self._matrices])
+            for row, (index, matrix) in enumerate(self._matrices.items()):
+                places = [place_of[key] for key in self._labels[index]]
+                stacked[row][np.ix_(places, places)] = matrix
+            arrays["similarity"] = stacked
+            arrays["similarity_rounds"] = np.array([self._rounds[i] for i in self._matrices])
         return arrays
 
     def restore(self, state: Mapping[str, NDArray[Any]], keys: Sequence[ClientKey]) -> None:
-        """Go on from what `state` returned for these clients."""
+        """Restore the arrays that `state` returned for these clients."""
         if not state:
             return
         self._every = int(state["every"])
@@ -109,6 +114,6 @@ class ClusterHistory:
         self._matrices = {}
         of_matrices = state.get("similarity_rounds", np.array([], np.int64)).tolist()
         for row, server_round in enumerate(of_matrices):
-            at = self._rounds.index(server_round)
-            places = [place_of[key] for key in self._labels[at]]
-            self._matrices[at] = state["similarity"][row][np.ix_(places, places)]
+            index = self._rounds.index(server_round)
+            places = [place_of[key] for key in self._labels[index]]
+            self._matrices[index] = state["similarity"][row][np.ix_(places, places)]

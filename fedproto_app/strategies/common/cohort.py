@@ -1,4 +1,4 @@
-"""A cohort of clients, and the one loop in which every method trains it."""
+"""A cohort of clients, and the training loop of all methods."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedproto_app.strategies.common.learner import AnyLearner, Context, Phase
 
 @dataclass
 class Cohort:
-    """Clients that train together: their state, whose tensors are [K, …], and their samples.
+    """Clients that train together: their state, in tensors [K, …], and their samples.
 
-    parameters: the model. memory: what the method remembers, as `Learner.initial_memory` has it.
-    samples: the task's own kind, a `Samples`. trains: whether it trains, or is only evaluated or
-    asked a question.
+    parameters: the model. memory: the method's state, with the fields of `Learner.initial_memory`.
+    samples: the task's `Samples`. trains: false if the cohort is only evaluated or asked a
+    question.
     """
 
     parameters: dict[str, Tensor]
@@ -36,7 +36,7 @@ class Cohort:
         return names
 
     def memory_tensors(self) -> dict[str, Tensor]:
-        """The tensors of the memory by field; one in a dictionary is called "field/name"."""
+        """Return the tensors of the memory by field; "field/name" for those in a dictionary."""
         tensors: dict[str, Tensor] = {}
         for field, value in self.memory._asdict().items():
             if isinstance(value, Tensor):
@@ -54,7 +54,7 @@ def new_cohort(
     *,
     trains: bool = True,
 ) -> Cohort:
-    """A cohort with a fresh optimiser, which remembers nothing yet."""
+    """Return a cohort with a new optimiser and empty memory."""
     trained = {
         name: value
         for name, value in parameters.items()
@@ -66,7 +66,7 @@ def new_cohort(
 
 
 def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> NamedTuple:
-    """One client's memory for so many clients, with the client axis."""
+    """Return one client's memory repeated for this many clients, with the client axis."""
 
     def with_clients(value: Tensor) -> Tensor:
         return value.to(device).expand(clients, *value.shape).clone()
@@ -81,8 +81,11 @@ def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> Named
 
 
 def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
-    """One round of local training, in place. Returns each loss term's mean over the steps of the
-    last epoch that had it, [K], and the losses of what the learner fitted after the last one."""
+    """Train the cohort for a round, in place.
+
+    Return each loss term's mean over the steps of the last epoch that had it, [K], and the losses
+    that `Learner.conclude` returns.
+    """
     losses: dict[str, Tensor] = {}
     for phase in learner.phases():
         losses |= _train_phase(learner, cohort, context, phase)
@@ -92,9 +95,9 @@ def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[
 def fine_tuned(
     learner: AnyLearner, cohort: Cohort, context: Context, phase: Phase
 ) -> dict[str, Tensor]:
-    """The cohort's parameters after this phase of training, with a fresh optimiser.
+    """Return the cohort's parameters after this phase of training with a new optimiser.
 
-    The cohort itself stays as it is.
+    The cohort is not changed.
     """
     copied = {name: value.clone() for name, value in cohort.parameters.items()}
     trained = {name: value for name, value in copied.items() if phase.trains(name)}
@@ -129,7 +132,7 @@ def _train_epoch(
 ) -> dict[str, Tensor]:
     size = len(cohort.names)
     trainable = [name for name in cohort.parameters if phase.trains(name)]
-    # There without any step too, as where a method wants two batches and no client has them.
+    # "total" exists even without a step: a method may need two batches and no client has them.
     sums = {"total": torch.zeros(size, device=learner.task.device)}
     steps = torch.zeros(size, device=learner.task.device)
     context.start_epoch()
@@ -141,8 +144,8 @@ def _train_epoch(
         }
         terms = learner.loss(leaves, batch, context)
         total = torch.stack(list(terms.values())).sum(dim=0)  # (k,)
-        # The clients' losses share no parameter, so the sum's gradient is each client's own. A
-        # parameter may have no part in this round's loss (a projector without guidance): zeros.
+        # The clients' losses share no parameter, so the sum's gradient is each client's gradient. A
+        # parameter outside this round's loss (a projector without guidance) has gradient zero.
         gradients = torch.autograd.grad(
             total.sum(), [leaves[name] for name in trainable], materialize_grads=True
         )

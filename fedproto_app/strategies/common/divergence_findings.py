@@ -1,4 +1,4 @@
-"""``divergence.npz``: who is how different from whom, of methods that compare prototypes."""
+"""``divergence.npz``: pairwise differences between clients, for methods that compare prototypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
 from fedproto_app.maths.even_choice import evenly
 
-# Whose matrix is written whole, 16 MB; that of 10,000 has 400 MB, and follows from the prototypes.
+# This many clients have a matrix of 16 MB; 10,000 would have 400 MB. The matrix can be recomputed
+# from the prototypes.
 MOST_CLIENTS = 2000
 
 
@@ -21,10 +22,11 @@ def divergence_findings(
     prototypes: NDArray[np.float32],
     divergence_of: Callable[[NDArray[np.intp]], NDArray[np.float32]],
 ) -> dict[str, dict[str, NDArray[Any]]]:
-    """The artefact of N clients and their prototypes [N, …], in the same order.
+    """Return the artefact of N clients and their prototypes [N, …], in the same order.
 
-    divergence_of: the matrix [n, n] of n of them, by their places. Of more than MOST_CLIENTS it has
-    so many, every true group by its share, and ``divergence_of`` [n] says which.
+    divergence_of: returns the matrix [n, n] of the clients at n places. With more than MOST_CLIENTS
+    clients, the artefact has the matrix of MOST_CLIENTS, each true group by its share, and their
+    places ``divergence_of`` [n].
     """
     groups = np.array([facts[key].group for key in keys])
     places = evenly(groups, MOST_CLIENTS)

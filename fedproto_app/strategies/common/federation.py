@@ -1,7 +1,6 @@
-"""What a strategy may ask of the server: a protocol, which `server.Federation` implements.
+"""Protocols for the parts of the server that strategies use; `server.Federation` implements them.
 
-Strategies stand below the server. They name these parts and never import it, so a test hands in a
-few lines of its own.
+Strategies never import the server, so a test can pass in a small stand-in.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import Sums
 
-Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
+Guide = Callable[[list[ClientKey]], Guidance]  # returns the guidance for clients of one node
 
 
 class Members(Protocol):
@@ -27,24 +26,24 @@ class Members(Protocol):
 
     @property
     def facts(self) -> Mapping[ClientKey, ClientFacts]:
-        """What nodes declared of every client that ever came."""
+        """The facts that nodes declared about every client that ever joined."""
 
     @property
     def is_simulation(self) -> bool:
-        """Whether the nodes are simulated, so that all clients are there from the start."""
+        """Whether the nodes are simulated, so that all clients are connected from the start."""
 
     def clients(self) -> list[ClientKey]:
-        """The clients that can be asked now, in the order of their names."""
+        """Return the clients that can be asked now, in the order of their names."""
 
     def first_with(self, client: str) -> str | None:
-        """The node that declared a client of this name first; None if no node has."""
+        """Return the node that first declared a client of this name; None if no node did."""
 
     def node_id(self, node: str) -> int:
-        """Flower's id of the node with this name."""
+        """Return Flower's id of the node with this name."""
 
 
 class Selection(Protocol):
-    """Which clients a round asks."""
+    """Chooses the clients that a round asks."""
 
     def choose(
         self,
@@ -52,14 +51,14 @@ class Selection(Protocol):
         server_round: int,
         newcomers: Collection[ClientKey] = (),
     ) -> list[ClientKey]:
-        """The clients to train this round: a share of these, and all newcomers."""
+        """Return the clients to train this round: a share of these, and all newcomers."""
 
     def evaluates(self, server_round: int) -> bool:
-        """Whether this round's models are evaluated."""
+        """Return whether this round's models are evaluated."""
 
 
 class History(Protocol):
-    """What happened so far."""
+    """The record of the rounds so far."""
 
     @property
     def trained(self) -> set[ClientKey]:
@@ -70,10 +69,10 @@ class History(Protocol):
         """The clients that trained since their last evaluation."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Record which part of an answer is not used, and why."""
+        """Record which part of a reply is not used, and why."""
 
     def note(self, figures: Mapping[str, float | None]) -> None:
-        """Record what the method itself reports of the round."""
+        """Record the method's figures of the round."""
 
 
 class SumStage(Protocol):
@@ -85,11 +84,11 @@ class SumStage(Protocol):
         each: Callable[[list[Reply]], Arrays | None],
         total: Callable[[Sums], Arrays | None],
     ) -> Arrays | None:
-        """Call one of the two and return its result."""
+        """Call `each` with the replies or `total` with their sums, and return its result."""
 
 
 class Pipeline(Protocol):
-    """Orders out, replies in."""
+    """Sends orders to the nodes and reads their replies."""
 
     @property
     def sums(self) -> SumStage: ...
@@ -104,7 +103,7 @@ class Pipeline(Protocol):
         shared: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
-        """One message for each node, with the order for its share of the clients."""
+        """Return a message for each node, with the order for its clients."""
 
     def question(
         self,
@@ -117,16 +116,16 @@ class Pipeline(Protocol):
         shared: Collection[str] = (),
         once: bool = False,
     ) -> list[Reply]:
-        """Ask these clients a question between the phases of a round; the usable answers."""
+        """Ask these clients a question between the phases of a round; return the usable replies."""
 
     def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """The usable replies, in the order of the nodes' names."""
+        """Return the usable replies, in the order of the nodes' names."""
 
 
 class Federation(Protocol):
     """The server, as a strategy sees it.
 
-    averaging: the rule by which clients' values are combined. shape: the shape of all nodes' data.
+    averaging: the rule that combines clients' values. shape: the shape of all nodes' data.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The memory that a client of a cohort takes, by a step of it alone."""
+"""Measure the memory that a client adds to a cohort, by a training step of the client alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from fedproto_app.strategies.common.learner import AnyLearner
 
 
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:
-    """About the bytes that this client of the task adds to a cohort.
+    """Return an estimate of the bytes that this client of the task adds to a cohort.
 
-    Parameters, what the optimiser keeps, what the client remembers, and all of it again: as
-    gradients, and as the state that stays.
-    The client's samples. If it trains, what the forward pass of a batch saves for the backward
-    pass, and as much again for the gradients of that. It is the same on every device.
+    Counted are the samples; twice the parameters, the optimiser's state and the client's memory,
+    because of gradients and of the stored state; and, if the client trains, twice the activations
+    that a batch saves for the backward pass. The estimate is the same on every device.
     """
     device, received, parameters = learner.task.device, order.guidance.arrays, {}
     for name, value in learner.initial_parameters().items():
@@ -27,30 +26,35 @@ def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) ->
         parameters[name] = start.to(device).unsqueeze(0).clone()
     samples = learner.task.gather([client], order.server_round)
     cohort = new_cohort(learner, parameters, samples, order.server_round, trains=trains)
-    kept = [parameters, *cohort.optimizer.state.values(), cohort.memory_tensors()]
+    stored = [parameters, *cohort.optimizer.state.values(), cohort.memory_tensors()]
     saved = _saved(cohort, learner, order.guidance) if trains and learner.phases() else 0
-    return 2 * (sum(map(_size, kept)) + saved) + _size(vars(samples))
+    return 2 * (sum(map(_size, stored)) + saved) + _size(vars(samples))
 
 
 def _saved(cohort: Cohort, learner: AnyLearner, guidance: Guidance) -> int:
-    """Bytes that the forward pass of a step saves, each memory once, parameters not."""
+    """Return the bytes that the forward pass of a step saves, without parameters; shared memory
+    counts once."""
     learner.begin(cohort)
     context = learner.context(guidance, cohort)
     context.start_epoch()
     batch = next(learner.batches(cohort.samples, [torch.Generator()]), None)
-    if batch is None:  # as where a method wants two batches
+    if batch is None:  # a method may need two batches
         return 0
     leaves = {name: value.detach().requires_grad_() for name, value in cohort.parameters.items()}
-    known = {value.untyped_storage().data_ptr() for value in leaves.values()}
-    found: dict[int, Tensor] = {}  # by their memory, which nothing else gets while they are here
+    parameters = {value.untyped_storage().data_ptr() for value in leaves.values()}
+    saved: dict[int, Tensor] = {}  # by address, which cannot be reused while the tensor lives
 
     def note(value: Tensor) -> Tensor:
-        found[value.untyped_storage().data_ptr()] = value
+        saved[value.untyped_storage().data_ptr()] = value
         return value
 
     with saved_tensors_hooks(note, lambda value: value):
         learner.loss(leaves, batch, context)
-    return sum(one.untyped_storage().nbytes() for at, one in found.items() if at not in known)
+    return sum(
+        tensor.untyped_storage().nbytes()
+        for address, tensor in saved.items()
+        if address not in parameters
+    )
 
 
 def _size(values: Any) -> int:

@@ -1,4 +1,4 @@
-"""Prototypes of classes: what a client sends, and the global ones that it gets."""
+"""Class prototypes: the client's, which it sends, and the global ones that it gets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
-PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
+PROTOTYPES = "prototypes"  # by class: clients send theirs and get the global ones
 
 
 def class_prototypes(sizes: Sizes, samples: str) -> Sends:
-    """A client's prototype of each class that it has, of which the server needs the mean.
+    """Return the declaration of a client that sends a prototype of each class it has.
 
-    samples: what a class is of, in words.
+    The server needs only their mean. samples: the word for the samples of a class.
     """
     return Sends(
         "prototypes",
@@ -35,21 +35,21 @@ def class_prototypes(sizes: Sizes, samples: str) -> Sends:
 def received_prototypes(
     guidance: Guidance, task: ClassificationTask | SequenceClassificationTask
 ) -> tuple[Tensor, Tensor]:
-    """[C, D], zeros for unknown classes, and which are known, [C] bool: none before there are."""
+    """Return the global prototypes [C, D] and which classes have one, [C] bool; zeros elsewhere."""
     classes, device = len(task.shape.classes), task.device
     shared = torch.zeros(classes, task.representation_dim, device=device)
-    known = torch.zeros(classes, dtype=torch.bool, device=device)
+    has_prototype = torch.zeros(classes, dtype=torch.bool, device=device)
     if guidance.classes:
         rows = torch.tensor(guidance.classes, device=device)
         shared[rows] = torch.from_numpy(guidance.arrays[PROTOTYPES]).to(device)
-        known[rows] = True
-    return shared, known
+        has_prototype[rows] = True
+    return shared, has_prototype
 
 
 def sent_prototypes(
     cohort: Cohort, task: ClassificationTask | SequenceClassificationTask
 ) -> Contribution:
-    """Each client's mean representation of each class that it has, by its model as it is now."""
+    """Return each client's mean representation of each class it has, by its present model."""
     vectors = task.train_vectors(cohort.parameters, cohort.samples)
     means, counts = class_means(*vectors, len(task.shape.classes))
     return Contribution({PROTOTYPES: means.cpu().numpy()}, counts > 0)

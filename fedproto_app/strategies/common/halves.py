@@ -1,6 +1,6 @@
-"""Both halves of the method that the settings choose.
+"""Make the client half or the server half of the chosen method.
 
-Each is imported when it is asked for: a client process never loads server code.
+Each half is imported on demand, so a client process never loads server code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
-    """The client half of the method that the settings choose, in the phase of the round."""
+    """Return the client half of the method that the settings choose, for the round's phase."""
     method = method_named(settings.method)
     pretraining = method.pretraining
     learner: AnyLearner
@@ -38,7 +38,7 @@ def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> An
 
 
 def samples_after_pretraining(settings: Settings, server_round: int) -> Callable[..., Shard] | None:
-    """`Pretraining.samples`; None in rounds whose clients learn from the data as they are."""
+    """Return `Pretraining.samples`; None in rounds that train on the unchanged data."""
     pretraining = method_named(settings.method).pretraining
     if pretraining is None or server_round <= pretraining.rounds(settings):
         return None
@@ -47,9 +47,9 @@ def samples_after_pretraining(settings: Settings, server_round: int) -> Callable
 
 
 def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
-    """The server half of the method that the settings choose.
+    """Return the server half of the method that the settings choose.
 
-    Raises `SettingsError` if the method cannot work with the user's module.
+    Raise `SettingsError` if the method cannot work with the user's module.
     """
     method = method_named(settings.method)
     _require_fitting_model(settings, federation.shape)

@@ -1,4 +1,4 @@
-"""The client half of a method: whose each parameter is, the steps, the loss."""
+"""The client half of a method: shared and personal parameters, training phases, loss."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 from fedproto_app.maths.optim import CohortAdam, CohortSGD, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings
 
-# The optimiser that a run's settings choose.
-
 
 def make_optimizer(
     settings: OptimizerSettings, parameters: Mapping[str, Tensor]
 ) -> CohortOptimizer:
-    """A new optimiser as ``[optimizer]`` has it, for these parameters [K, …]."""
+    """Return a new optimiser by the ``[optimizer]`` settings, for these parameters [K, …]."""
     optimizer: CohortOptimizer
     if settings.name == "adam":
         optimizer = CohortAdam(parameters, settings.learning_rate)
@@ -48,23 +46,23 @@ def make_optimizer(
 
 @dataclass(frozen=True)
 class Phase:
-    """Epochs over the client's batches in which the parameters with these prefixes learn."""
+    """Epochs over the client's batches that train the parameters with these prefixes."""
 
     name: str
     trainable: tuple[str, ...]
     epochs: int
 
     def trains(self, parameter: str) -> bool:
-        """Whether the parameter learns in this phase."""
+        """Return whether this phase trains the parameter."""
         return parameter.startswith(self.trainable)
 
 
 class NoMemory(NamedTuple):
-    """The memory of a client whose method remembers nothing between rounds."""
+    """The memory of a client whose method stores nothing between rounds."""
 
 
 class Context:
-    """What a method holds for one cohort during one round: guidance in, contribution out."""
+    """The method's data of one cohort in one round, from its guidance to its contribution."""
 
     def start_epoch(self) -> None:
         """Called before each epoch."""
@@ -72,17 +70,17 @@ class Context:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the clients of a cohort send, apart from their shared parameters.
+    """The arrays that the clients of a cohort send in addition to their shared parameters.
 
-    arrays: [K, …] each; where `present` is given, [K, C, …], and of each client only the rows of
-    the classes that it has: present is [K, C] bool.
+    arrays: [K, …] each. With `present` [K, C] bool, the arrays are [K, C, …] and each client sends
+    only the rows of its present classes.
     """
 
     arrays: Arrays = field(default_factory=dict)
     present: Tensor | None = None
 
 
-# For whoever wrote a method without a declaration.
+# Shown to the author of a method without a declaration.
 _EXAMPLE = """\
     @classmethod
     def sends(cls, section, sizes):
@@ -96,13 +94,13 @@ TaskT = TypeVar("TaskT", bound=AnyTask)
 class Learner(ABC, Generic[ContextT, TaskT]):
     """The client half of a method.
 
-    section: the method's own settings; subclasses say which class.
-    needs_representation: whether it needs a model with a representation besides the prediction.
-    releases: what it sends with these settings. shared: prefixes of the parameters that come from
-        the server each round; the others are the client's own and stay on its node with their
-        optimiser's state. sends_mean: whether a node answers with the mean of its clients' shared
-        parameters, or with each client's. weighs_samples: whether that mean weighs a client by its
-        samples.
+    section: the method's settings; subclasses name the class.
+    needs_representation: whether the model must have a representation as well as a prediction.
+    releases: its declarations with these settings. shared: prefixes of the parameters that come
+        from the server each round; the other parameters are personal and stay on the node with
+        their optimiser's state. sends_mean: whether a node replies with the mean of its clients'
+        shared parameters, or with each client's. weighs_samples: whether that mean weighs clients
+        by their samples.
     """
 
     section: Any
@@ -122,12 +120,12 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
-        """All that a client sends, with these settings of the method."""
+        """Return the declarations of all that a client sends, with these settings."""
         raise SettingsError(f"{cls.__name__} does not declare what its clients send:\n{_EXAMPLE}")
 
     @classmethod
     def returns(cls, section: Any) -> Sequence[Returns]:
-        """What clients get besides the shared parameters, where a site must allow it."""
+        """Return what clients get in addition to the shared parameters and a site must allow."""
         return ()
 
     @property
@@ -142,117 +140,115 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         )
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        """One client's parameters before its first round, without the client axis."""
+        """Return a client's parameters before its first round, without the client axis."""
         return self.task.initial_parameters()
 
     def initial_memory(self) -> NamedTuple:
-        """What a client remembers before its first round, without the client axis.
+        """Return a client's memory before its first round, without the client axis.
 
-        A NamedTuple of the method's own, whose fields are tensors of any dtype or dictionaries of
-        tensors. With a client axis it is `Cohort.memory`, which stays at the node from round to
-        round.
+        It is a NamedTuple whose fields are tensors of any dtype or dictionaries of tensors. With a
+        client axis it is `Cohort.memory`, which the node stores from round to round.
         """
         return NoMemory()
 
     def is_shared(self, name: str) -> bool:
-        """Whether the parameter comes from the server each round."""
+        """Return whether the parameter comes from the server each round."""
         return name.startswith(self.shared)
 
     def is_encoder(self, name: str) -> bool:
-        """Whether representations change with the parameter."""
+        """Return whether representations depend on the parameter."""
         return name.startswith(self.task.encoder)
 
     def phases(self) -> Sequence[Phase]:
-        """The local training of a round."""
+        """Return the phases of local training in a round."""
         return [Phase("local", ("",), self.training.local_epochs)]
 
     def make_optimizer(self, parameters: Mapping[str, Tensor]) -> CohortOptimizer:
-        """A new optimiser for the parameters [K, …] that learn, as ``[optimizer]`` has it.
+        """Return a new optimiser for the trained parameters [K, …], by ``[optimizer]``.
 
-        A method that changes the steps, or what follows a step, wraps it (`maths/optim.py`).
+        A method that changes the steps wraps it (`maths/optim.py`).
         """
         return make_optimizer(self.training.optimizer, parameters)
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
-        """One epoch's batches of the task, as the method wants them.
+        """Yield an epoch's batches, which are passed to `loss`.
 
-        Each item is handed to `loss` as it is; its ``inputs`` tell how many clients it is for.
-        So a step may be about several batches (`pairs_of`), and several steps about one.
+        The length of a batch's ``inputs`` is its number of clients. A method may combine several
+        of the task's batches into a step (`pairs_of`), or take several steps on one.
         """
         return self.task.batches(samples, generators)
 
     def begin(self, cohort: Cohort) -> None:
-        """Called when the cohort is about to train, to change in place what is not trained."""
+        """Change the cohort in place before it trains."""
 
     @abstractmethod
     def context(self, guidance: Guidance, cohort: Cohort) -> ContextT:
-        """What the guidance means for the cohort; it holds the shared parameters too."""
+        """Return the cohort's data of this round, from the guidance and its shared parameters."""
 
     @abstractmethod
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ContextT
     ) -> dict[str, Tensor]:
-        """The terms of the loss, [k] each, that are added up and minimised.
+        """Return the terms of the loss, [k] each, whose sum is minimised.
 
-        The batch is one of the task's and holds the first k clients of the cohort.
+        The batch holds the first k clients of the cohort.
         """
 
     def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
-        """Called after the last epoch of a round, to change in place what no phase trains, and what
-        clients remember.
+        """Change untrained parameters and the memory in place after the last epoch of a round.
 
-        Returns the losses of what it fitted itself and what it measured, [K] each, besides the
-        losses of the phases; they are no part of "total" there.
+        Return further losses and measurements, [K] each, which are added to the losses of the
+        phases but not to their "total".
         """
         return {}
 
     def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
-        """What the cohort's clients send, apart from their shared parameters."""
+        """Return what the cohort's clients send in addition to their shared parameters."""
         return Contribution()
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
-        """The most length that one sample adds to all sums together, and how many samples each
-        client's sums are of. `Training.sample_clip` is set."""
+        """Return the largest norm that a sample adds to all sums together, and the number of
+        samples in each client's sums. Called if `Training.sample_clip` is set."""
         raise SettingsError(
             f"{type(self).__name__} declares clip = 'sums', so it needs sums_bound(cohort): how "
             "far one sample can move them"
         )
 
     def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
-        """What the cohort's clients say to a question that the server asks between the phases of a
-        round (`Pipeline.question`); nothing of the cohort is kept."""
+        """Return the clients' answers to a question of the server between the phases of a round
+        (`Pipeline.question`). Changes to the cohort are not stored."""
         return Contribution()
 
     def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
-        """What each client sends of the shared model, [K, …] each."""
+        """Return the shared parameters that each client sends, [K, …] each."""
         return {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Called before an evaluation on its own, to take in what the clients get.
+        """Take in the guidance before an evaluation without training.
 
-        Changes the cohort's parameters and memory in place; returns the rows of the clients it
-        changed, whose state is then kept.
+        Change the cohort's parameters and memory in place; return the rows of the changed clients,
+        whose state is then stored.
         """
         return []
 
     def personalises(self) -> bool:
-        """Whether clients are judged by what `personalised` makes, not by what training left."""
+        """Return whether the models of `personalised` are evaluated, not the trained models."""
         return False
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
-        """The clients' own models made of the shared one, [K, …] each, None if that is the model.
+        """Return personalised models from the shared one, [K, …] each; None to use the shared one.
 
-        Called when the server evaluates the models that clients are judged by. The returned models
-        are judged and kept, and clients forecast with them; the next round starts without them.
+        Called before the server evaluates the clients' models. The returned models are evaluated
+        and stored for forecasts; the next round starts without them.
         """
         return None
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The model that the clients predict with, under the task's names, [K, …] each."""
+        """Return the model that the clients predict with, under the task's names, [K, …] each."""
         return parameters
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """The task's metrics of the cohort's models, a list over the clients each."""
+        """Return the task's metrics of the cohort's models, a list over the clients each."""
         return self.task.evaluate(cohort.parameters, cohort.samples)
 
 

@@ -10,7 +10,7 @@ from fedproto_app.strategies.solo import SoloLearner
 
 
 class OwnModelLearner(SoloLearner):
-    """Everything comes from the server; nodes do not average, and each client's model goes up."""
+    """Clients get their whole model from the server and send it back; nodes do not average."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:

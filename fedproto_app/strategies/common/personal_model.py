@@ -1,4 +1,4 @@
-"""What all methods with a personal model beside the global one share."""
+"""Base of the methods with a personal model beside the global one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PERSONAL = "personal."  # v is trained by the loop that trains w, so both are pa
 class PersonalModelLearner(Learner[ContextT, AnyTask]):
     """A client's copy w of the global model, which is shared, and its personal model v.
 
-    The parameters of v have the names of w's behind ``personal.``. Both start equal.
+    The parameters of v are named as in w, with the prefix ``personal.``. Both start equal.
     """
 
     @classmethod
@@ -38,22 +38,22 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
 
     @abstractmethod
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The model that the client predicts with, under w's names."""
+        """Return the model that the client predicts with, under w's names."""
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """The predictor's metrics, and those of w, which is shared."""
-        own = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
+        """Return the metrics of the predictor and of the shared model w."""
+        personal = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
         shared = self.task.evaluate(cohort.parameters, cohort.samples)
         return {
-            **own,
+            **personal,
             **{replace(metric, shared=True): values for metric, values in shared.items()},
         }
 
     def personal_model(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """v, under w's names."""
+        """Return v under w's names."""
         return {n: parameters[PERSONAL + n] for n in parameters if self.is_shared(n)}
 
     def loss_of(self, model: Mapping[str, Tensor], batch: Any) -> Tensor:
-        """The supervised loss of a model under w's names, [k]."""
+        """Return the supervised loss of a model under w's names, [k]."""
         prediction = self.task.predict(model, self.task.represent(model, batch), batch)
         return self.task.loss(prediction, batch)

@@ -1,4 +1,4 @@
-"""What a client tells once for a graph of profiles (docs: compared.md)."""
+"""The profile that a client sends once for a graph of profiles (docs: compared.md)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.tasks.forecasting.profiles import told_days
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-PROFILE = "profile"  # [B], and the option of a question for it
+PROFILE = "profile"  # an array [B], and the option of the question for it
 
 
 def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
-    """Each client's mean standardised day of its train part, [K, B]."""
+    """Return the mean standardised day of each client's train part, [K, B]."""
     return Contribution({PROFILE: told_days(cohort.samples, task.settings).numpy()})

@@ -1,6 +1,6 @@
-"""Prototypes of a cohort's clients, gathered while an epoch trains (no second pass).
+"""Prototypes of a cohort's clients, gathered during a training epoch without a second pass.
 
-Both kinds take representations as trained: [k, B, D] of the first k clients, step by step.
+Both kinds take the representations of each step, [k, B, D] of the first k clients.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class PeriodPrototype:
 
 
 class ConcatenatedPrototype:
-    """Concatenation-based (P, eq. 7; ablation "w/o p-aware"): the newest `batches` batches' rows,
-    [K, batches·B, D], oldest first. All clients must have that many."""
+    """Concatenation-based (P, eq. 7; ablation "w/o p-aware"): the rows of the newest `batches`
+    batches, [K, batches·B, D], oldest first. All clients must have that many batches."""
 
     def __init__(self, clients: int, batches: int) -> None:
         self._clients, self._batches = clients, batches

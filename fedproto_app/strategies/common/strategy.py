@@ -1,7 +1,7 @@
-"""What a run needs of the server half of every method, beyond Flower's own Strategy interface.
+"""The server half of a method, beyond Flower's Strategy interface.
 
-`BaseStrategy` translates Flower's calls: a method's own code sees arrays, `Round` and its settings,
-and never a message.
+`BaseStrategy` translates Flower's calls, so a method's code sees arrays, `Round` and its settings
+but never a message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 
 
 class Ask(Protocol):
-    """Puts a question to clients and waits for the answers, between the phases of a round."""
+    """Ask clients a question between the phases of a round and wait for their replies."""
 
     def __call__(
         self,
@@ -45,28 +45,28 @@ class Ask(Protocol):
         shared: Collection[str] = (),
         once: bool = False,
     ) -> list[ClientReply]:
-        """The usable answers, in the order of the nodes' names; however few.
+        """Return the usable replies, however few, in the order of the nodes' names.
 
-        guide: what the question brings to some clients of one node. expected: the arrays of an
-        answer. shared: arrays that are meant for each client, where others are the clients' own.
-        once: whether each client answers it once in a run, which is counted apart.
+        guide: returns the guidance for clients of one node. expected: the arrays of a reply.
+        shared: arrays that are the same for all clients, not a row for each. once: whether each
+        client answers the question once in a run, which is counted separately.
         """
 
 
 class MethodStrategy(Protocol):
-    """A Flower strategy that also says what it must remember."""
+    """A Flower strategy with state for checkpoints."""
 
     def initial_arrays(self) -> Arrays:
-        """The global model before round 1, empty if the method has none."""
+        """Return the global model before round 1, empty if the method has none."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What the server must keep besides the global model, for the checkpoint."""
+        """Return the server's state for a checkpoint, without the global model."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the arrays of `state`."""
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """What is worth keeping of the finished run: arrays by file name."""
+        """Return the artefacts of the finished run: arrays by file name."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -88,10 +88,10 @@ class MethodStrategy(Protocol):
 class BaseStrategy(Strategy):
     """A round of a method: train, aggregate, evaluate. Methods override what they need.
 
-    section: the method's own settings; subclasses say which class. learner: the method's client
-    half, which declares what clients send. sizes: of the data and the model, by which the
-    declarations give shapes. releases: what clients send. received: what they sent. averaging: the
-    rule in force. model: the parameters that the server shares, as the phase began with them.
+    section: the method's settings; subclasses name the class. learner: the method's client half,
+    which declares what clients send. sizes: sizes of the data and the model, which give the
+    declared arrays their shapes. releases: the declarations. received: the clients' arrays.
+    averaging: the aggregation rule. model: the shared parameters at the start of the phase.
     """
 
     settings: Settings
@@ -106,8 +106,8 @@ class BaseStrategy(Strategy):
     def __init__(
         self, settings: Settings, section: Any, federation: Federation | None = None
     ) -> None:
-        """federation: None where nobody is asked, as in a test that calls `update` and `guide`
-        alone."""
+        """federation: None if no node is asked, as in a test that calls only `update` and
+        `guide`."""
         self.settings, self.section, self._federation = settings, section, federation
         task = make_task(settings, federation.shape if federation else DataShape())
         self.averaging = federation.averaging if federation else Averaging(settings.aggregation)
@@ -116,7 +116,7 @@ class BaseStrategy(Strategy):
         self.received = Received(self.releases, self.averaging.rows)
         self.model: Arrays = {}
         self._round: Round | None = None
-        self._asked: set[str] = set()  # the nodes of the clients that were asked last
+        self._asked: set[str] = set()  # the nodes asked in this phase
 
     @property
     def federation(self) -> Federation:
@@ -124,7 +124,7 @@ class BaseStrategy(Strategy):
         return self._federation
 
     def first_round(self, settings: Settings) -> int:
-        """The first one that is the method's own."""
+        """Return the first round after pretraining."""
         return settings.pretraining_rounds + 1
 
     @property
@@ -132,7 +132,7 @@ class BaseStrategy(Strategy):
         return self.learner.sends(self.section, self.sizes)
 
     def expected(self, server_round: int) -> Expected:
-        """The arrays of a reply to an order to train."""
+        """Return the arrays of a reply to an order to train."""
         return Expected.of(
             self.releases,
             self.sizes,
@@ -140,69 +140,68 @@ class BaseStrategy(Strategy):
             evaluates=self.round_of(server_round).evaluated,
         )
 
-    # --- what a method does in a round, without any message --------------------------------------
+    # --- hooks of a method ------------------------------------------------------------------------
 
     def initial_arrays(self) -> Arrays:
-        """The parameters that the server shares before round 1."""
+        """Return the parameters that the server shares before round 1."""
         return {}
 
     def begin(self, round_: Round, ask: Ask) -> None:
-        """Called before the round's clients are chosen, to ask what the round needs, or to change
-        `model`."""
+        """Ask questions or change `model` before the round's clients are chosen."""
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """The clients that the method can train."""
+        """Return the clients that the method can train."""
         return clients
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
-        """Who is asked to train in a round."""
+        """Return the clients to train in a round."""
         return self.federation.selection.choose(eligible, server_round)
 
     def shared_for(self, clients: Sequence[ClientKey]) -> Arrays:
-        """The parameters that go to these clients of one node."""
+        """Return the parameters that go to these clients of one node."""
         return self.model
 
     def shared_names(self) -> Collection[str]:
-        """The arrays that are meant for each client, where others are the clients' own."""
+        """Return the names of guidance arrays that are the same for all clients."""
         return ()
 
     def evaluates_with_training(self, round_: Round) -> bool:
-        """Whether clients are evaluated in the message in which they train."""
+        """Return whether clients are evaluated right after training, in the same message."""
         return False
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """What these clients of one node get when they are asked to train."""
+        """Return the guidance for these clients of one node when they train."""
         return Guidance()
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        """Why what a client sent cannot be true, or None."""
+        """Return why a client's arrays cannot be true, or None."""
         return None
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Why some of these, though possible, are not used beside the others of the round."""
+        """Return why some of these replies, though possible, are refused beside the others."""
         return {}
 
     def update(self, received: Received, round_: Round) -> None:
-        """Take in what the clients sent in a round."""
+        """Update the method's state with the clients' arrays of a round."""
 
     def conclude(self, round_: Round, ask: Ask) -> None:
-        """Called before the round's evaluation, to ask what it needs, or to change `model`."""
+        """Ask questions or change `model` before the round's evaluation."""
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """The clients to evaluate, of all that are there."""
+        """Return the clients to evaluate, of all connected clients."""
         return clients
 
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
-        """What these clients of one node get when they are asked for an evaluation alone."""
+        """Return the guidance for these clients of one node when they are only evaluated."""
         return Guidance()
 
     def answered(
-        self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
+        self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Called with the clients whose answers to a phase are usable. asked: the nodes of the
-        clients that were chosen."""
+        """Take note of the clients with a usable reply in a phase. asked_nodes: the nodes of the
+        chosen clients."""
 
     # --- Flower's calls --------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class BaseStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         round_, self.model = self.round_of(server_round), numpy_arrays(arrays)
-        # With ε it may be known only now that another round can follow.
+        # With a privacy budget, only now is it clear whether another round can follow.
         round_.evaluated = self.federation.selection.evaluates(server_round)
         try:
             self.conclude(round_, self._asking(round_, grid))
@@ -267,10 +266,10 @@ class BaseStrategy(Strategy):
         clients = self.federation.members.clients()
         log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(clients))
 
-    # --- between messages and what a method does -------------------------------------------------
+    # --- from messages to the hooks ---------------------------------------------------------------
 
     def round_of(self, server_round: int) -> Round:
-        """The round as a method's own code sees it; it lasts over the phases of the round."""
+        """Return the round as the hooks see it, the same object in all phases."""
         if self._round is None or self._round.number != server_round:
             federation = self.federation
             facts, names = federation.members.facts, federation.shape.classes
@@ -279,17 +278,17 @@ class BaseStrategy(Strategy):
         return self._round
 
     def take_each(self, answers: list[Reply], server_round: int) -> Arrays | None:
-        """Take in the clients' answers to an order to train; returns the new shared parameters."""
+        """Take in the clients' replies to an order to train; return the new shared parameters."""
         self.take_in(answers, server_round)
         return None
 
     def take_sums(self, sums: Sums, answers: list[Reply], server_round: int) -> Arrays | None:
-        """The same where masks hide what each of these sent."""
+        """Take in the masked sums of these replies; return the new shared parameters."""
         self.take_in_total(sums, server_round)
         return None
 
     def take_in(self, answers: Iterable[Reply], server_round: int) -> None:
-        """Validate what the clients sent besides the model, and update the method's state."""
+        """Validate the clients' arrays other than the model, and update the method's state."""
         round_, expected = self.round_of(server_round), self.expected(server_round)
         replies = [reply for answer in answers for reply in client_replies(answer, expected)]
         faults = {r.key: why for r in replies if (why := self.fault(r, round_))}
@@ -301,7 +300,7 @@ class BaseStrategy(Strategy):
         self.report(round_)
 
     def take_in_total(self, sums: Sums, server_round: int) -> None:
-        """The same where masks hide what each client sent."""
+        """Take in masked sums, and update the method's state."""
         by_class = sums.counts.get(BY_CLASS, np.zeros(0, np.int64))
         self.received.take_total(Total(sums.values, int(sums.counts[CLIENTS]), by_class))
         round_ = self.round_of(server_round)
@@ -309,7 +308,7 @@ class BaseStrategy(Strategy):
         self.report(round_)
 
     def report(self, round_: Round) -> None:
-        """Hand on whom the method refused and what it reports of the round."""
+        """Record the method's refusals and figures of the round."""
         for key, reason in round_.refused.items():
             self.federation.history.refuse(Refusal(key.node, key.client, reason))
         round_.refused.clear()
@@ -365,35 +364,34 @@ class BaseStrategy(Strategy):
 class PersonalStrategy(BaseStrategy):
     """Base of the methods whose models stay at the clients.
 
-    A client's model is final once it has trained, so it is evaluated in the same message; an
-    evaluation phase is only for clients that trained in rounds without evaluation. Methods
-    override `update` (what becomes of the replies) and `guide` (what clients get).
+    A client's model is final after training, so it is evaluated in the same message. An evaluation
+    phase is only for clients that trained in rounds without evaluation. Methods override `update`
+    (use the replies) and `guide` (send guidance).
 
-    final_after_training: false where the server has something for the clients before they are
-    evaluated.
+    final_after_training: false if clients get guidance before they are evaluated.
     """
 
     final_after_training = True
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
-        """A share of all, and those never heard from."""
+        """Return a share of all clients, and all that never trained."""
         unheard = set(eligible) - self.federation.history.trained
         return self.federation.selection.choose(eligible, server_round, unheard)
 
     def shared_for(self, clients: Sequence[ClientKey]) -> Arrays:
-        """None."""
+        """Return no parameters: models stay at the clients."""
         return {}
 
     def evaluates_with_training(self, round_: Round) -> bool:
         return self.final_after_training and round_.evaluated
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Only clients that trained since their last evaluation and were not chosen this round."""
+        """Return the clients that trained since their last evaluation."""
         return [key for key in clients if key in self.federation.history.unevaluated]
 
 
 def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
-    """A node's reply client by client, without the model."""
+    """Yield a node's reply client by client, without the model."""
     start = 0
     names = [name for name in expected.per_client if name not in expected.models]
     classes_of = reply.classes or [[]] * len(reply.names)

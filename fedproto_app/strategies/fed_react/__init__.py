@@ -59,13 +59,13 @@ class FedReactSettings(Section):
 
     @property
     def choices(self) -> int:
-        """Clusters that a client of `ifca` chooses; `flsc` has its own number."""
+        """Number of clusters that a client of `ifca` chooses; `flsc` overrides it."""
         return 1
 
     @field_validator("forgetting", mode="before")
     @classmethod
     def _forgetting_is_known(cls, value: object) -> object:
-        """In one line, where pydantic would tell of each type that it might have been."""
+        """Raise an error of one line; pydantic would list every type that it tried."""
         if value in get_args(EstimatedForgetting):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
@@ -76,8 +76,8 @@ class FedReactSettings(Section):
         )
 
 
-def heads_can_be_compared(settings: Settings) -> None:
-    """Raises `SettingsError` for a similarity that the task's heads do not have."""
+def check_similarity(settings: Settings) -> None:
+    """Raise `SettingsError` for a similarity that the task's heads do not have."""
     similarity = settings.method_table(FedReactSettings).similarity
     if settings.task == "sequence-regression" and similarity == "class-norms":
         raise SettingsError(
@@ -86,8 +86,8 @@ def heads_can_be_compared(settings: Settings) -> None:
         )
 
 
-def clients_fill_the_clusters(settings: Settings, clients: int) -> None:
-    """Raises `SettingsError` for more clusters than clients that can take part."""
+def check_number_of_clients(settings: Settings, clients: int) -> None:
+    """Raise `SettingsError` if there are more clusters than clients that can take part."""
     clusters = settings.method_table(FedReactSettings).clusters
     if clusters > clients:
         raise SettingsError(
@@ -97,12 +97,12 @@ def clients_fill_the_clusters(settings: Settings, clients: int) -> None:
 
 
 def encoder_is_learned(settings: Settings) -> bool:
-    """Whether phase 1 has rounds."""
+    """Return whether phase 1 has rounds."""
     return ENCODER.rounds(settings) > 0
 
 
-def encoder_can_be_read(settings: Settings) -> None:
-    """Raises `SettingsError` for an encoder that is given and not there."""
+def check_encoder(settings: Settings) -> None:
+    """Raise `SettingsError` if the encoder's file is missing."""
     encoder = settings.encoder
     if encoder.path and not encoder.file.is_file():
         learners = [name for name, method in METHODS.items() if method.pretraining == ENCODER]
@@ -112,11 +112,11 @@ def encoder_can_be_read(settings: Settings) -> None:
         )
 
 
-# Phase 1: an encoder of sequences, learned without labels; its vectors are the samples of phase 2.
+# Phase 1: an encoder of sequences, learned without labels. Its vectors are the samples of phase 2.
 ENCODER = Pretraining(
     table="encoder",
     rounds=lambda settings: 0 if settings.encoder.path else settings.encoder.rounds,
-    check=encoder_can_be_read,
+    check=check_encoder,
     model="fedproto_app.tasks.sequences.own_models:causal_cnn_model",
     strategy=f"{__name__}.encoder:PretrainedStrategy",
     learner=f"{__name__}.encoder_learner:ContrastiveEncoderLearner",
@@ -130,6 +130,6 @@ METHOD = Method(
     tasks=SEQUENCE_TASKS,
     pretraining=ENCODER,
     learns_without_labels=encoder_is_learned,
-    check=heads_can_be_compared,
-    check_clients=clients_fill_the_clusters,
+    check=check_similarity,
+    check_clients=check_number_of_clients,
 )

@@ -18,8 +18,8 @@ from fedproto_app.maths.threads import in_threads
 
 Table = NDArray[np.float64]
 
-ROWS = 64  # at a time: float64 of 10,000 clients then stays in the processor's cache
-BLENDED_ROWS = 8  # no sum hangs on how many; so few need no fresh memory
+ROWS = 64  # rows at a time: float64 of 10,000 clients then fits in the processor's cache
+BLENDED_ROWS = 8  # rows at a time: few enough to reuse memory; no sum depends on the number
 
 
 class BlockStatistics(NamedTuple):
@@ -27,7 +27,7 @@ class BlockStatistics(NamedTuple):
 
     mean, variance: [C, C], within a cluster without the diagonal (0 for a cluster of one client,
     which has no such entry). diagonal_mean, diagonal_variance: [C], over the cluster's clients;
-    Fed-REACT, eq. 29 has C where the size of the cluster is meant.
+    Fed-REACT, eq. 29 prints C instead of the cluster's size.
     """
 
     mean: Table
@@ -52,20 +52,20 @@ def affect(
     start: Labels | None = None,
     unbiased: bool = False,
 ) -> Affect:
-    """One round of AFFECT (Fed-REACT, Algorithm 4): α_t, ψ̂_t and its clusters.
+    """Return α_t, ψ̂_t and its clusters by a round of AFFECT (Fed-REACT, Algorithm 4).
 
     past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W; None in the first
-    round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 for as many as the silhouette
-    says. The first clusters are `start`, [N] labels 0, 1, … without a gap, or by default those of
-    W alone (α = 0); each iteration estimates α from the last clusters and clusters the ψ̂ that it
-    gives, so that the three results belong together. Once the clusters repeat, so does α, and it
-    stops. unbiased: variances are the sample's. The toolbox of AFFECT's authors has these, and
-    starts from the clusters of the round before. psi may be `current` itself.
+    round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 to choose it by silhouette. The
+    first clusters are `start`, [N] labels 0, 1, … without a gap, or by default the clusters of W
+    alone (α = 0). Each iteration estimates α from the last clusters and clusters the new ψ̂, so the
+    three results belong together. It stops when the clusters repeat. unbiased: use the sample
+    variance. The toolbox of AFFECT's authors does so, and starts from the last round's clusters.
+    psi may be `current` itself.
     """
     alpha, psi = 0.0, current
     if past is None:
         return Affect(find_clusters(psi, clusters), alpha, psi)
-    room, blended = np.empty(current.shape), np.empty_like(current)  # used again and again
+    room, blended = np.empty(current.shape), np.empty_like(current)  # reused in each iteration
     labels = find_clusters(psi, clusters, room) if start is None else start
     for _ in range(iterations):
         alpha = forgetting_factor(past, current, labels, unbiased)
@@ -77,10 +77,11 @@ def affect(
 
 
 def remember(past: Matrix | None, current: Matrix, clusters: int, share: float | Matrix) -> Affect:
-    """ψ̂_t by a share of the past that is given (Fed-REACT, eq. 3), and its clusters.
+    """Return ψ̂_t for a given share of the past (Fed-REACT, eq. 3), and its clusters.
 
-    past, current, clusters: as in `affect`. share: α_t, or one for every two clients, [N, N]. alpha
-    is its largest, which is that of the clients that were there longest; 0 without a past.
+    past, current, clusters: as in `affect`. share: α_t, a number or a value for every two clients,
+    [N, N]. alpha of the result is the largest share (of the clients that were present longest); 0
+    without a past.
     """
     if past is None:
         return Affect(find_clusters(current, clusters), 0.0, current)
@@ -91,22 +92,22 @@ def remember(past: Matrix | None, current: Matrix, clusters: int, share: float |
 def forgetting_factor(
     past: Matrix, current: Matrix, labels: Labels, unbiased: bool = False
 ) -> float:
-    """α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
+    """Return α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
-    E and Var are those of W_t = `current` in its blocks (`block_statistics`). Entries where `past`
-    is NaN count in E and Var but not in the sums. 0/0 gives 0: then W_t equals its own mean and the
-    past, or there is no past, and every α gives the same ψ̂.
+    E and Var are the means and variances of W_t = `current` in its blocks (`block_statistics`).
+    Entries where `past` is NaN count in E and Var but not in the sums. 0/0 gives 0: then W_t equals
+    its mean and the past, or there is no past, and every α gives the same ψ̂.
     """
     statistics = block_statistics(current, labels, unbiased)
     order = np.argsort(labels, kind="stable")
 
     def sums(rows: slice) -> tuple[float, float]:
         values = _by_cluster(past, order, rows)
-        known = ~np.isnan(values)
+        has_past = ~np.isnan(values)
         expected = _spread(statistics.mean, statistics.diagonal_mean, labels, order, rows)
-        drift = float(np.sum((values - expected) ** 2, where=known))
+        drift = float(np.sum((values - expected) ** 2, where=has_past))
         variance = _spread(statistics.variance, statistics.diagonal_variance, labels, order, rows)
-        return drift, float(np.sum(variance, where=known))
+        return drift, float(np.sum(variance, where=has_past))
 
     noise = drift = 0.0
     for more_drift, more_noise in in_threads(sums, spans(len(past), ROWS)):
@@ -115,12 +116,12 @@ def forgetting_factor(
 
 
 def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) -> BlockStatistics:
-    """Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N], each of 0 … C−1 taken.
+    """Return Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N], all of 0 … C−1 used.
 
-    Variances are the population's, or with `unbiased` the sample's. The mean costs one number of
-    those that a block has: of c·d between clusters, so cd − 1 divide the sum of squares; of c on
-    the diagonal; and of c(c−1)/2 within a cluster, where each stands twice, so c(c−1) − 2. A block
-    of one number has variance 0.
+    Variances are population variances, or with `unbiased` sample variances, where the mean costs a
+    degree of freedom: a block of two clusters with c and d clients has cd − 1, a diagonal c − 1. A
+    block within a cluster has c(c−1)/2 distinct entries, each twice, so its sum of squares is
+    divided by c(c−1) − 2. A block with a single distinct entry has variance 0.
     """
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)
@@ -146,9 +147,10 @@ def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) ->
 def blend(
     past: Matrix, current: Matrix, alpha: float | Matrix, room: Matrix | None = None
 ) -> Matrix:
-    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t without a past (NaN).
+    """Return ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t where the past is
+    NaN.
 
-    alpha: a number, or one for every two clients, [N, N]. room: [N, N] for the result.
+    alpha: a number, or a value for every two clients, [N, N]. room: memory for the result, [N, N].
     """
     psi = np.empty_like(current) if room is None else room
 
@@ -163,14 +165,14 @@ def blend(
 
 
 def _by_cluster(matrix: Matrix, order: NDArray[np.intp], rows: slice) -> Table:
-    """Some rows of the matrix with rows and columns in the given order, in float64."""
+    """Return some rows of the matrix after sorting rows and columns by `order`, in float64."""
     return matrix[order[rows]][:, order].astype(np.float64)
 
 
 def _spread(
     table: Table, diagonal: Table, labels: Labels, order: NDArray[np.intp], rows: slice
 ) -> Table:
-    """[C, C] and [C] → the rows [n, N] of the matrix, in the given order, that they describe."""
+    """Expand values by block [C, C] and diagonal [C] to rows [n, N] of the sorted matrix."""
     ordered = labels[order]
     spread = np.repeat(table[ordered[rows]], np.bincount(labels), axis=1)
     positions = np.arange(rows.start, rows.stop)
@@ -179,10 +181,10 @@ def _spread(
 
 
 def _block_sums(values_of: Callable[[slice], Table], ordered: Labels) -> Table:
-    """The sum of each block without the diagonal: [C, C].
+    """Return the sum of each block without the diagonal, [C, C].
 
-    values_of: some rows of a matrix in the order of the clusters, overwritten on the diagonal.
-    ordered: [N], the sorted labels.
+    values_of: returns some rows of a matrix in the order of the clusters, whose diagonal is then
+    overwritten. ordered: the sorted labels, [N].
     """
     sizes = np.bincount(ordered)
     sums = np.zeros((len(sizes), len(sizes)))

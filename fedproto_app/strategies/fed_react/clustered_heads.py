@@ -1,8 +1,8 @@
-"""What the server does with heads in every method that shares them inside clusters.
+"""Base of the server half of methods that share heads within clusters.
 
-In a round clients fit a head and send it (train). The server makes the clusters' heads of them. A
-client whose cluster has a new head gets it and is evaluated with it (evaluate). Each node gets the
-encoder once. Methods say in `cluster` how clients come to their clusters.
+In a round, clients fit a head and send it (train). The server combines them into the clusters'
+heads. A client whose cluster has a new head gets it and is evaluated with it (evaluate). Each node
+gets the encoder once. Methods implement `cluster`, which assigns clients to clusters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fitted = Mapping[ClientKey, ClientReply]  # the clients' heads of a round, by cl
 
 
 class ClusteredHeadStrategy(PersonalStrategy):
-    """Heads in, the clusters' heads out."""
+    """Takes the clients' heads and sends the clusters' heads."""
 
     section: FedReactSettings
 
@@ -51,11 +51,11 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
 
     def shown(self) -> Arrays:
-        """Arrays that every client sees before it fits its head."""
+        """Return the arrays that every client gets before it fits its head."""
         return {}
 
     def _compare_numbers(self) -> None:
-        """Fewer clients than clusters are a fault, unless more of them can still join."""
+        """Raise `FederationError` if a simulation has fewer clients than clusters, else warn."""
         members, clusters = self.federation.members, self.section.clusters
         clients = len(members.clients())
         if clusters <= clients:
@@ -67,19 +67,19 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     @abstractmethod
     def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
-        """Take in the heads of a round; returns the new head of each client that gets one.
+        """Take in the heads of a round; return the new head of each client that gets one.
 
-        fitted: in the order of the clients' names, so that sums are reproducible.
+        fitted: the heads in the order of the clients' names, so that sums are reproducible.
         """
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
-        """Counted from this phase's start, so that a given encoder changes nothing."""
+        """Choose by the round of this phase, so that a loaded encoder gives the same choice."""
         of_task = server_round - self.settings.pretraining_rounds
         unheard = set(eligible) - self._heard
         return self.federation.selection.choose(eligible, of_task, unheard)
 
     def shared_for(self, clients: Sequence[ClientKey]) -> Arrays:
-        """The encoder, for a node that lacks it."""
+        """Return the encoder for a node that does not have it."""
         lacks = self._node_id(clients[0].node) not in self._equipped
         return self.model if lacks else {}
 
@@ -90,9 +90,9 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return Guidance(self.shown())
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        most = self.section.samples  # |M_t|, which weighs the head in the mean; 0: all it has
-        if 0 < most < reply.samples:
-            return f"reports {reply.samples} train samples, expected 1 … {most}"
+        limit = self.section.samples  # |M_t|, the head's weight in the mean; 0: all
+        if 0 < limit < reply.samples:
+            return f"reports {reply.samples} train samples, expected 1 … {limit}"
         largest = float(np.abs(reply.arrays[HEAD]).max())
         beyond = largest > LARGEST_HEAD
         return f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}" if beyond else None
@@ -103,7 +103,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._pending |= self.cluster(fitted, round_)
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Those that have sent a head, of nodes that have the encoder."""
+        """Return the clients that have sent a head, of nodes that have the encoder."""
         return [
             key
             for key in clients
@@ -120,34 +120,34 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return Guidance({HEADS: heads}, [key.client for key in guided])
 
     def answered(
-        self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
+        self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """A node that did not answer may have lost its disk, and gets the encoder once more."""
-        self._equipped -= {self._node_id(node) for node in asked}
+        """Send the encoder again to nodes that did not reply: they may have lost their disk."""
+        self._equipped -= {self._node_id(node) for node in asked_nodes}
         self._equipped |= {self._node_id(key.node) for key in clients}
         if evaluation:
             for key in clients:
                 self._pending.pop(key, None)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The clients that have sent a head, and the heads that did not reach their clients."""
+        """Return the clients that have sent a head, and the heads that still must be sent."""
         if not self._heard:
             return {}
         shape = (len(self._pending), *self.head_shape)
         heads = np.array(list(self._pending.values()), np.float32).reshape(shape)
-        heard, pending = key_arrays(sorted(self._heard)), key_arrays(self._pending)
-        return under("heard", heard) | under("pending", {**pending, "heads": heads})
+        reported, pending = key_arrays(sorted(self._heard)), key_arrays(self._pending)
+        return under("heard", reported) | under("pending", {**pending, "heads": heads})
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Nodes get the encoder once more: nobody knows which of them have it."""
-        if heard := of_group(state, "heard"):
-            self._heard = set(keys_of(heard))
+        """Restore the arrays of `state`. All nodes get the encoder again."""
+        if reported := of_group(state, "heard"):
+            self._heard = set(keys_of(reported))
             pending = of_group(state, "pending")
             self._pending = dict(zip(keys_of(pending), pending["heads"], strict=True))
 
     def head_of(self, members: Iterable[ClientReply]) -> NDArray[np.float64]:
-        """A cluster's head of those of its clients: the mean weighted by samples, or by another
-        rule, which counts clients alike."""
+        """Return a cluster's head: the clients' mean weighted by samples, or the result of another
+        aggregation rule, which weighs clients equally."""
         if self.averaging.is_mean:
             return weighted_head(members)
         return self.averaging.rows(np.stack([reply.arrays[HEAD] for reply in members])).astype(
@@ -159,7 +159,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
 
 def weighted_head(replies: Iterable[ClientReply]) -> NDArray[np.float64]:
-    """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Fed-REACT, Algorithm 2, line 9)."""
+    """Return θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Fed-REACT, Algorithm 2, line
+    9)."""
     members = list(replies)
     weights = np.array([reply.samples for reply in members], dtype=np.float64)
     stacked = np.stack([reply.arrays[HEAD] for reply in members]).astype(np.float64)

@@ -1,7 +1,7 @@
-"""A method in two phases: Flower's FedAvg learns an encoder, then the method's own strategy works.
+"""A strategy of two phases: FedAvg learns an encoder, then the method's own strategy runs.
 
-The encoder is the run's global model from the first phase on. So it ends up in
-``model/global.safetensors``, where another run can find it (``encoder.path``).
+The encoder is the run's global model from the first phase on. So it is written to
+``model/global.safetensors``, and another run can load it (``encoder.path``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EncoderStrategy(FedAvgStrategy):
 
 
 class PretrainedStrategy:
-    """Hands each round to the strategy of its phase."""
+    """Delegates each round to the strategy of its phase."""
 
     def __init__(self, settings: Settings, federation: Federation, of_task: MethodStrategy) -> None:
         self._settings = settings
@@ -46,9 +46,9 @@ class PretrainedStrategy:
         else:
             task = make_task(settings, federation.shape)
             assert isinstance(task, SequenceTask)
-            given = settings.encoder
+            encoder_settings = settings.encoder
             drawn = {name: value.numpy() for name, value in task.initial_encoder().items()}
-            self._initial = read_encoder(given, task) if given.path else drawn
+            self._initial = read_encoder(encoder_settings, task) if encoder_settings.path else drawn
 
     def initial_arrays(self) -> Arrays:
         return self._initial
@@ -89,31 +89,31 @@ class PretrainedStrategy:
 
 
 def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:
-    """The trained encoder that the settings name.
+    """Return the trained encoder that the settings name.
 
-    Raises `SettingsError` if it is none, or does not fit the settings and the data.
+    Raise `SettingsError` if the file is no encoder or does not fit the settings and the data.
     """
     file, where = settings.file, f"encoder.path = {settings.path!r}"
     try:
-        found: Arrays = load_file(file)
+        encoder: Arrays = load_file(file)
     except FileNotFoundError:
         raise SettingsError(f"{where}: there is no {file}") from None
-    # The last two: numbers that NumPy has no type for.
+    # TypeError and AttributeError: NumPy has no type for the numbers.
     except (SafetensorError, OSError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"{where}: {file} cannot be read as a safetensors file of float32: {error}"
         ) from None
     expected = {name: value.numpy() for name, value in task.initial_encoder().items()}
-    for name in sorted(expected.keys() | found.keys()):
-        have, need = _kind(found.get(name)), _kind(expected.get(name))
+    for name in sorted(expected.keys() | encoder.keys()):
+        have, need = _kind(encoder.get(name)), _kind(expected.get(name))
         if have != need:
             raise SettingsError(
                 f"{where}: {name} is {have}; by [encoder] and data with {task.shape.inputs[0]} "
                 f"dimensions {need} is expected"
             )
-        if not np.isfinite(found[name]).all():
+        if not np.isfinite(encoder[name]).all():
             raise SettingsError(f"{where}: {name} holds NaN or infinite values")
-    return found
+    return encoder
 
 
 def _kind(array: NDArray[Any] | None) -> str:

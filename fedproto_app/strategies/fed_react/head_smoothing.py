@@ -1,11 +1,11 @@
 """How the server combines a cluster's heads over the rounds: Fed-REACT, section 2, A1 to A3.
 
 A smoother belongs to one cluster. Each `update` takes θ_t, the cluster's mean head of this round,
-and returns θ̂_t, the head its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from θ̂_{t−1} and
-θ_t. As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and the
-mean (Fed-REACT, eq. 5) would not be the sample mean that the text calls it.
+and returns θ̂_t, the head that its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from θ̂_{t−1}
+and θ_t. As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and
+the mean (Fed-REACT, eq. 5) would not be the sample mean that the text calls it.
 
-Heads are of any one shape, [C, D + 1] say; a result has its head's shape and dtype.
+Heads can have any shape, such as [C, D + 1]; a result has its head's shape and dtype.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# The least variance the EM algorithm returns. Data without noise, or that never change, drive it
-# to 0, where the next filter would divide 0 by 0.
+# The smallest variance that EM returns. Data that are constant or free of noise drive a variance to
+# 0, where the next filter would divide 0 by 0.
 VARIANCE_FLOOR = 1e-12
 
 START_VARIANCE = 1.0  # of x_0: P_0 = I
 
 
 def newest_state(observations: Array, q: float, r: float) -> Array:
-    """x̂_T, the newest state, filtered and smoothed alike (Fed-REACT, eqs. 9 to 13): [T, P] → [P].
+    """Return x̂_T, the newest state, [P], of observations [T, P] (Fed-REACT, eqs. 9 to 13).
 
-    q, r > 0: the variances of the process and of the measurement, one for all coordinates. x_0 has
-    the first observation as its mean and the variance 1; that observation also counts as y_1. So
-    the state of one observation is that observation.
+    Filter and smoother agree on it. q, r > 0: the variances of the process and of the measurement,
+    the same for all coordinates. x_0 has the first observation as its mean and variance 1; that
+    observation also counts as y_1. So the state of a single observation is that observation.
     """
     state: Array = observations[0].copy()
     for observation, gain in zip(observations, _walk(len(observations), q, r).gains, strict=True):
@@ -55,14 +55,14 @@ def newest_state(observations: Array, q: float, r: float) -> Array:
 def fit_random_walk(
     observations: Array, q: float, r: float, iterations: int
 ) -> tuple[float, float]:
-    """q and r after this number of steps of EM (Fed-REACT, eqs. 20 and 21).
+    """Return q and r after this number of EM steps (Fed-REACT, eqs. 20 and 21).
 
-    observations: [T, P], T ≥ 1; the model is that of `newest_state`, starting at q, r > 0. The two
-    are means over the coordinates and stay at or above VARIANCE_FLOOR: one observation, or equal
-    ones, make them smaller with every step. The log-likelihood never falls.
+    observations: [T, P], T ≥ 1; the model is the same as in `newest_state`, starting at q, r > 0.
+    Both are means over the coordinates and at least VARIANCE_FLOOR: a single observation, or equal
+    observations, make them smaller with every step. The log-likelihood never falls.
 
-    The observations enter only through their [T, T] matrix of products, so a step costs T³, however
-    many coordinates there are.
+    The observations enter only through their [T, T] matrix of products, so a step costs T³ for any
+    number of coordinates.
     """
     deviations = observations - observations[0]
     products = deviations @ deviations.T / observations.shape[1]
@@ -72,7 +72,9 @@ def fit_random_walk(
 
 
 def _fit_step(products: Array, q: float, r: float) -> tuple[float, float]:
-    """One E step and one M step. products: [T, T], mean over the coordinates of (y_s−y_1)(y_t−y_1).
+    """Return q and r after an E step and an M step.
+
+    products: [T, T], the mean over the coordinates of (y_s−y_1)(y_t−y_1).
 
     With D the deviations y − y_1, the smoothed states deviate by M D, so that a sum of squares like
     |y − x̂|² is the trace of (I − M) D Dᵀ (I − M)ᵀ.
@@ -93,17 +95,17 @@ def _fit_step(products: Array, q: float, r: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """The gains and variances of T steps of a random walk, whatever is observed; P = p I."""
+    """The gains and variances of T steps of a random walk, for any observations; P = p I."""
 
     gains: Array  # K_1 … K_T, (T,)
     smoother_gains: Array  # G_0 … G_{T−1}, (T,)
     smoothed: Array  # p_{0|T} … p_{T|T}, (T + 1,)
 
     def covariance(self) -> Array:
-        """Cov(x_s, x_t) of a coordinate given all T observations, [T + 1, T + 1].
+        """Return Cov(x_s, x_t) of a coordinate given all T observations, [T + 1, T + 1].
 
-        For s ≤ t that is G_s ⋯ G_{t−1} p_{t|T}, of which Fed-REACT, eq. 18 is the case s = t − 1.
-        Divided by r, column t is what y_t adds to each state.
+        For s ≤ t it is G_s ⋯ G_{t−1} p_{t|T}; Fed-REACT, eq. 18 is the case s = t − 1. Column t
+        divided by r gives the weights of y_t in the states.
         """
         logarithms = np.append(0.0, np.log(self.smoother_gains).cumsum())
         decay = np.exp(-np.abs(logarithms[:, None] - logarithms))
@@ -113,7 +115,8 @@ class _Walk:
 
 
 def _walk(steps: int, q: float, r: float) -> _Walk:
-    """Fed-REACT, eqs. 10, 11, 13, 14 and 16, without differences: all stays positive."""
+    """Compute Fed-REACT, eqs. 10, 11, 13, 14 and 16, without differences, so that all values stay
+    positive."""
     gains, smoother_gains = np.empty(steps), np.empty(steps)
     variance = START_VARIANCE
     for t in range(steps):
@@ -137,15 +140,15 @@ class HeadSmoother(ABC):
 
     @abstractmethod
     def update(self, head: Head, forgetting_factor: float) -> Head:
-        """The estimate after this round's head. forgetting_factor: α_t, 0 … 1."""
+        """Return the estimate after this round's head. forgetting_factor: α_t, 0 … 1."""
 
     @abstractmethod
     def state(self) -> dict[str, NDArray[Any]]:
-        """All it remembers, for a checkpoint; empty before the first update."""
+        """Return the state for a checkpoint; empty before the first update."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Go on from what `state` returned, bit for bit."""
+        """Restore the arrays of `state`, bit for bit."""
 
 
 class NoSmoothing(HeadSmoother):
@@ -170,7 +173,7 @@ class _Average(HeadSmoother):
 
     @abstractmethod
     def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
-        """The old estimate's share after this number of rounds."""
+        """Return the old estimate's share after this number of rounds."""
 
     def update(self, head: Head, forgetting_factor: float) -> Head:
         newest = head.astype(np.float64)
@@ -209,8 +212,8 @@ class ForgettingMean(_Average):
 class KalmanSmoothing(HeadSmoother):
     """A3: the heads are noisy observations of a random walk; its newest state is the estimate.
 
-    Each update runs EM anew over all heads so far, from the two variances given. The newest state
-    is the same filtered and smoothed. The heads are remembered as float32.
+    Each update runs EM from the initial variances over all heads so far. Filter and smoother agree
+    on the newest state. The heads are stored as float32.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
 
-The client's sequences are vectors here, as the frozen encoder made them (`representations`). A
-client predicts with the head that the server last sent for its cluster; before the first one comes,
-with its own.
+The client's sequences are vectors here, computed by the frozen encoder (`vectors.py`). A client
+predicts with the head that the server last sent for its cluster, and before that with its own.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from fedproto_app.strategies.common.learner import Context, Contribution, Learne
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
-HEAD, HEADS = "head", "heads"  # what each client sends, and what clients get for their clusters
+HEAD, HEADS = "head", "heads"  # the array that a client sends; the array with clusters' heads
 
 
 class HeadMemory(NamedTuple):
-    """A client's head of its last training and the head that it was last sent, [outputs, D + 1];
-    has_received: whether it was sent any, bool."""
+    """A client's memory: the head of its last training and the last head from the server, [outputs,
+    D + 1]; has_received: whether the server sent any, bool."""
 
     local: Tensor
     received: Tensor
@@ -38,14 +37,14 @@ class HeadMemory(NamedTuple):
 
 
 class HeadContext(Context):
-    """The cohort's samples of this round: vectors M_t and their targets, by client."""
+    """The cohort's samples of this round: vectors M_t and their targets by client."""
 
     def __init__(self, vectors: list[Vectors], targets: list[Any]) -> None:
         self.vectors, self.targets = vectors, targets
 
 
 class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
-    """A head of the client's own every round; the server does the rest."""
+    """Fits a head for the client in every round; the server combines the heads."""
 
     needs_representation = True
     section: FedReactSettings
@@ -76,15 +75,15 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         return []
 
     def begin(self, cohort: Cohort) -> None:
-        """Draw M_t of each client, uniform without replacement: its train samples of the round."""
-        wanted = self.section.samples
+        """Draw each client's train samples M_t of the round, uniformly without replacement."""
+        limit = self.section.samples
         samples = cohort.samples
-        counts = [min(wanted or have, have) for have in samples.train_samples]
-        kept = np.zeros((len(counts), max(counts)), dtype=np.int64)
+        counts = [min(limit or have, have) for have in samples.train_samples]
+        choices = np.zeros((len(counts), max(counts)), dtype=np.int64)
         for row, (name, count) in enumerate(zip(cohort.names, counts, strict=True)):
             draws = numpy_stream(self.training.seed, name, self._task_round(cohort), "samples")
-            kept[row, :count] = draws.choice(samples.train_samples[row], count, replace=False)
-        picked = torch.from_numpy(kept)
+            choices[row, :count] = draws.choice(samples.train_samples[row], count, replace=False)
+        picked = torch.from_numpy(choices)
         rows = torch.arange(len(counts)).unsqueeze(1)
         cohort.samples = replace(
             samples,
@@ -105,10 +104,10 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: HeadContext
     ) -> dict[str, Tensor]:
-        raise AssertionError("there is no phase that asks for it")
+        raise AssertionError("heads are not trained by gradients")
 
     def conclude(self, cohort: Cohort, context: HeadContext) -> dict[str, Tensor]:
-        """Fit each client's head to its M_t; returns the loss of the fit."""
+        """Fit each client's head to its M_t; return the loss of the fit."""
         losses = []
         for row, (vectors, targets) in enumerate(
             zip(context.vectors, context.targets, strict=True)
@@ -122,7 +121,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         return Contribution({HEAD: cohort.memory.local.cpu().numpy()})
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """The heads that the server sends some of the clients for their clusters."""
+        """Store the heads that the server sends for the clusters of some clients."""
         heads: dict[str, Head] = dict(
             zip(guidance.clients, guidance.arrays.get(HEADS, ()), strict=True)
         )
@@ -133,21 +132,21 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         return rows
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """Metrics of the head in use, and of the client's own."""
+        """Return the metrics of the head in use and of the client's own head."""
         memory: HeadMemory = cohort.memory
         used = torch.where(memory.has_received[:, None, None], memory.received, memory.local)
         local = self._judge(memory.local, cohort)
         return {
             **self._judge(used, cohort),
-            **{replace(one, model=Model.LOCAL): values for one, values in local.items()},
+            **{replace(metric, model=Model.LOCAL): values for metric, values in local.items()},
         }
 
     def _judge(self, heads: Tensor, cohort: Cohort) -> dict[Metric, list[float]]:
-        """Metrics of heads [K, outputs, D + 1]."""
+        """Return the metrics of heads [K, outputs, D + 1]."""
         vectors = cohort.samples.test_values[:, :, 0]  # (K, m, D)
         outputs = torch.baddbmm(heads[:, None, :, -1], vectors, heads[:, :, :-1].transpose(1, 2))
         return self.task.judge(outputs, cohort.samples)
 
     def _task_round(self, cohort: Cohort) -> int:
-        """The round of this phase, from 1 on: equal whether the encoder was learned or given."""
+        """Return the round of this phase, from 1 on, also if the encoder was loaded."""
         return cohort.server_round - self.training.pretraining_rounds

@@ -1,8 +1,8 @@
 """Phase 2, server half (Fed-REACT, Algorithm 2).
 
-Clients are clustered by their heads: AFFECT finds how much of the past to keep, the clusters keep
-their names from round to round, and each one's head is smoothed over the rounds (A1, A2, A3). With
-``clustering = "snapshot"`` every round stands alone (Fed-REACT, Algorithm 3).
+Clients are clustered by their heads. AFFECT estimates the weight of the past, clusters are matched
+from round to round, and each cluster's head is smoothed over the rounds (A1, A2, A3). With
+``clustering = "snapshot"`` every round is clustered on its own (Fed-REACT, Algorithm 3).
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ from fedproto_app.strategies.fed_react.head_smoothing import (
 from fedproto_app.strategies.fed_react.learner import HEAD
 from fedproto_app.tasks.sequences.task import SequenceTask
 
-# A vector at which the server compares heads: made of the encoder alone, so of nobody's data.
-
-_WALKS, _STEPS = 32, 100  # made-up sequences, and the steps of each
+_WALKS, _STEPS = 32, 100  # random walks, and the steps of each
 
 
 def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
-    """[D]: the mean of what the encoder makes of random walks.
+    """Return the mean vector of random walks under the encoder, [D].
 
-    Each dimension of a walk is standardised, as data mostly are. Walks, because neighbouring steps
-    of real sequences are alike. Raises `FederationError` if the vector is not finite.
+    The server compares heads by their predictions at this vector, so it needs no client's data.
+    Walks are used because neighbouring steps of real sequences are similar; each dimension is
+    standardised like most data. Raise `FederationError` if the vector is not finite.
     """
     generator = numpy_stream(task.settings.seed, "probe")
     walks = generator.normal(size=(_WALKS, _STEPS, *task.shape.inputs)).cumsum(axis=1)
@@ -68,32 +67,31 @@ def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
             "fed-react.similarity = 'predictions': the encoder makes NaN or infinite values of "
             "random walks, so heads cannot be compared"
         )
-    found: NDArray[np.float64] = vector.numpy()
-    return found
+    mean_vector: NDArray[np.float64] = vector.numpy()
+    return mean_vector
 
 
-# A number for every two clients, while clients come, leave and return.
-
-Rows = NDArray[np.intp]  # of clients, by the order in which they were first heard
+Rows = NDArray[np.intp]  # rows of clients, in the order of their first report
 
 
 class PairMemory:
-    """[N, N] of all clients ever heard; `unknown` for two that were never there together.
+    """A value for every two clients, [N, N], while clients join, leave and return.
 
-    Pairs of which one is away keep what they have.
+    It covers all clients that ever reported; two that were never present together have `unknown`.
+    The value of a pair does not change while either client is absent.
     """
 
     def __init__(self, unknown: float) -> None:
         self._unknown = unknown
         self.values: Matrix = np.zeros((0, 0), np.float32)
 
-    def of(self, rows: Rows, clients: int) -> Matrix:
-        """What is remembered of these clients [n, n]. clients: how many were ever heard, N."""
-        whole = self._with_newcomers(clients)
-        return whole if len(rows) == clients else whole[np.ix_(rows, rows)]
+    def select(self, rows: Rows, clients: int) -> Matrix:
+        """Return the values of these clients, [n, n]. clients: how many ever reported, N."""
+        values = self._with_newcomers(clients)
+        return values if len(rows) == clients else values[np.ix_(rows, rows)]
 
     def remember(self, values: Matrix, rows: Rows, clients: int) -> None:
-        """Enter what is new of these clients [n, n]."""
+        """Store new values of these clients, [n, n]."""
         if len(rows) == clients:
             self.values = values
         else:
@@ -101,15 +99,12 @@ class PairMemory:
             self.values[np.ix_(rows, rows)] = values
 
     def _with_newcomers(self, clients: int) -> Matrix:
-        """A copy with rows of clients that it does not have yet."""
+        """Return a copy with rows and columns for new clients."""
         return np.pad(self.values, (0, clients - len(self.values)), constant_values=self._unknown)
 
 
-# The smoother of heads that a run's settings choose.
-
-
 def make_smoother(settings: FedReactSettings) -> HeadSmoother:
-    """A new smoother as ``fed-react.smoothing`` names it."""
+    """Return a new smoother by ``fed-react.smoothing``."""
     match settings.smoothing:
         case "none":
             return NoSmoothing()
@@ -124,23 +119,23 @@ def make_smoother(settings: FedReactSettings) -> HeadSmoother:
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
-    """ψ̂ [N, N] of all clients ever heard, each client's cluster, each cluster's head.
+    """State: ψ̂ [N, N] of all clients that ever reported, the clusters and the clusters' heads.
 
-    Only clients of connected nodes are clustered. The latest heads and the rows of ψ̂ of the
-    others stay as they were, for their return.
+    Only clients of connected nodes are clustered. The heads of absent clients and their rows of ψ̂
+    are kept for their return.
     """
 
     def __init__(
         self, settings: Settings, section: FedReactSettings, federation: Federation
     ) -> None:
         super().__init__(settings, section, federation)
-        self._keys: list[ClientKey] = []  # in the order in which they were first heard
-        self._past = PairMemory(np.nan)  # ψ̂ of the last round in which both were there
-        self._together = PairMemory(0)  # such rounds, where ψ̂ is their mean
+        self._keys: list[ClientKey] = []  # in the order of their first report
+        self._past = PairMemory(np.nan)  # ψ̂ of the last round with both clients
+        self._together = PairMemory(0)  # the number of such rounds, if ψ̂ is their mean
         self._labels: dict[ClientKey, int] = {}  # of the last round, in the order of _keys
         self._smoothers: dict[int, HeadSmoother] = {}
         self._history = ClusterHistory()
-        self._probe: NDArray[np.float64] | None = None  # [D], where heads are compared by it
+        self._probe: NDArray[np.float64] | None = None  # [D], to compare heads by predictions
 
     def begin(self, round_: Round, ask: Ask) -> None:
         if self.section.similarity == "predictions" and self._probe is None:
@@ -149,8 +144,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
         if not fitted:
             return {}
-        known = set(self._keys)
-        self._keys += [key for key in fitted if key not in known]
+        previous_keys = set(self._keys)
+        self._keys += [key for key in fitted if key not in previous_keys]
         before = self._labels
         psi, forgetting = self._find_clusters()
         new = self._new_heads(fitted, before, forgetting, round_.number)
@@ -158,43 +153,43 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         return new
 
     def _find_clusters(self) -> tuple[Matrix, float]:
-        """Cluster the clients that are there by their latest heads; returns their ψ̂_t and α_t."""
+        """Cluster the connected clients by their latest heads; return their ψ̂_t and α_t."""
         chosen = self.section
         connected = set(self.federation.members.clients())
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
-        there = [self._keys[row] for row in rows]
-        heads = self.received.stacked(HEAD, there)
+        present = [self._keys[row] for row in rows]
+        heads = self.received.stacked(HEAD, present)
         observed = head_similarity(heads, chosen.similarity, self._probe)  # W_t
-        labels, forgetting, psi = self._estimate(observed, rows, there)
-        previous = np.array([self._labels.get(key, ABSENT) for key in there])
+        labels, forgetting, psi = self._estimate(observed, rows, present)
+        previous = np.array([self._labels.get(key, ABSENT) for key in present])
         labels = match_labels(previous, labels, chosen.clusters or MOST_CLUSTERS)
-        self._labels = dict(zip(there, labels.tolist(), strict=True))
+        self._labels = dict(zip(present, labels.tolist(), strict=True))
         return psi, forgetting
 
-    def _estimate(self, observed: Matrix, rows: Rows, there: list[ClientKey]) -> Affect:
-        """ψ̂_t of these clients with its clusters, as the settings say, remembered for t + 1.
+    def _estimate(self, observed: Matrix, rows: Rows, present: list[ClientKey]) -> Affect:
+        """Return ψ̂_t of these clients and its clusters, by the settings, and store ψ̂_t for t + 1.
 
         observed: their W_t. rows: their places in _keys.
         """
-        chosen, heard = self.section, len(self._keys)
-        clusters = min(chosen.clusters, len(there))
+        chosen, clients = self.section, len(self._keys)
+        clusters = min(chosen.clusters, len(present))
         past = None
         if len(self._past.values) and chosen.clustering != "snapshot":
-            past = self._past.of(rows, heard)
+            past = self._past.select(rows, clients)
         if chosen.clustering == "snapshot":
             estimate = remember(past, observed, clusters, 0.0)
         elif chosen.forgetting == "adaptive":
             estimate = affect(past, observed, clusters, chosen.affect_iterations)
         elif chosen.forgetting == "toolbox":
-            start = clusters_of_before([self._labels.get(key, ABSENT) for key in there])
+            start = clusters_of_before([self._labels.get(key, ABSENT) for key in present])
             estimate = affect(past, observed, clusters, chosen.affect_iterations, start, True)
         elif chosen.forgetting == "all-rounds":
-            rounds = self._together.of(rows, heard)  # behind the past of every two clients
+            rounds = self._together.select(rows, clients)  # in the past of every two clients
             estimate = remember(past, observed, clusters, rounds / (rounds + 1))
-            self._together.remember(rounds + 1, rows, heard)
+            self._together.remember(rounds + 1, rows, clients)
         else:
             estimate = remember(past, observed, clusters, chosen.forgetting)
-        self._past.remember(estimate.psi, rows, heard)
+        self._past.remember(estimate.psi, rows, clients)
         return estimate
 
     def _new_heads(
@@ -204,10 +199,10 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         forgetting: float,
         server_round: int,
     ) -> dict[ClientKey, Head]:
-        """The smoothed head for each client of a cluster that gets one this round.
+        """Return the smoothed head for each client of a cluster with a new head.
 
-        A cluster gets one if it has the same clients as the round before, or in the last round; a
-        snapshot has no round before. With ``history = "all"`` every cluster gets one.
+        A cluster gets a new head if its clients are the same as in the last round, and always in
+        the final round, in a snapshot, and with ``history = "all"``.
         """
         always = self.section.clustering == "snapshot" or self.section.history == "all"
         always = always or server_round == self.settings.all_rounds
@@ -215,7 +210,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         old = _by_cluster(before)
         for cluster, members in sorted(_by_cluster(self._labels).items()):
             answered = [fitted[key] for key in sorted(members) if key in fitted]
-            if all(before.get(key) != cluster for key in members):  # a new one
+            if all(before.get(key) != cluster for key in members):  # a new cluster
                 self._smoothers[cluster] = make_smoother(self.section)
             if not answered or not (members == old.get(cluster) or always):
                 continue
@@ -223,8 +218,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             new |= dict.fromkeys(members, smoothed.astype(np.float32))
         return new
 
-    def _note(self, round_: Round, psi: Matrix, forgetting: float, sent: int) -> None:
-        """Note the round for the artefacts."""
+    def _note(self, round_: Round, psi: Matrix, forgetting: float, heads_sent: int) -> None:
+        """Record the round for the artefacts."""
         groups = [round_.facts[key].group for key in self._labels]
         labels = np.array(list(self._labels.values()))
         rand = float(rand_score(groups, labels)) if all(groups) else None
@@ -232,7 +227,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             "rand_index": rand,
             "forgetting_factor": forgetting,
             "clusters": float(len(set(labels.tolist()))),
-            "clients_sent_a_head": float(sent),
+            "clients_sent_a_head": float(heads_sent),
         }
         self._history.add(round_.number, self._labels, psi, forgetting, rand)
 
@@ -270,7 +265,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             self._smoothers[cluster].restore(of_group(state, _smoother(cluster)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``clusters``: who was in which cluster in each round, and what decided it."""
+        """Return ``clusters``: the clusters, similarities and forgetting factors of the rounds."""
         return self._history.findings(self._keys, self.federation.members.facts)
 
 
@@ -279,7 +274,7 @@ def _smoother(cluster: int) -> str:
 
 
 def _by_cluster(labels: Mapping[ClientKey, int]) -> dict[int, list[ClientKey]]:
-    """The clients of each cluster, in the order of the labels."""
+    """Return the clients of each cluster, in the order of the labels."""
     clusters: dict[int, list[ClientKey]] = defaultdict(list)
     for key, cluster in labels.items():
         clusters[cluster].append(key)

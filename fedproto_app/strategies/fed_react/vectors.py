@@ -1,7 +1,7 @@
-"""The clients of a node as vectors: what the frozen encoder makes of their sequences.
+"""Represent the sequences of a node's clients by vectors of the frozen encoder.
 
-They are made once, are kept on the node's disk and never leave it. A vector is a sequence of one
-step, so the clients are of the same type afterwards.
+The vectors are computed once, stored on the node's disk and never leave it. A vector is a sequence
+of one step, so the clients keep their type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedproto_app.tasks.task import AnyTask
 
 
 class VectorStore(Protocol):
-    """Where a node keeps its encoder, and the vectors that it made of its clients' sequences."""
+    """A node's store of its encoder and of the vectors of its clients' sequences."""
 
     def write_encoder(self, tensors: Mapping[str, Tensor]) -> None: ...
 
@@ -39,11 +39,10 @@ class VectorStore(Protocol):
 def represented(
     shard: Shard, names: list[str], received: Arrays, task: AnyTask, store: VectorStore
 ) -> Shard:
-    """The shard with these clients, and their sequences as vectors.
+    """Return the shard with these clients and their sequences as vectors.
 
-    received: arrays of the guidance; without the encoder's, the last encoder is used.
-    Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
-    encoder yet.
+    received: arrays of the guidance; if they lack the encoder, the stored encoder is used. Clients
+    whose vectors are not all finite are refused. Raise `DataError` if this node has no encoder yet.
     """
     assert isinstance(task, SequenceTask)
     encoder = {n: torch.from_numpy(a) for n, a in received.items() if n.startswith(task.encoder)}
@@ -77,7 +76,8 @@ def _vectors(
     task: SequenceTask,
     store: VectorStore,
 ) -> Tensor:
-    """[n, D] of the client's train, validation and test sequences; kept if all are finite."""
+    """Return vectors of the client's train, validation and test sequences, [n, D]; store them if
+    all are finite."""
     parts = (client.train, client.validation, client.test)
     vectors = store.read_vectors(client.name, digest)
     if vectors is None or len(vectors) != sum(map(len, parts)):
@@ -89,7 +89,7 @@ def _vectors(
 
 
 def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
-    """The client with vectors [n, D] of all its parts for its sequences; heads need labels."""
+    """Return the client with vectors [n, D] instead of its labelled sequences."""
     parts = (client.train, client.validation, client.test)
     rows = vectors.numpy()
     ends = np.cumsum([len(part) for part in parts])
@@ -103,7 +103,7 @@ def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
 def represent_sequences(
     sequences: list[np.ndarray], encoder: Mapping[str, Tensor], task: SequenceTask
 ) -> Tensor:
-    """[n, D] for sequences [T_i, d]; encoder: with a client axis of one."""
+    """Return vectors [n, D] of sequences [T_i, d]. encoder: with a client axis of length 1."""
     vectors = []
     for first in range(0, len(sequences), ENCODED_AT_ONCE):
         batch = sequences[first : first + ENCODED_AT_ONCE]
@@ -115,7 +115,7 @@ def represent_sequences(
 
 
 def _digest(encoder: Mapping[str, Tensor]) -> str:
-    """What tells this encoder from another."""
+    """Return a digest that identifies the encoder."""
     mark = sha256()
     for name in sorted(encoder):
         mark.update(name.encode() + encoder[name].contiguous().numpy().tobytes())

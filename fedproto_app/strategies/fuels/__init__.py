@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from fedproto_app.core.errors import SettingsError
-
-if TYPE_CHECKING:
-    from fedproto_app.settings import Settings
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import (
     CountOrZero,
@@ -19,6 +16,9 @@ from fedproto_app.core.section import (
     ShareOrOne,
     setting,
 )
+
+if TYPE_CHECKING:
+    from fedproto_app.settings import Settings
 
 
 class FuelsSettings(Section):
@@ -73,8 +73,8 @@ class FuelsSettings(Section):
         return self
 
 
-def noise_is_not_added_twice(settings: Settings) -> None:
-    """Raises `SettingsError` for FUELS's noise, which protects nobody, beside noise that does."""
+def check_noise(settings: Settings) -> None:
+    """Raise `SettingsError` if FUELS's unprotected noise is combined with ``[privacy]``."""
     noise, mechanism = settings.method_table(FuelsSettings).noise, settings.privacy.mechanism
     if noise != "none" and settings.privacy.is_on:
         raise SettingsError(
@@ -89,5 +89,5 @@ METHOD = Method(
     learner=f"{__name__}.learner:JSDPrototypeLearner",
     settings=FuelsSettings,
     tasks=("forecasting",),
-    check=noise_is_not_added_twice,
+    check=check_noise,
 )

@@ -5,7 +5,7 @@ Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains en
 projector and filter of its own with
     L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
 where every term has a weight that can be set. It sends the mean of its projected representations,
-one row a phase of the period, and gets its own positive and negative prototype back.
+a row for each phase of the period, and gets a positive and a negative prototype back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 FILTER = "filter"
 
-# What goes up and what comes down, by client; how many batches a concatenated prototype has.
+# The array that clients send, the two that they get, and the option with the number of batches of
+# a concatenated prototype.
 PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
 PROTOTYPE_BATCHES = "prototype-batches"
 
@@ -46,22 +47,24 @@ class GuidedMemory(NamedTuple):
 
 
 class GuidedContext(Context):
-    """The cohort's global prototypes, PR and NR [K, S', B, D] and who has them [K], and its own.
+    """The cohort's global prototypes, PR and NR [K, S', B, D], which clients have them [K], and the
+    prototype that the epoch gathers.
 
     S' is 1 for periodicity-aware prototypes, which guide every batch, and the common number of
-    batches for concatenated ones, where batch s is guided by its own rows.
+    batches for concatenated ones, where rows s guide batch s.
 
-    gradients: [K] each, what was measured in the epoch's first batch, if asked.
+    gradients: gradient norms of the epoch's first batch, [K] each, if `diagnostics` is set.
     """
 
     def __init__(
         self,
-        own: PeriodPrototype | ConcatenatedPrototype,
+        prototype: PeriodPrototype | ConcatenatedPrototype,
         positive: Tensor | None,
         negative: Tensor | None,
         guided: Tensor,
     ) -> None:
-        self.own, self.positive, self.negative, self.guided = own, positive, negative, guided
+        self.own, self.positive, self.negative = prototype, positive, negative
+        self.guided = guided
         self.gradients: dict[str, Tensor] = {}
 
     def start_epoch(self) -> None:
@@ -96,7 +99,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     def initial_parameters(self) -> dict[str, Tensor]:
         parameters = self.task.initial_parameters(self.section.prototype_dim)
         if self.section.intra and self.section.learn_filter:
-            # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
+            # At 1 the filter passes every pair and the loss starts as plain InfoNCE.
             shape = (self._period, self._period)
             parameters[FILTER] = torch.full(shape, self.section.filter_start)
         return parameters
@@ -109,7 +112,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         return [Phase("local", trained, self.training.local_epochs)]
 
     def make_optimizer(self, parameters: Mapping[str, Tensor]) -> CohortOptimizer:
-        """The filter has a learning rate of its own."""
+        """Return the optimiser with `filter-rate` for the filter."""
         optimizer, factor = super().make_optimizer(parameters), self.section.filter_rate
         return optimizer if factor == 1 else ScaledSteps(optimizer, {FILTER: factor})
 
@@ -122,7 +125,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     def context(self, guidance: Guidance, cohort: Cohort) -> GuidedContext:
         names, device = cohort.names, self.task.device
         batches = 1 if self.section.periodicity_aware else int(guidance.options[PROTOTYPE_BATCHES])
-        own = (
+        prototype = (
             PeriodPrototype(len(names))
             if self.section.periodicity_aware
             else ConcatenatedPrototype(len(names), batches)
@@ -130,7 +133,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         rows = {name: row for row, name in enumerate(guidance.clients)}
         guided = torch.tensor([name in rows for name in names], device=device)
         if not rows or not self.section.inter:
-            return GuidedContext(own, None, None, guided)
+            return GuidedContext(prototype, None, None, guided)
         # A client without guidance borrows row 0, which its mask then silences.
         take = [rows.get(name, 0) for name in names]
 
@@ -138,7 +141,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             chosen = torch.from_numpy(guidance.arrays[key][take]).to(device)
             return chosen.view(len(names), batches, self._period, -1)
 
-        return GuidedContext(own, received(POSITIVE), received(NEGATIVE), guided)
+        return GuidedContext(prototype, received(POSITIVE), received(NEGATIVE), guided)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: GuidedContext
@@ -156,11 +159,11 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         weight = self.section.prediction_weight
         terms = {"prediction": weight * self.task.loss(prediction, batch)}
         if batch.augmented is not None:
-            kept = parameters.get(FILTER, original.new_ones(len(original), rows, rows))
+            pair_filter = parameters.get(FILTER, original.new_ones(len(original), rows, rows))
             terms["intra"] = self.section.intra_weight * intra_client_loss(
                 original,
                 projected[:, rows:],
-                kept,
+                pair_filter,
                 self.section.temperature,
                 self.section.negatives,
             )
@@ -175,27 +178,29 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         assert context.positive is not None
         assert context.negative is not None
         active, batches = len(projected), context.positive.shape[1]
-        who = torch.arange(active, device=projected.device)
-        which = torch.zeros_like(age) if batches == 1 else (batches - 1 - age).clamp(min=0)
+        clients = torch.arange(active, device=projected.device)
+        batch_of = torch.zeros_like(age) if batches == 1 else (batches - 1 - age).clamp(min=0)
         guided = context.guided[:active]
         if batches > 1:
             guided = guided & (age < batches)  # older batches have no rows in the prototypes
         return inter_client_loss(
             projected,
-            context.positive[who, which],
-            context.negative[who, which],
+            context.positive[clients, batch_of],
+            context.negative[clients, batch_of],
             guided,
             self.section.temperature,
         )
 
     def conclude(self, cohort: Cohort, context: GuidedContext) -> dict[str, Tensor]:
-        """Renew the optimiser where that is due. Returns the diagnostics, if asked: each weighted
-        term's gradient norm at the encoder, and of W the share of its entries above 0 and the mean
-        of their sizes."""
+        """Renew the optimiser where due; return the diagnostics, if set.
+
+        These are the gradient norm of each weighted term at the encoder, the share of W's entries
+        above 0, and the mean absolute entry of W.
+        """
         memory: GuidedMemory = cohort.memory
         if self.section.renew_optimizer:
-            # The first steps towards PR have gradients some hundred times the prediction's, and
-            # there are none like them later. Adam would remember their size for a thousand steps.
+            # The first steps towards PR have gradients about a hundred times the prediction's and
+            # all later ones. Adam would remember their size for a thousand steps.
             cohort.optimizer.renew(context.guided & ~memory.guided)
         memory.guided.logical_or_(context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
@@ -208,14 +213,14 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     def contribution(
         self, cohort: Cohort, context: GuidedContext, server_round: int
     ) -> Contribution:
-        own = context.own.value().cpu()
-        sent = [
+        prototypes = context.own.value().cpu()
+        noisy_prototypes = [
             noisy(
                 prototype,
                 self.section.noise,
                 self.section.noise_scale,
                 torch_stream(self.training.seed, name, server_round, "noise"),
             )
-            for name, prototype in zip(cohort.names, own, strict=True)
+            for name, prototype in zip(cohort.names, prototypes, strict=True)
         ]
-        return Contribution({PROTOTYPES: torch.stack(sent).numpy()})
+        return Contribution({PROTOTYPES: torch.stack(noisy_prototypes).numpy()})

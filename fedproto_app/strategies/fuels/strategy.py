@@ -1,9 +1,9 @@
 """FUELS (Liu et al., AAAI 2025), server half: ServerExecute (A, Algorithm 1).
 
-The server keeps the latest prototype of every client ever heard from and the N×N matrix of their
-Jensen-Shannon divergences. A round recomputes only the rows of the clients that reported (the
-paper's reuse under the participation ratio α). Each client gets the mean of the
-prototypes like its own (PR_n) and of the others (NR_n).
+The server stores the latest prototype of every client that ever reported and the N×N matrix of
+their Jensen-Shannon divergences. A round recomputes only the rows of the clients that reported (the
+paper's reuse under the participation ratio α). Each client gets the mean of the similar prototypes
+(PR_n) and the mean of the others (NR_n).
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._prototypes: Tensor | None = None
         self._divergence: Tensor | None = None
         self._threshold = 0.0
-        self._batches = 1 if section.periodicity_aware else 0  # 0: nobody knows yet
+        self._batches = 1 if section.periodicity_aware else 0  # 0: not fixed yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """All, or for concatenated prototypes those with at least the common length."""
+        """Return all clients; for concatenated prototypes, the clients of the common length."""
         if self.section.periodicity_aware:
             return clients
         self._fix_common_length()
-        needed = self._batches * self.settings.data.period
+        least_samples = self._batches * self.settings.data.period
         facts = self.federation.members.facts
-        return [key for key in clients if facts[key].samples >= needed]
+        return [key for key in clients if facts[key].samples >= least_samples]
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """PR_n and NR_n (A, Algorithm 1, line 10) for those of the clients that have both."""
+        """Send PR_n and NR_n (A, Algorithm 1, line 10) to the clients that have both."""
         options = {}
         if not self.section.periodicity_aware:
             options = {PROTOTYPE_BATCHES: float(self._batches)}
-        known = [key for key in clients if key in self._rows_of]
-        if not known or not self.section.inter:
+        compared = [key for key in clients if key in self._rows_of]
+        if not compared or not self.section.inter:
             return Guidance(options=options)
         assert self._prototypes is not None
         assert self._divergence is not None
@@ -77,11 +77,11 @@ class JSDPrototypeStrategy(PersonalStrategy):
             self._prototypes,
             self._divergence,
             self._threshold,
-            torch.tensor([self._rows_of[key] for key in known]),
+            torch.tensor([self._rows_of[key] for key in compared]),
             self._places(),
             self.averaging.groups(),
         )
-        guided = [key.client for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
+        guided = [key.client for key, ok in zip(compared, has_negative.tolist(), strict=True) if ok]
         if not guided:
             return Guidance(options=options)
         arrays = {
@@ -96,7 +96,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
             self._compare(received, [reply.key for reply in received.fresh])
 
     def _compare(self, received: Received, changed: Sequence[ClientKey]) -> None:
-        """Compare the latest prototypes, of which those of some clients are new."""
+        """Compare the latest prototypes. changed: the clients with a new prototype."""
         self._rows_of = {key: row for row, key in enumerate(received.heard)}
         self._prototypes = torch.from_numpy(received.stacked(PROTOTYPES, received.heard))
         rows = torch.tensor([self._rows_of[key] for key in changed])
@@ -104,15 +104,18 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
 
     def _places(self) -> Tensor | None:
-        """For `comparison = "random"` the clients' places on a circle, each drawn once from the
-        seed and the client's name: so they last over the rounds, and newcomers change none."""
+        """Return the clients' places on a circle for `comparison = "random"`, else None.
+
+        Each place is drawn from the seed and the client's name, so it is the same in every round
+        and newcomers do not change it.
+        """
         if self.section.comparison == "jsd":
             return None
         streams = (numpy_stream(self.settings.seed, "place", key.client) for key in self._rows_of)
         return torch.tensor([stream.random() for stream in streams])
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The divergence follows from the prototypes."""
+        """Restore the prototypes; the divergence is computed from them."""
         super().restore(state)
         if self.received.heard:
             self._divergence = None
@@ -122,17 +125,17 @@ class JSDPrototypeStrategy(PersonalStrategy):
             self.sizes = replace(self.sizes, batches=self._batches)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``divergence``: the state, the clients' true groups and the divergence matrix."""
+        """Return ``divergence``: the state, the clients' true groups and the divergence matrix."""
         if self._prototypes is None or self._divergence is None:
             return {}
-        whole = self._divergence.numpy()
+        divergence = self._divergence.numpy()
         facts, prototypes = self.federation.members.facts, self._prototypes.numpy()
         return divergence_findings(
-            list(self._rows_of), facts, prototypes, lambda rows: whole[np.ix_(rows, rows)]
+            list(self._rows_of), facts, prototypes, lambda rows: divergence[np.ix_(rows, rows)]
         )
 
     def _fix_common_length(self) -> None:
-        """Concatenated prototypes need equally many rows: those of the shortest client."""
+        """Set the rows of concatenated prototypes to the rows of the shortest client."""
         if not self._batches:
             members = self.federation.members
             shortest = min(members.facts[key].samples for key in members.clients())

@@ -3,8 +3,8 @@
 A client loads the shared representation Θ into its µ and trains µ for t epochs with its head ν
 frozen, then ν for s epochs with µ frozen, with
     L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (GLDP, eq. 12)
-It sends µ and the prototypes of the classes that it has now. Its head and its local prototypes
-never leave the node. Only the prototypes of earlier stages are kept.
+It sends µ and the prototypes of its present classes. Its head and its local prototypes never leave
+the node. Of earlier stages, only the prototypes are stored.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
 
 class PrototypeMemory(NamedTuple):
-    """What a client remembers: Ĉ of the stages before this one, and C of this one so far.
+    """A client's memory: Ĉ of the earlier stages, and C of the present stage.
 
     old, new: Ĉ and C, [C, D]; old_known, new_known: [C] bool, the classes that have a prototype.
-    visit: the number of the stage that C is of, -1 before the first.
+    visit: the number of C's stage, -1 before the first.
     """
 
     old: Tensor
@@ -55,8 +55,10 @@ class PrototypeMemory(NamedTuple):
 class RelationContext(Context):
     """Ĉ [K, C, D] with [K, C] and C̃ [C, D] with [C]: the prototypes that the losses pull to."""
 
-    def __init__(self, old: Tensor, old_known: Tensor, shared: Tensor, known: Tensor) -> None:
-        self.old, self.old_known, self.shared, self.known = old, old_known, shared, known
+    def __init__(
+        self, old: Tensor, old_known: Tensor, shared: Tensor, shared_known: Tensor
+    ) -> None:
+        self.old, self.old_known, self.shared, self.known = old, old_known, shared, shared_known
 
 
 class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
@@ -76,9 +78,13 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def initial_memory(self) -> PrototypeMemory:
         prototypes = torch.zeros(self._classes, self.task.representation_dim)
-        known = torch.zeros(self._classes, dtype=torch.bool)
+        none_known = torch.zeros(self._classes, dtype=torch.bool)
         return PrototypeMemory(
-            old=prototypes, old_known=known, new=prototypes, new_known=known, visit=torch.tensor(-1)
+            old=prototypes,
+            old_known=none_known,
+            new=prototypes,
+            new_known=none_known,
+            visit=torch.tensor(-1),
         )
 
     def phases(self) -> list[Phase]:
@@ -94,8 +100,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def context(self, guidance: Guidance, cohort: Cohort) -> RelationContext:
         memory: PrototypeMemory = cohort.memory
-        shared, known = received_prototypes(guidance, self.task)
-        return RelationContext(memory.old, memory.old_known, shared, known)
+        shared, shared_known = received_prototypes(guidance, self.task)
+        return RelationContext(memory.old, memory.old_known, shared, shared_known)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: RelationContext
@@ -134,51 +140,53 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """Inference by local prototypes, by global ones and by the head; the way that the settings
-        choose also in detail."""
+        """Evaluate inference by local prototypes, by global ones and by the head; the rule that the
+        settings choose gives the main metrics."""
         clients = len(cohort.names)
-        shared, known = received_prototypes(guidance, self.task)
-        shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
-        # The encoder that is evaluated sees the classes that a client has images of.
+        shared, shared_known = received_prototypes(guidance, self.task)
+        shared, shared_known = shared.expand(clients, -1, -1), shared_known.expand(clients, -1)
+        # The evaluated encoder gives prototypes of the classes that a client has images of.
         current, has = self._current_prototypes(cohort)
-        remembered, own_known = self._remembered_prototypes(cohort)
-        own = torch.where(has.unsqueeze(2), current, remembered)
-        own_known = own_known | has
+        remembered, local_known = self._remembered_prototypes(cohort)
+        local = torch.where(has.unsqueeze(2), current, remembered)
+        local_known = local_known | has
         rules = {
-            "local-prototypes": lambda r: nearest_prototype(r, own, own_known),
-            "global-prototypes": lambda r: nearest_prototype(r, shared, known),
+            "local-prototypes": lambda r: nearest_prototype(r, local, local_known),
+            "global-prototypes": lambda r: nearest_prototype(r, shared, shared_known),
             "head": self.task.by_head(cohort.parameters),
         }
-        every = {"": rules[self.section.inference], **rules}
-        return self.task.judge(cohort.parameters, cohort.samples, every)
+        all_rules = {"": rules[self.section.inference], **rules}
+        return self.task.judge(cohort.parameters, cohort.samples, all_rules)
 
     def _begin_stage(self, cohort: Cohort) -> None:
-        """Where a new stage begins, take the last one's C into Ĉ (GLDP, eq. 9)."""
+        """Merge the last stage's C into Ĉ where a new stage begins (GLDP, eq. 9)."""
         memory: PrototypeMemory = cohort.memory
         cyclic = self.task.settings.classification.stage_schedule == "cyclic"
         visits = [cohort.server_round] * len(cohort.names) if cyclic else cohort.samples.stages
-        now = torch.tensor(visits, device=memory.visit.device)
-        begins = now != memory.visit
-        updated, known = self._remembered_prototypes(cohort)
+        visit = torch.tensor(visits, device=memory.visit.device)
+        begins = visit != memory.visit
+        updated, updated_known = self._remembered_prototypes(cohort)
         memory.old.copy_(torch.where(begins[:, None, None], updated, memory.old))
-        memory.old_known.copy_(torch.where(begins[:, None], known, memory.old_known))
+        memory.old_known.copy_(torch.where(begins[:, None], updated_known, memory.old_known))
         memory.new_known.logical_and_(~begins[:, None])
-        memory.visit.copy_(now)
+        memory.visit.copy_(visit)
 
     def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """C_n over the stage's images (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
+        """Return C_n over the stage's images (GLDP, eq. 6), [K, C, D], and where it exists, [K, C]
+        bool."""
         vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
         means, images = class_means(*vectors, self._classes)
         return means, images > 0
 
     def _remember_current(self, cohort: Cohort) -> None:
-        """Remember C_n over the whole local set of this stage (GLDP, eq. 6)."""
+        """Store C_n over the whole local set of this stage (GLDP, eq. 6)."""
         means, has = self._current_prototypes(cohort)
         cohort.memory.new.copy_(means)
         cohort.memory.new_known.copy_(has)
 
     def _remembered_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """Ĉ as it will be when this stage ends (GLDP, eq. 9), [K, C, D] and [K, C] bool."""
+        """Return Ĉ at the end of this stage (GLDP, eq. 9), [K, C, D], and where it exists, [K, C]
+        bool."""
         memory: PrototypeMemory = cohort.memory
         return moving_average(
             memory.old, memory.old_known, memory.new, memory.new_known, self.section.memory

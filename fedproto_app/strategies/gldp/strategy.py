@@ -1,8 +1,8 @@
 """GLDP, server half: "Central Server" (GLDP, Algorithm 1, lines 3 to 8).
 
 The representation Θ is the plain mean of the selected clients' µ (GLDP, eq. 5), through Flower's
-own FedAvg; the global prototype of a class follows the mean of the clients that have it now (GLDP,
-eq. 11).
+FedAvg. The global prototype of a class is a moving average of the mean over the clients that have
+the class now (GLDP, eq. 11).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedproto_app.strategies.gldp import GldpSettings
 
 
 class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
-    """FedAvg of the encoders, and C̃ [C, D] with the classes that it knows [C]."""
+    """FedAvg of the encoders, and the global prototypes C̃ [C, D]."""
 
     section: GldpSettings
 

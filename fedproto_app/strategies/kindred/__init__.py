@@ -1,4 +1,4 @@
-"""Kindred (ours): a closed form that leans to the clients most like it."""
+"""Kindred (ours): a closed form that borrows from similar clients."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class KindredSettings(Section):
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """Of the priors that a client gets."""
+        """Temperatures of the priors that a client gets."""
         return (self.temperature, math.inf)
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """s: so much a prior weighs against the client's own data."""
+        """s: weights of a prior relative to the client's own data."""
         return (0.5, 10.0, 50.0)
 
     @property
     def penalties(self) -> list[float]:
-        """λ, in equal ratios, the smallest first."""
+        """λ in equal ratios, the smallest first."""
         return self.finer_penalties[::2]
 
     @property
     def finer_penalties(self) -> list[float]:
-        """These, and the geometric mean of every two."""
+        """The penalties and the geometric mean of every two neighbours."""
         steps = 2 * (self.penalty_steps - 1)
         ratio = self.largest_penalty / self.smallest_penalty
         return [self.smallest_penalty * ratio ** (step / steps) for step in range(steps + 1)]

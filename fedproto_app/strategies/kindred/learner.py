@@ -1,19 +1,19 @@
-"""Kindred, client half: a closed form that borrows from the clients that are like this one.
+"""Kindred, client half: a closed form that borrows from similar clients.
 
-Our own method: FUELS's idea, prototypes that tell who is alike, used before anything is fitted
-and not in a loss. One message up and one down.
+Our own method. Like FUELS it compares prototypes of the clients, but before anything is fitted and
+not in a loss. It takes one message up and one down.
 
-Up go the client's prototype, its mean day, and the mean products of its random features φ with
-themselves and with what is to be forecast, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the others'
-A and B into priors of the client's own, by how like the prototypes are. The client fits
+A client sends its prototype (its mean day) and the mean products of its random features φ with
+themselves and with the targets, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the other clients' A and
+B into priors, weighted by the similarity of the prototypes. The client fits
     W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
-for every prior (A', B') and strength s, and alone (s = 0). The penalties Λ are diagonal, with one
-value for the values, one for the calendar and one for the waves among the features. They draw W to
-W₀, a naive forecast: the last value, the season before, the mean of the last periods.
+for every prior (A', B') and strength s, and without a prior (s = 0). The penalties Λ are diagonal,
+with a value for each block of features: values, calendar, waves. They draw W to W₀, a naive
+forecast: the last value, the value a season before, or the mean of the last periods.
 
-The client's model is the mean of these candidates, weighed by their errors on its own data
-(maths/candidates.py): a choice of the best one would trust a short validation part too much. All
-candidates are linear in φ, so the mean is one model again, [H, D].
+The client's model is the mean of these candidates, weighted by their errors on its own data
+(maths/candidates.py): choosing the best candidate would trust a short validation part too much. All
+candidates are linear in φ, so their mean is again a model [H, D].
 """
 
 from __future__ import annotations
@@ -42,20 +42,18 @@ from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-# A forecast that is linear in fixed, random functions of what is known.
-#
 # Random Fourier features (Rahimi and Recht, NeurIPS 2007) make a closed form non-linear. They are
-# drawn from the run's seed, so all clients have the same ones and nobody sends them.
+# drawn from the run's seed, so all clients have the same features without sending them.
 
-_SCALES = (1.0, 0.5)  # of the values in the waves: finer and coarser ones
+_SCALES = (1.0, 0.5)  # scales of the values in the waves: finer and coarser
 
 
 class RandomFeatureForecaster(Model):
     """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, c + Q·H + j].
 
-    φ(x), [D], is the representation. First in it are the plain features u: every other value less
-    the newest one, the newest one, the calendar of the first target or a 1. Then come, for each
-    scale σ, `width` waves √2 · cos(u R + b) / √width, with b uniform on the circle and R of
+    The representation φ(x), [D], starts with the plain features u: all other values minus the
+    newest value, the newest value, and the calendar of the first target or a 1. Then come, for each
+    scale σ, `width` waves √2 · cos(u R + b) / √width, with b uniform on the circle and R from
     N(0, 1), times σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
     """
 
@@ -73,13 +71,13 @@ class RandomFeatureForecaster(Model):
 
     @property
     def newest(self) -> int:
-        """Which of the features is the newest value."""
+        """The position of the newest value among the features."""
         return self.values - 1
 
     def repeating(self, weights: Tensor) -> Tensor:
-        """[k, plain, H] the coefficients of forecasts that are weighted means of known values.
+        """Return the coefficients of forecasts by weighted means of past values, [k, plain, H].
 
-        weights: [k, 1 + Q], each with sum 1, of the newest value and of those at the Q distances.
+        weights: [k, 1 + Q], each with sum 1, of the newest value and the values at the Q distances.
         """
         layout = self._layout
         coefficients = weights.new_zeros(len(weights), self.plain_width, layout.horizon)
@@ -98,11 +96,11 @@ class RandomFeatureForecaster(Model):
         (samples,) = inputs
         layout = self._layout
         newest = samples[..., layout.close - 1 : layout.close]
-        others = torch.cat(
+        older = torch.cat(
             [samples[..., : layout.close - 1], samples[..., layout.close : self.values]], dim=-1
         )
-        known = layout.calendar(samples) if layout.times else torch.ones_like(newest)
-        plain = torch.cat([others - newest, newest, known], dim=-1)
+        calendar = layout.calendar(samples) if layout.times else torch.ones_like(newest)
+        plain = torch.cat([older - newest, newest, calendar], dim=-1)
         angles = plain @ self._directions.to(samples.device) + self._phases.to(samples.device)
         return torch.cat([plain, self._amplitude * angles.cos()], dim=-1)
 
@@ -112,45 +110,45 @@ class RandomFeatureForecaster(Model):
         return newest + steps
 
 
-# What goes up, and with one prior after the other what comes down.
+# The arrays that clients send; they get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 
-VALUES_AT_ONCE = 2**22  # of features or forecasts: what bounds the memory
+VALUES_AT_ONCE = 2**22  # features or forecasts; bounds the memory
 
 
 class Means(NamedTuple):
-    """Of K clients: A [K, D, D] and B [K, D, H], float64."""
+    """A [K, D, D] and B [K, D, H] of K clients, float64."""
 
     gram: Tensor
     moment: Tensor
 
     def plus(self, strength: float, prior: Means) -> Means:
-        """These and so much of others."""
+        """Return these means plus `strength` times the prior."""
         return Means(self.gram + strength * prior.gram, self.moment + strength * prior.moment)
 
 
 class MeansContext(Context):
-    """The means of the cohort's own train samples; squares: those of the squared targets less the
+    """The means of the cohort's train samples. squares: mean squares of the targets minus the
     newest value, [K, H]."""
 
-    def __init__(self, own: Means, squares: Tensor) -> None:
-        self.own, self.squares = own, squares
+    def __init__(self, means: Means, squares: Tensor) -> None:
+        self.own, self.squares = means, squares
 
 
 class Part(NamedTuple):
     """Some samples of all K clients.
 
-    features: [K, m, D]; residuals: what W is to forecast of them, the targets less the newest
-    value, [K, m, H]; counted: [K, m, H], 1 for the targets that count, else 0.
+    features: [K, m, D]; residuals: the targets minus the newest value, which W forecasts,
+    [K, m, H]; mask: [K, m, H], 1 for the targets that count, else 0.
     """
 
     features: Tensor
     residuals: Tensor
-    counted: Tensor
+    mask: Tensor
 
 
 class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
-    """Means up; a weighted mean of fits, once the priors are down."""
+    """Sends means, gets priors and fits a weighted mean of candidates."""
 
     section: KindredSettings
 
@@ -174,7 +172,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 
     @property
     def model(self) -> RandomFeatureForecaster:
-        """What makes the features."""
+        """The model that computes the features."""
         model = self.task.model
         assert isinstance(model, RandomFeatureForecaster)
         return model
@@ -186,36 +184,38 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         moment = used.new_zeros(clients, width, steps, dtype=torch.float64)
         squares = used.new_zeros(clients, steps, dtype=torch.float64)
         for part in self._parts(cohort.samples, used, slice(None)):
-            residuals = part.residuals * part.counted
-            of_part = sums(part.features, residuals, part.counted.amax(dim=2))
+            residuals = part.residuals * part.mask
+            of_part = sums(part.features, residuals, part.mask.amax(dim=2))
             gram += of_part[0]
             moment += of_part[1]
             squares += residuals.double().square().sum(dim=1)
-        # The mean of each step ahead is of the samples that have its target.
-        some, of_step = (one.sum(dim=1).clamp(min=1).double() for one in (used.amax(dim=2), used))
-        own = Means(gram / some[:, None, None], moment / of_step[:, None])
-        return MeansContext(own, squares / of_step)
+        # The means of a step ahead are over the samples that have its target.
+        samples, of_step = (
+            mask.sum(dim=1).clamp(min=1).double() for mask in (used.amax(dim=2), used)
+        )
+        means = Means(gram / samples[:, None, None], moment / of_step[:, None])
+        return MeansContext(means, squares / of_step)
 
     def _parts(
-        self, samples: CohortSamples, counted: Tensor, rows: slice, width: int = 0
+        self, samples: CohortSamples, mask: Tensor, rows: slice, width: int = 0
     ) -> Iterator[Part]:
-        """These clients' samples from the first that counts to the last, some at a time: the
-        features of a year at once are gigabytes.
+        """Yield these clients' samples, from the first that counts to the last, in parts: the
+        features of a whole year are gigabytes.
 
-        counted: [K, n, H]; width: values that the caller makes of a sample, if they are more than
-        its features.
+        mask: [K, n, H]; width: the number of values that the caller computes from a sample, if
+        larger than the number of features.
         """
-        first, end = extent(counted[rows])
-        clients = len(counted[rows])
+        first, end = extent(mask[rows])
+        clients = len(mask[rows])
         size = max(1, VALUES_AT_ONCE // max(width, clients * self.model.representation_dim))
         for start in range(first, end, size):
-            some = slice(start, min(start + size, end))
-            features = self.task.encode({}, samples.inputs[rows, some])
-            residuals = samples.targets[rows, some] - features[..., self.model.newest, None]
-            yield Part(features, residuals, counted[rows, some])
+            part = slice(start, min(start + size, end))
+            features = self.task.encode({}, samples.inputs[rows, part])
+            residuals = samples.targets[rows, part] - features[..., self.model.newest, None]
+            yield Part(features, residuals, mask[rows, part])
 
     def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
-        """What the client makes of its data alone, which stays if no prior comes."""
+        """Fit each client's model from its data alone, which stays if no prior comes."""
         for row in range(len(cohort.names)):
             self._fit(cohort, row, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
@@ -225,15 +225,15 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     ) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
-        sent = {
+        arrays = {
             PROTOTYPE: mean_day(cohort.samples),
             GRAM: triangle(context.own.gram),
             MOMENT: context.own.moment.transpose(1, 2),
         }
-        return Contribution({name: value.float().cpu().numpy() for name, value in sent.items()})
+        return Contribution({name: value.float().cpu().numpy() for name, value in arrays.items()})
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Fit the clients that got priors with them."""
+        """Fit the clients that got priors, and return their rows."""
         place_of = {name: place for place, name in enumerate(guidance.clients)}
         rows = [row for row, name in enumerate(cohort.names) if name in place_of]
         if not rows:
@@ -252,65 +252,65 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]
     ) -> None:
-        """The model of the client in this row. The candidates of all at once are gigabytes."""
-        own = Means(*(mean[row] for mean in context.own))
+        """Fit the client in this row. The candidates of all clients at once are gigabytes."""
+        means = Means(*(mean[row] for mean in context.own))
         periods = cohort.samples.batch_counts[row]
-        candidates = Candidates(list(self._families(own, priors, periods)))
-        counted = cohort.samples.is_validation[row].double().sum()
+        candidates = Candidates(list(self._families(means, priors, periods)))
+        validation_targets = cohort.samples.is_validation[row].double().sum()
         mixed = candidates.mean(
-            self._squared_errors(cohort, row, candidates.fits) / counted,
-            self._training_errors(own, context.squares[row], candidates.fits),
-            counted / own.moment.shape[1],
+            self._squared_errors(cohort, row, candidates.fits) / validation_targets,
+            self._training_errors(means, context.squares[row], candidates.fits),
+            validation_targets / means.moment.shape[1],
             self.section.eta,
         )
         cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
 
     def _squared_errors(self, cohort: Cohort, row: int, fits: Tensor) -> Tensor:
-        """[C] the sum over the validation targets of the client in this row."""
+        """Return each candidate's summed squared error on the client's validation targets, [C]."""
         number, width, steps = fits.shape
         side_by_side = fits.transpose(0, 1).reshape(width, -1)  # (D, C·H)
         errors = fits.new_zeros(number)
         samples, rows = cohort.samples, slice(row, row + 1)
         for part in self._parts(samples, samples.is_validation, rows, side_by_side.shape[1]):
-            features, residuals, counts = (each[0].double() for each in part)
-            there = counts.amax(dim=1) > 0
-            forecasts = (features[there] @ side_by_side).view(-1, number, steps)
-            squared = (forecasts - residuals[there, None]).square_()
-            errors += torch.einsum("ncs,ns->c", squared, counts[there])
+            features, residuals, counts = (array[0].double() for array in part)
+            has_target = counts.amax(dim=1) > 0
+            forecasts = (features[has_target] @ side_by_side).view(-1, number, steps)
+            squared = (forecasts - residuals[has_target, None]).square_()
+            errors += torch.einsum("ncs,ns->c", squared, counts[has_target])
         return errors
 
     @staticmethod
-    def _training_errors(own: Means, squares: Tensor, fits: Tensor) -> Tensor:
-        """[C] the mean squared error on the train samples, from the client's means alone.
+    def _training_errors(means: Means, squares: Tensor, fits: Tensor) -> Tensor:
+        """Return the mean squared error on the train samples, from the client's means alone, [C].
 
-        With targets missing, A is of more samples than B, so that it is not exact. It counts for
-        little beside the validation error, so the products of A are float32.
+        With missing targets, A covers more samples than B, so the error is not exact. It weighs
+        little beside the validation error, so float32 is enough for the products of A.
         """
         side_by_side = fits.transpose(0, 1).flatten(start_dim=1).float()  # (D, C·H)
-        explained = (own.gram.float() @ side_by_side).mul_(side_by_side).sum(dim=0)
+        explained = (means.gram.float() @ side_by_side).mul_(side_by_side).sum(dim=0)
         errors = explained.view(len(fits), -1) + squares
-        errors -= 2 * (fits * own.moment).sum(dim=1)
+        errors -= 2 * (fits * means.moment).sum(dim=1)
         return errors.mean(dim=1).clamp(min=0)
 
-    def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
-        """All candidates of a client that trains on so many periods.
+    def _families(self, means: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
+        """Yield all candidates of a client that trains on this many periods.
 
-        All families have the same weight, but the naive forecasts less the more there is to learn
-        from. The values of fits that borrow have the largest penalty: with others' data weaker ones
+        All families have the same weight, except the naive forecasts, whose weight falls with the
+        number of periods. Fits with priors use only the largest penalty on values: weaker penalties
         hardly ever helped.
         """
         section, penalties = self.section, self.section.penalties
         finer, blocks = section.finer_penalties, penalties[1:]
         naive = self.model.repeating(self.task.naive_forecasts())  # last value, season, mean
         for targets in (naive[:1], naive[1:]):
-            unfitted = own.moment.new_zeros(len(targets), *own.moment.shape)
+            unfitted = means.moment.new_zeros(len(targets), *means.moment.shape)
             unfitted[:, : naive.shape[1]] = targets
             yield Family(1 / periods, unfitted)
-        alone = Fits([own], self.model, {*penalties, *finer[:-1]})
+        alone = Fits([means], self.model, {*penalties, *finer[:-1]})
         pairs = [(value, calendar) for value in blocks for calendar in blocks]
         yield from alone.with_blocks(pairs, penalties, naive)
         yield alone.with_one_penalty(finer[:-1])
-        mixed = [own.plus(strength, prior) for prior in priors for strength in section.strengths]
+        mixed = [means.plus(strength, prior) for prior in priors for strength in section.strengths]
         if mixed:
             borrowing = Fits(mixed, self.model, {*penalties[:-1]})
             strongest = [(penalties[-1], finer[-2])]
@@ -319,8 +319,11 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 
 
 class Fits:
-    """Ridge fits of some problems, all of whose penalties of the waves are known: with each of them
-    the waves are solved for once. Without waves, all penalties of these are left out."""
+    """Ridge fits of several problems.
+
+    The waves are eliminated once for each of their penalties. Without waves, their penalties are
+    ignored.
+    """
 
     def __init__(
         self, problems: Sequence[Means], model: RandomFeatureForecaster, waves: set[float]
@@ -337,46 +340,47 @@ class Fits:
     def with_blocks(
         self, pairs: Sequence[tuple[float, float]], waves: Sequence[float], targets: Tensor
     ) -> Iterator[Family]:
-        """A penalty for each block of features. Two families: drawn to the first of the targets
-        [k, plain, H], and to the others.
+        """Yield fits with a penalty for each block of features, in two families.
 
-        pairs: penalties of the values and of the calendar.
+        Fits of the first family are drawn to the first target [k, plain, H], the others to the
+        other targets. pairs: penalties of the values and of the calendar.
         """
         sizes = torch.tensor([self._values, self._plain - self._values], device=targets.device)
         plain = targets.new_tensor(pairs).repeat_interleave(sizes, dim=1)
-        known = self._known((*waves, math.inf))
-        fits = [self._eliminated[penalty].solve(plain, targets) for penalty in known]
-        yield _family([some[..., :1, :, :] for some in fits])
-        yield _family([some[..., 1:, :, :] for some in fits])
+        penalties = self._available((*waves, math.inf))
+        fits = [self._eliminated[penalty].solve(plain, targets) for penalty in penalties]
+        yield _family([fit[..., :1, :, :] for fit in fits])
+        yield _family([fit[..., 1:, :, :] for fit in fits])
 
     def with_one_penalty(self, penalties: Sequence[float]) -> Family:
-        """The same penalty for all features, drawn to the last value; with waves and without."""
+        """Return fits with the same penalty for all features, drawn to the last value; with waves
+        and without."""
         fits = []
         for penalty in penalties:
-            for waves in self._known((penalty, math.inf)):
+            for waves in self._available((penalty, math.inf)):
                 problem = self._eliminated[waves]
                 plain = problem.moment.new_full((1, self._plain), penalty)
                 fits.append(problem.solve(plain, torch.zeros_like(problem.moment[:1])))
         return _family(fits)
 
-    def _known(self, waves: Sequence[float]) -> list[float]:
+    def _available(self, waves: Sequence[float]) -> list[float]:
         return [penalty for penalty in waves if penalty in self._eliminated]
 
 
 def _family(fits: Sequence[Tensor]) -> Family:
-    return Family(1.0, torch.cat([some.flatten(end_dim=-3) for some in fits]))
+    return Family(1.0, torch.cat([fit.flatten(end_dim=-3) for fit in fits]))
 
 
-def extent(counted: Tensor) -> tuple[int, int]:
-    """The first of the samples that counts at any client, and the one after the last.
+def extent(mask: Tensor) -> tuple[int, int]:
+    """Return the first sample that counts at any client, and the end after the last.
 
-    counted: [K, n, H], not all 0.
+    mask: [K, n, H], not all 0.
     """
-    there = counted.amax(dim=(0, 2)).nonzero()
-    return int(there.min()), int(there.max()) + 1
+    places = mask.amax(dim=(0, 2)).nonzero()
+    return int(places.min()), int(places.max()) + 1
 
 
 def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureForecaster:
-    """The model: every process draws the same features."""
+    """Return the model; every process draws the same features."""
     draws = torch_stream(settings.seed, "random features")
     return RandomFeatureForecaster(layout, settings.method_table(KindredSettings).features, draws)

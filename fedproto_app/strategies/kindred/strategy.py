@@ -1,7 +1,7 @@
-"""Kindred, server half: who is like whom, and each client's priors.
+"""Kindred, server half: the clients' similarity and their priors.
 
-From the prototypes it computes the Jensen-Shannon divergence of every two clients. A client's
-prior is the mean of the others' A and B, weighed by how like they are, for every temperature.
+The similarity is the Jensen-Shannon divergence of every two clients' prototypes. A client's prior
+is the mean of the other clients' A and B, weighted by similarity, for every temperature.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
 
-# Who is like whom, as weights.
-
-ROWS_AT_ONCE = 256  # clients; of thousands every further matrix of all pairs is gigabytes
+ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs is gigabytes
 
 
 def kinship(divergence: Tensor, temperature: float) -> Tensor:
-    """[N, N] float64, row n: the weights of the other clients in client n's prior; its own is 0.
+    """Return the weights of the other clients in client n's prior in row n, [N, N] float64.
 
-    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0). An infinite
-    temperature, or clients that do not differ, make all others alike. divergence: [N, N], N ≥ 2,
-    symmetric.
+    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0); 0 on the diagonal. An
+    infinite temperature, or clients that do not differ, give all others the same weight.
+    divergence: [N, N], N ≥ 2, symmetric.
     """
     scale = temperature * _median_of_unlike(divergence)
     weights = divergence.to(torch.float64, copy=True)
@@ -53,24 +51,23 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
 
 
 def _median_of_unlike(divergence: Tensor) -> float:
-    """Of the divergences above 0, 0 if there are none; of the upper triangle, as the lower one has
-    the same."""
+    """Return the median of the divergences above 0 in the upper triangle; 0 if none is."""
     rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
     unlike = np.concatenate([row[row > 0] for row in rows])
     return float(np.median(unlike.astype(np.float64), overwrite_input=True)) if unlike.size else 0.0
 
 
-# A client's values have mean square 1 on its own scale, differences of two of them at most 4; a
-# spike that is carried over a gap can make it more.
+# On a client's scale, its values have mean square 1 and differences of two values at most 4; a
+# spike that is carried over a gap can add to that.
 LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
 COLUMNS_AT_ONCE = 4096
 
 
 class KindredStrategy(PersonalStrategy):
-    """State: the latest prototype and means of every client ever heard from.
+    """State: the latest prototype and means of every client that ever reported.
 
-    With ``sharing = "none"`` there is nothing to exchange.
+    With ``sharing = "none"`` nothing is exchanged.
     """
 
     section: KindredSettings
@@ -80,16 +77,16 @@ class KindredStrategy(PersonalStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
-        self._given: Arrays = {}  # the priors of the evaluation under way
+        self._prior_arrays: Arrays = {}  # the priors of the present evaluation
 
     def conclude(self, round_: Round, ask: Ask) -> None:
-        """Make everyone's priors, once for all nodes."""
+        """Compute all clients' priors, once for all nodes."""
         clients = self.received.clients
         due = round_.evaluated and len(clients) > 1 and not self.final_after_training
-        self._given = self._priors(len(clients)) if due else {}
+        self._prior_arrays = self._priors(len(clients)) if due else {}
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Everyone who has sent means."""
+        """Return the clients that have sent means."""
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return [key for key in clients if key in self.federation.history.trained]
@@ -97,37 +94,40 @@ class KindredStrategy(PersonalStrategy):
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
-        row_of = {key: row for row, key in enumerate(received.clients if self._given else [])}
+        keys = received.clients if self._prior_arrays else []
+        row_of = {key: row for row, key in enumerate(keys)}
         guided = [key for key in clients if key in row_of]
         rows = [row_of[key] for key in guided]
-        priors = {name: prior[rows] for name, prior in self._given.items()} if guided else {}
+        arrays = self._prior_arrays if guided else {}
+        priors = {name: prior[rows] for name, prior in arrays.items()}
         return Guidance(priors, [key.client for key in guided])
 
     def answered(
-        self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
+        self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
         """Drop the priors, which are gigabytes for thousands of clients."""
         if evaluation:
-            self._given = {}
+            self._prior_arrays = {}
 
     def _priors(self, clients: int) -> Arrays:
-        """[N, T, …] everyone's priors, for every temperature.
+        """Return all clients' priors for every temperature, [N, T, …].
 
-        Of all clients at once, as a product for each node would read all means as often; and some
-        columns at a time, as in float64 the means of thousands of clients are gigabytes.
+        They are computed for all clients at once, because a product for each node would read all
+        means again, and by blocks of columns, because in float64 the means of thousands of clients
+        are gigabytes.
         """
         divergence = self._divergence(clients)
         common = self.section.sharing == "common"
         temperatures = [math.inf] if common else self.section.temperatures
         means = {name: self.received.stacked(name) for name in (GRAM, MOMENT)}
         priors = {
-            name: np.empty((clients, len(temperatures), *every.shape[1:]), dtype=np.float32)
-            for name, every in means.items()
+            name: np.empty((clients, len(temperatures), *mean.shape[1:]), dtype=np.float32)
+            for name, mean in means.items()
         }
         for number, temperature in enumerate(temperatures):
             weights = kinship(divergence, temperature)
-            for name, every in means.items():
-                flat = torch.from_numpy(every).flatten(start_dim=1)
+            for name, mean in means.items():
+                flat = torch.from_numpy(mean).flatten(start_dim=1)
                 mixed = torch.from_numpy(priors[name]).flatten(start_dim=2)[:, number]
                 for start in range(0, flat.shape[1], COLUMNS_AT_ONCE):
                     columns = slice(start, start + COLUMNS_AT_ONCE)
@@ -135,7 +135,10 @@ class KindredStrategy(PersonalStrategy):
         return priors
 
     def _divergence(self, clients: int) -> Tensor:
-        """[N, N] of every two clients' prototypes; for the control somebody else's."""
+        """Return the divergence between every two prototypes, [N, N].
+
+        The control `sharing = "random"` assigns the prototypes to random clients.
+        """
         divergence = pairwise_divergence(
             torch.from_numpy(self.received.stacked(PROTOTYPE)[:, None])
         )
@@ -146,28 +149,28 @@ class KindredStrategy(PersonalStrategy):
         return divergence[order][:, order]
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``divergence``: the prototypes [N, 1, p], the clients' groups, the divergence [N, N]."""
-        known = self.received.clients
-        if len(known) < 2:
+        """Return ``divergence``: prototypes [N, 1, p], the clients' groups, divergence [N, N]."""
+        keys = self.received.clients
+        if len(keys) < 2:
             return {}
         prototypes = self.received.stacked(PROTOTYPE)[:, None]
         return divergence_findings(
-            known,
+            keys,
             self.federation.members.facts,
             prototypes,
             lambda rows: pairwise_divergence(torch.from_numpy(prototypes[rows])).numpy(),
         )
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        """Why these cannot be the means of a client's samples."""
-        told = reply.arrays
-        if not told:
+        """Return why these cannot be the means of a client's samples, or None."""
+        arrays = reply.arrays
+        if not arrays:
             return None
-        if not told[GRAM].any():  # the calendar's, or the 1 that stands for it, never are all 0
+        if not arrays[GRAM].any():  # products of the calendar, or of its 1, are never all 0
             return "its means are of no sample"
-        if (largest := float(np.abs(told[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
+        if (largest := float(np.abs(arrays[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
             return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
-        gram = symmetric(torch.from_numpy(told[GRAM]).double(), self.sizes.width)
-        moment = torch.from_numpy(told[MOMENT]).double().T
+        gram = symmetric(torch.from_numpy(arrays[GRAM]).double(), self.sizes.width)
+        moment = torch.from_numpy(arrays[MOMENT]).double().T
         fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE)
         return fault and f"its means cannot be those of its samples: {fault}"
