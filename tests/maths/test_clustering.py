@@ -214,7 +214,7 @@ def test_predictions_compare_what_heads_make_of_the_probe() -> None:
     probe = np.array([1.0, 2.0])
     np.testing.assert_allclose(head_similarity(heads, "predictions", probe), expected, rtol=1e-6)
     assert head_similarity(heads[:2], "predictions", probe).tolist() == [[1, 1], [1, 1]]
-    with pytest.raises(ValueError, match="the probe is missing"):
+    with pytest.raises(ValueError, match="probe = None: missing"):
         head_similarity(heads, "predictions")
 
 

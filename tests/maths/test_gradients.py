@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.maths.gradients import gradient_norms, held_to_the_others
+from fedproto_app.maths.gradients import gradient_norms, clipped_to_median
 
 
 def test_norms_of_two_clients_by_hand() -> None:
@@ -29,10 +29,10 @@ def test_none_is_much_longer_than_the_others() -> None:
     gradients = torch.zeros(5, 2, 2)
     for row, length in enumerate((1.0, 2.0, 3.0, 0.0, 1e30)):
         gradients[row, 0, 0] = length
-    held, shortened = held_to_the_others(gradients, 10.0)
+    held, shortened = clipped_to_median(gradients, 10.0)
     # The median of those that are not 0 is 2.5.
     assert held[:, 0, 0].tolist() == [1.0, 2.0, 3.0, 0.0, 25.0]
     assert shortened == 1
-    assert torch.equal(held_to_the_others(gradients[:3], 10.0)[0], gradients[:3])
+    assert torch.equal(clipped_to_median(gradients[:3], 10.0)[0], gradients[:3])
     nothing = torch.zeros(2, 3)
-    assert held_to_the_others(nothing, 10.0)[0] is nothing
+    assert clipped_to_median(nothing, 10.0)[0] is nothing

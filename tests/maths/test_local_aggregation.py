@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.strategies.fedala import mixed, settled, stepped
+from fedproto_app.strategies.fedala import have_settled, mixed, stepped
 
 
 def test_each_element_has_its_own_share_of_the_received_model() -> None:
@@ -31,6 +31,6 @@ def test_the_step_is_the_papers_and_weights_stay_shares() -> None:
 def test_losses_have_settled_where_the_newest_ones_are_near_each_other() -> None:
     """The deviation of 1, 1, 3 and 3 is 1, of 0, 0, 0 and 0.1 below 0.05."""
     losses = torch.tensor([[9.0, 9.0], [1.0, 0.0], [1.0, 0.0], [3.0, 0.0], [3.0, 0.1]])
-    assert settled(losses, 0.9, 4).tolist() == [False, True]
-    assert settled(losses, 1.1, 4).tolist() == [True, True]
-    assert settled(losses[1:], 1.1, 4).tolist() == [False, False]  # no more than four
+    assert have_settled(losses, 0.9, 4).tolist() == [False, True]
+    assert have_settled(losses, 1.1, 4).tolist() == [True, True]
+    assert have_settled(losses[1:], 1.1, 4).tolist() == [False, False]  # no more than four

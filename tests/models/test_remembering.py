@@ -46,7 +46,7 @@ def test_numbers_are_mixed(share: float, expected: float) -> None:
     """At 0 the kernel is 1 and 1/3: 3/4 of 10 and 1/4 of −2 are 7."""
     model = Remembering(Bare(1, 1), 0)
     kept = memory(torch.tensor([[[10.0], [-2.0], [99.0]]]), share)
-    said = model.predict({**head(1), **kept.named()}, torch.zeros(1, 5, 1))
+    said = model.predict({**head(1), **kept.parameters()}, torch.zeros(1, 5, 1))
     torch.testing.assert_close(said, torch.full((1, 5, 1), expected))
 
 
@@ -54,18 +54,18 @@ def test_of_classes_probabilities_are_mixed() -> None:
     """The neighbours say 3/4 and 1/4, the head 1/2 and 1/2."""
     model = Remembering(Bare(1, 2), 2)
     kept = memory(torch.tensor([[0, 1, 1]]), 0.5)
-    said = model.predict({**head(2), **kept.named()}, torch.zeros(1, 5, 1))
+    said = model.predict({**head(2), **kept.parameters()}, torch.zeros(1, 5, 1))
     torch.testing.assert_close(said.softmax(dim=2)[0, 0], torch.tensor([5 / 8, 3 / 8]))
     torch.testing.assert_close(said.exp()[0, 0], torch.tensor([5 / 8, 3 / 8]))
     sure = memory(torch.tensor([[0, 0, 0]]), 1.0)
-    said = model.predict({**head(2), **sure.named()}, torch.zeros(1, 1, 1))
+    said = model.predict({**head(2), **sure.parameters()}, torch.zeros(1, 1, 1))
     assert said.isfinite().all()
 
 
 def test_what_the_head_gets_beside_the_representation_is_not_compared() -> None:
     model = Remembering(Bare(1, 1, beside=1), 0)
     kept = memory(torch.tensor([[[10.0], [-2.0], [99.0]]]), 1.0)
-    wider = {**head(1), HEAD + "weight": torch.ones(1, 2, 1), **kept.named()}
+    wider = {**head(1), HEAD + "weight": torch.ones(1, 2, 1), **kept.parameters()}
     said = model.predict(wider, torch.tensor([[[0.0, 55.0]]]))
     assert said.item() == pytest.approx(7.0)
 

@@ -255,7 +255,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
     [
         (
             SampleTimes("300 seconds", 0, 4, 6),
-            "its clock is '300 seconds', that of most clients '3600 seconds'",
+            "its clock is '300 seconds', most clients have '3600 seconds'",
         ),
         (SampleTimes("3600 seconds", 0, 4, 2**60), "its samples begin or end far from"),
         (SampleTimes("3600 seconds", -61, 4, 6), "its samples begin or end far from"),
