@@ -123,9 +123,9 @@ def head_similarity(
     """Return W of heads [N, outputs, D + 1] by ``fed-react.similarity``: [N, N].
 
     "class-norms" (ours) compares only the centred norms of the class rows. They show which classes
-    a client has seen, in which clusters of clients differ; the rows' directions are mostly the
-    noise of a few samples. "predictions" (ours, mainly for regression) compares the heads' outputs
-    for the vector `probe`, [D], which only this kind needs.
+    a client has seen, and clusters of clients differ in their classes; the rows' directions are
+    mostly the noise of a few samples. "predictions" (ours, mainly for regression) compares the
+    heads' outputs for the vector `probe`, [D], which only this kind needs.
     """
     if kind == "predictions":
         if probe is None:

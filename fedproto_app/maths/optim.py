@@ -197,7 +197,7 @@ class TimeSmoothed(CohortOptimizer):
 class ScaledSteps(CohortOptimizer):
     """Another optimiser's steps, scaled for some parameters: w ← w + f·Δw.
 
-    f acts as a factor of the learning rate, in which Adam's and SGD's steps are linear.
+    f acts as a factor of the learning rate, because Adam's and SGD's steps are linear in it.
 
     factors: f by parameter; other parameters' steps are unchanged, bit for bit. state: the other
     optimiser's.

@@ -75,8 +75,8 @@ class FedAvgStrategy(BaseStrategy):
     """The mean of the clients' models, by Flower's own averaging over checked replies.
 
     Methods that exchange more than the averaged model override `update`, which processes the other
-    contents of the replies, and `guide`, which adds to what clients receive (`guide_evaluation` if
-    that differs for evaluation).
+    contents of the replies, and `guide`, which sends clients more than the model
+    (`guide_evaluation` if that differs for evaluation).
 
     judges_trained: whether the locally trained model counts as a client's personal model, if the
     task asks for one.

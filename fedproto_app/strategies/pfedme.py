@@ -114,7 +114,7 @@ class PFedMeLearner(PersonalModelLearner[Context]):
 
 
 class PFedMeStrategy(FedAvgStrategy):
-    """FedAvg's mean, of which the shared model takes the share β.
+    """The shared model takes the share β of FedAvg's mean.
 
     The other 1 − β comes from the model at the beginning of the round. With β > 1 the model moves
     beyond the mean.

@@ -91,7 +91,7 @@ class FedTgpLearner(FedProtoClassesLearner):
 
 
 class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
-    """State: the network, and the classes of which a client has sent a prototype."""
+    """State: the network, and the classes that have had a client's prototype."""
 
     section: FedTgpSettings
 

@@ -2,9 +2,9 @@
 
 A round has four parts. The clients train with g fixed, and the server averages their models (the
 plain mean). Then, with the models fixed, the server asks all clients for the encodings h of all
-samples, from which its graph network computes g. For each batch of time steps it sends g, receives
-∂L/∂g and takes a step of Adam. Finally the network computes the g for evaluation and for the next
-round's training.
+samples, and its graph network computes g from them. For each batch of time steps it sends g,
+receives ∂L/∂g and takes a step of Adam. Finally the network computes the g for evaluation and for
+the next round's training.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _far_off(times: Times) -> set[ClientKey]:
     reach = MOST_LENGTHS * usual_of(lambda sample_times: sample_times.end - sample_times.first)
     first, end = (
         usual_of(lambda sample_times: sample_times.first) - reach,
-        usual_of(lambda its: its.end) + reach,
+        usual_of(lambda sample_times: sample_times.end) + reach,
     )
     return {
         key

@@ -176,8 +176,8 @@ class FedDaStrategy(FedAvgStrategy):
     def begin(self, round_: Round, ask: Ask) -> None:
         """Ask the connected clients for statistics that they have not sent yet.
 
-        The first statistics give the clusters and the quasi-global model, with which training
-        begins.
+        The first statistics give the clusters and the quasi-global model; training begins with
+        that model.
         """
         clusters = self._clusters
         missing, question = clusters.askable(round_), {WEEKS: float(clusters.weeks)}
