@@ -70,7 +70,7 @@ class Recorded:
         def learned(own: GraphLearning, proposal: Proposal, gradient: Tensor) -> None:
             self.steps.append((encodings[-1], proposal, gradient.clone()))
             slopes = torch.autograd.grad(
-                [proposal.made],
+                [proposal.outputs],
                 list(proposal.leaves.values()),
                 [gradient],
                 retain_graph=True,
