@@ -113,7 +113,7 @@ class ClassPrototypesContext(Context):
     """The global prototypes [C, D], and which classes have a prototype [C]."""
 
     def __init__(self, prototypes: Tensor, has_prototype: Tensor) -> None:
-        self.prototypes, self.known = prototypes, has_prototype
+        self.prototypes, self.has_prototype = prototypes, has_prototype
 
 
 class FedProtoClassesLearner(
