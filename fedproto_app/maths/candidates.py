@@ -1,4 +1,4 @@
-"""The mean of many linear fits, weighed by how well each does on a client's own data."""
+"""The mean of many linear fits, weighted by their errors on a client's data."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Of a fit's training error, added to its validation error. A short validation part may be one
-# easy day: without this, fits that suit that day alone had nearly all of the weight.
+# The share of a fit's training error added to its validation error. A short validation part may be
+# one easy day; without this share, fits that suit only that day had nearly all of the weight.
 TRAINING_SHARE = 0.1
 
 
 class Family(NamedTuple):
-    """Fits [C, …] that together have this weight before any error is known."""
+    """Fits [C, …] that share this prior weight."""
 
     weight: float
     fits: Tensor
 
 
 class Candidates:
-    """The fits of all families, [C, …], and their weights before any error is known, [C].
+    """The fits of all families, [C, …], and their prior weights, [C].
 
-    Each family has its weight however many fits are in it: many similar ones do not outvote the
-    few of another.
+    A family's weight does not depend on its number of fits, so a family of many similar fits does
+    not outvote a small one.
     """
 
     def __init__(self, families: Sequence[Family]) -> None:
@@ -37,7 +37,7 @@ class Candidates:
         )
 
     def mean(self, validation: Tensor, training: Tensor, samples: Tensor, eta: float) -> Tensor:
-        """[…] the weighted mean of the fits.
+        """Return the weighted mean of the fits, […].
 
         validation, training: the mean squared errors, [C]; samples, eta: as in `shares`.
         """
@@ -48,10 +48,11 @@ class Candidates:
 
 
 def shares(errors: Tensor, samples: Tensor, eta: float, prior: Tensor) -> Tensor:
-    """[C] the weights of C candidates, by exponential weighting.
+    """Return the weights of C candidates by exponential weighting, [C].
 
-    prior · exp(−η · n/2 · (error / least error − 1)), scaled to sum 1: for η = 1 the likelihood of
-    n samples under normal errors of the best candidate's variance; less trusts few samples less.
+    prior · exp(−η · n/2 · (error / least error − 1)), scaled to sum 1. For η = 1 this is the
+    likelihood of n samples under normal errors of the best candidate's variance; a smaller η trusts
+    few samples less.
     errors: [C], NaN for a candidate that failed; samples: n; prior: [C].
     """
     errors = errors.double().nan_to_num(nan=torch.inf).clamp(min=1e-12)

@@ -1,8 +1,8 @@
-"""Classes as Gaussians with one covariance: a classifier in closed form, from sums that add up.
+"""Classes as Gaussians with one covariance: a closed-form classifier from additive sums.
 
-Fisher's linear discriminant. Of vectors x with class c it needs Σ x xᵀ, Σ_c x and n_c only. Sums
-over clients and over stages are those of all samples, so nothing is forgotten. The frequencies of
-the classes stand apart from their shapes: any prior can be set afterwards.
+Fisher's linear discriminant. From vectors x with class c it needs only Σ x xᵀ, Σ_c x and n_c. Sums
+over clients and over stages equal the sums over all samples, so nothing is forgotten. The class
+frequencies are separate from the class shapes, so any prior can be set afterwards.
 Everything is float64.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedproto_app.maths.ridge import definite
 
 SMOOTHING = 3.0  # by validation on digits, CIFAR-10, PenDigits, JapaneseVowels and air-writing
-UNKNOWN_CLASS = -1e4  # in place of log 0: nobody has seen the class
+UNKNOWN_CLASS = -1e4  # in place of log 0: no client has the class
 _FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
 _SLACK = 1e-4  # relative, feature by feature; sums travel in float32
 _NEXT_TO_NOTHING = 1e-6  # of the mean square, for features that are always 0
@@ -40,17 +40,17 @@ class ClassSums(NamedTuple):
     moment: Tensor
     counts: Tensor
 
-    def plus(self, other: ClassSums) -> ClassSums:
-        """The sums of both's samples."""
-        return ClassSums(*(mine + its for mine, its in zip(self, other, strict=True)))
+    def plus(self, added: ClassSums) -> ClassSums:
+        """Return the sums over the samples of both."""
+        return ClassSums(*(mine + added_sum for mine, added_sum in zip(self, added, strict=True)))
 
     def features_from(self, first: int) -> ClassSums:
-        """Those of the features from this one on."""
+        """Return the sums of the features from `first` on."""
         return ClassSums(self.gram[..., first:, first:], self.moment[..., first:], self.counts)
 
 
 def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
-    """Of K clients' vectors."""
+    """Return the sums of K clients' vectors."""
     features, present = vectors.features.double(), vectors.present.double()
     members = torch.nn.functional.one_hot(vectors.labels, classes).double() * present.unsqueeze(-1)
     weighed = features * present.unsqueeze(-1)
@@ -60,36 +60,36 @@ def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
 
 
 def shortened(features: Tensor, length: float) -> Tensor:
-    """[..., D] with no row longer than this."""
+    """Return the features [..., D] with no row longer than `length`."""
     norms = features.norm(dim=-1, keepdim=True)
     factor: Tensor = (length / norms.clamp(min=1e-30)).clamp(max=1.0)
     return features * factor
 
 
 def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
-    """What can be used of sums whose every entry has independent Gaussian noise.
+    """Return usable sums from sums whose every entry has independent Gaussian noise.
 
-    A class whose number of samples is within twice the noise is taken for one that nobody has; the
-    products of the others become those of a positive covariance within classes.
+    A class whose number of samples is within twice the noise is treated as absent. For the other
+    classes the products are corrected to give a positive covariance within classes.
     """
-    known = sums.counts > 2 * deviation
-    moment, counts = sums.moment * known.unsqueeze(-1), sums.counts * known
+    exists = sums.counts > 2 * deviation
+    moment, counts = sums.moment * exists.unsqueeze(-1), sums.counts * exists
     means = class_means(moment, counts)
     between = means.transpose(-1, -2) @ moment
     return ClassSums(definite(sums.gram - between, deviation) + between, moment, counts)
 
 
 def class_means(moment: Tensor, counts: Tensor) -> Tensor:
-    """µ_c [..., C, D] of moment [..., C, D] and counts [..., C]; 0 for a class without samples."""
+    """Return µ_c [..., C, D] from moment [..., C, D] and counts [..., C]; 0 without samples."""
     return moment / counts.clamp(min=1e-9).unsqueeze(-1)
 
 
 def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
-    """The Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I; NaN where there is none.
+    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I; NaN without one.
 
-    S is the covariance within classes, λ = 3 · penalty · r / n: as if 3 · penalty · r more samples
-    came whose features all vary alike. r is the number of `directions` in which features vary: n
-    must be large beside r, not beside D (as in the shrinkage of Chen et al. 2010, OAS).
+    S is the covariance within classes, λ = 3 · penalty · r / n: as if there were 3 · penalty · r
+    more samples whose features all vary alike. r is the number of `directions` that features vary
+    in: n must be large compared with r, not with D (as in the shrinkage of Chen et al. 2010, OAS).
     """
     within, variance = _within(sums)
     ridge = SMOOTHING * penalty * directions(sums) / _samples(sums) * variance
@@ -99,41 +99,45 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
 
 
 def directions(sums: ClassSums) -> Tensor:
-    """r = (tr S)² / tr S² [...] of the covariance S within classes: D where features vary alike in
-    all directions, 1 where in one alone. D where S is 0."""
+    """Return r = (tr S)² / tr S² [...] of the covariance S within classes.
+
+    r is D if features vary alike in all directions, 1 if they vary in one direction only, and D if
+    S is 0.
+    """
     within, _ = _within(sums)
     width, largest = within.shape[-1], within.abs().amax(dim=(-2, -1), keepdim=True)
     relative = within / largest.clamp(min=1e-300)  # squares of large entries would overflow
     trace, squares = width * _mean_diagonal(relative), relative.square().sum(dim=(-2, -1))
-    found = torch.where(squares > 0, trace.square() / squares.clamp(min=1), width)
-    return found.clamp(min=1, max=width)
+    count = torch.where(squares > 0, trace.square() / squares.clamp(min=1), width)
+    return count.clamp(min=1, max=width)
 
 
 def lean_evidence(
-    own: OfClasses, others: OfClasses, spread: ClassSums, lean: float, count: Tensor
+    local: OfClasses, reference: OfClasses, spread: ClassSums, lean: float, count: Tensor
 ) -> Tensor:
-    """[...] how likely clients' class sums are if their classes' means are others' but for the
-    difference that `lean` samples make: a logarithm, up to what is the same for all others.
+    """Return the log likelihood [...] of clients' class sums given the reference's class means.
 
-    µ_own − µ_others is Gaussian with covariance v·S, v = 1/n_own + 1/n_others + 1/lean. S is that
-    of `spread`, taken as `count` directions that vary alike. Classes count that both have.
+    The means may differ as the mean of `lean` samples does: µ_local − µ_reference is Gaussian with
+    covariance v·S, v = 1/n_local + 1/n_reference + 1/lean. S is the covariance of `spread`, treated
+    as `count` directions that vary alike. Only classes of both count. Terms that are equal for all
+    references are left out.
     """
     within, variance = _within(spread)
-    (_, own_counts), (_, other_counts) = own, others
-    both = (own_counts > 0.5) & (other_counts > 0.5)
-    apart = class_means(*own) - class_means(*others)
+    (_, own_counts), (_, other_counts) = local, reference
+    shared = (own_counts > 0.5) & (other_counts > 0.5)
+    apart = class_means(*local) - class_means(*reference)
     factor = 1 / own_counts.clamp(min=0.5) + 1 / other_counts.clamp(min=0.5) + 1 / lean
     trace = factor * within.shape[-1] * variance.unsqueeze(-1)  # of v·S, [..., C]
-    each = -(trace.log() + apart.square().sum(dim=-1) / trace) * both
-    return count / 2 * each.sum(dim=-1)
+    terms = -(trace.log() + apart.square().sum(dim=-1) / trace) * shared
+    return count / 2 * terms.sum(dim=-1)
 
 
 def _within(sums: ClassSums) -> tuple[Tensor, Tensor]:
-    """S [..., D, D], the covariance within classes, and the mean variance [...], above 0."""
+    """Return S [..., D, D], the covariance within classes, and the mean variance [...], > 0."""
     gram, moment, counts = sums
     total, means = _samples(sums), class_means(moment, counts)
     within = (gram - means.transpose(-1, -2) @ moment) / total[..., None, None]
-    variance, square = (_mean_diagonal(one) for one in (within, gram))
+    variance, square = (_mean_diagonal(matrix) for matrix in (within, gram))
     return within, torch.maximum(variance, _FLOOR * square / total).clamp(min=1e-12)
 
 
@@ -142,19 +146,19 @@ def _samples(sums: ClassSums) -> Tensor:
 
 
 def overall_mean(sums: ClassSums) -> Tensor:
-    """m [..., D] of all samples; 0 without any."""
+    """Return the mean m [..., D] of all samples; 0 without any."""
     return sums.moment.sum(dim=-2) / sums.counts.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
 def discriminant(
-    factor: Tensor, centre: Tensor, means: Tensor, known: Tensor
+    factor: Tensor, centre: Tensor, means: Tensor, has_samples: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """weight [..., D, C] and offset [..., C] of log p(x | c) = x·weight + offset + (common).
+    """Return weight [..., D, C] and offset [..., C]: log p(x | c) = x·weight + offset + common.
 
     factor: of S_λ, [D, D] for all or [K, D, D]; centre: m [D] or [K, D]; means: µ_c [..., C, D];
-    known: [..., C] bool, the classes that anybody has seen. weight = S_λ⁻¹ (µ_c − m), offset =
-    −½ (µ_c + m)ᵀ S_λ⁻¹ (µ_c − m): with m what is common to all classes is left out, and the
-    numbers stay small. 0 and UNKNOWN_CLASS for a class that is not known.
+    has_samples: [..., C] bool, the classes with samples. weight = S_λ⁻¹ (µ_c − m), offset =
+    −½ (µ_c + m)ᵀ S_λ⁻¹ (µ_c − m): subtracting m drops a term common to all classes and keeps the
+    numbers small. Classes without samples have weight 0 and offset UNKNOWN_CLASS.
     """
     from_centre = means - centre.unsqueeze(-2)
     if factor.dim() < means.dim():  # one solve for all clients
@@ -163,26 +167,29 @@ def discriminant(
     else:
         weight = torch.cholesky_solve(from_centre.transpose(-1, -2), factor).transpose(-1, -2)
     offset = -((means + centre.unsqueeze(-2)) * weight).sum(dim=-1) / 2
-    weight = (weight * known.unsqueeze(-1)).transpose(-1, -2)
-    return weight, torch.where(known, offset, UNKNOWN_CLASS)
+    weight = (weight * has_samples.unsqueeze(-1)).transpose(-1, -2)
+    return weight, torch.where(has_samples, offset, UNKNOWN_CLASS)
 
 
 def log_prior(counts: Tensor) -> Tensor:
-    """The logarithm of the classes' shares of these counts [..., C]; UNKNOWN_CLASS for 0."""
+    """Return the logarithm of the classes' shares of counts [..., C]; UNKNOWN_CLASS for 0."""
     shares = counts / counts.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     return torch.where(counts > 0, shares.clamp(min=1e-300).log(), UNKNOWN_CLASS)
 
 
 def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """[K] −log p of the true class, the mean over a client's samples; 0 without any."""
-    each = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
+    """Return −log p of the true class, the mean over each client's samples, [K]; 0 without any."""
+    losses = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
     weights = present.double()
-    return (each * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    return (losses * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
-    """Why these cannot be sums over at most so many samples of features with mean square ≤ largest,
-    or None. Of one client: gram [D, D]."""
+    """Return why these cannot be one client's sums, or None.
+
+    samples: the largest number of samples. largest: the largest mean square of a feature. gram:
+    [D, D].
+    """
     gram, moment, counts = sums
     if (counts < 0).any() or (counts != counts.round()).any():
         return "a number of samples is no number"
@@ -202,7 +209,7 @@ def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
 
 
 def sizes(sums: ClassSums) -> float:
-    """The larger of the mean square of one client's features, and of any class's mean."""
+    """Return the larger of the mean square of one client's features and of any class mean."""
     width = sums.gram.shape[-1]
     squares = float(sums.gram.diagonal().sum() / (sums.counts.sum().clamp(min=1) * width))
     means = class_means(sums.moment, sums.counts).square().mean(dim=-1)

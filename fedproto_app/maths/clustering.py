@@ -1,8 +1,7 @@
-"""How alike clients' heads are, and the clusters that follow: Fed-REACT's snapshot of one round.
+"""The similarity of clients' heads and the resulting clusters: Fed-REACT in one round.
 
-Paper: Fed-REACT, section 2 (docs/fed-react.md names what it leaves open). Shapes: N clients, P
-parameters of a head. Matrices [N, N] are float32, in which 10,000 clients take 400 MB; what is
-added up is float64.
+Paper: Fed-REACT, section 2 (docs/fed-react.md lists what it leaves open). Shapes: N clients, P
+parameters of a head. Matrices [N, N] are float32, 400 MB for 10,000 clients; sums are float64.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 
-# Agglomerative clustering with average linkage: which clusters merge, nearest first.
+# Agglomerative clustering with average linkage: the merges of clusters, nearest first.
 #
 # The nearest-neighbour chain of scipy's ``linkage(…, method="average")``: the same sums in the same
-# order, the same choice between equally near clusters. But the distances stand in a whole square,
-# not in its upper triangle. So what is searched lies side by side, numpy searches it, and the
-# square shrinks with the clusters: 10,000 clients take half of scipy's time.
+# order, the same choice between equally near clusters. But the distances are stored as a full
+# square instead of its upper triangle. So a row is contiguous, numpy searches it, and the square
+# shrinks with the clusters: 10,000 clients take half of scipy's time.
 
 Square = NDArray[np.float64]
 Pairs = NDArray[np.int64]
 
 
 def merges(similar: NDArray[np.float32], room: Square | None = None) -> Pairs:
-    """Merges by average linkage on 1 − similar: [N, N], symmetric, finite → [N − 1, 2].
+    """Return the merges by average linkage on 1 − similar, nearest first: [N, N] → [N − 1, 2].
 
-    A merge names one client of each of its two clusters; the nearest come first.
-    room: [N, N] that is overwritten; whoever clusters again and again pays for its memory once.
+    A merge names one client of each of its two clusters. similar: symmetric, finite.
+    room: [N, N] memory that is overwritten, so that repeated clustering allocates it once.
     Raises ValueError if a similarity is not finite.
     """
     clients = len(similar)
@@ -50,36 +49,35 @@ def merges(similar: NDArray[np.float32], room: Square | None = None) -> Pairs:
 
 
 class _Clusters:
-    """The clusters that are left, in the order of their last clients, and their distances."""
+    """The remaining clusters, in the order of their last clients, and their distances."""
 
     def __init__(self, apart: Square) -> None:
         """apart: [n, n], overwritten."""
         np.fill_diagonal(apart, np.inf)
         self._apart = apart
-        self._clients = np.arange(len(apart))  # that stand for the clusters
+        self._clients = np.arange(len(apart))  # one representative of each cluster
         self._sizes = np.ones(len(apart), np.int64)
         self._gone = np.zeros(len(apart))  # inf: merged into another, its row and column are old
         self._left = len(apart)
         self._chain: list[int] = []  # each the nearest to the one before
 
     def merge(self) -> tuple[tuple[int, int], float]:
-        """Merge two that are each other's nearest; returns clients that stand for them, and how
-        far apart they were."""
+        """Merge two mutually nearest clusters; return their representatives and distance."""
         if 2 * self._left <= len(self._gone):
             self._shrink()
         first, second, height = self._nearest_pair()
         sizes, apart = self._sizes, self._apart
-        both = sizes[first] + sizes[second]
-        row = (sizes[first] * apart[first] + sizes[second] * apart[second]) / both
+        size = sizes[first] + sizes[second]
+        row = (sizes[first] * apart[first] + sizes[second] * apart[second]) / size
         apart[second] = row
         apart[:, second] = row
-        sizes[second] = both
+        sizes[second] = size
         self._gone[first] = np.inf
         self._left -= 1
         return (int(self._clients[first]), int(self._clients[second])), height
 
     def _nearest_pair(self) -> tuple[int, int, float]:
-        """Two clusters, the earlier first, and their distance; the chain ends before them."""
+        """Remove two clusters from the chain's end; return them in order, and their distance."""
         chain = self._chain
         if not chain:
             chain.append(int(self._gone.argmin()))
@@ -87,7 +85,7 @@ class _Clusters:
             row = self._apart[chain[-1]] + self._gone
             nearest = int(row.argmin())
             if len(chain) > 1 and row[nearest] == row[chain[-2]]:
-                # Of equally near ones the one before, so that the chain cannot go in circles.
+                # Ties go to the previous cluster, so that the chain cannot go in circles.
                 first, second = sorted(chain[-2:])
                 height = float(row[nearest])
                 del chain[-2:]
@@ -95,15 +93,17 @@ class _Clusters:
             chain.append(nearest)
 
     def _shrink(self) -> None:
-        """Drop the rows and columns of those that are gone, within the same memory."""
-        left = np.flatnonzero(self._gone == 0)
-        place_of = {cluster: place for place, cluster in enumerate(left.tolist())}
+        """Drop the rows and columns of merged clusters, within the same memory."""
+        remaining = np.flatnonzero(self._gone == 0)
+        place_of = {cluster: place for place, cluster in enumerate(remaining.tolist())}
         memory = self._apart.reshape(-1)
-        for place, cluster in enumerate(left):  # ends before the row that it reads, or in it
-            memory[place * len(left) : (place + 1) * len(left)] = self._apart[cluster][left]
-        self._apart = memory[: len(left) ** 2].reshape(len(left), len(left))
-        self._clients, self._sizes = self._clients[left], self._sizes[left]
-        self._gone = np.zeros(len(left))
+        for place, cluster in enumerate(remaining):  # ends before the row that it reads, or in it
+            memory[place * len(remaining) : (place + 1) * len(remaining)] = self._apart[cluster][
+                remaining
+            ]
+        self._apart = memory[: len(remaining) ** 2].reshape(len(remaining), len(remaining))
+        self._clients, self._sizes = self._clients[remaining], self._sizes[remaining]
+        self._gone = np.zeros(len(remaining))
         self._chain = [place_of[cluster] for cluster in self._chain]
 
 
@@ -120,16 +120,16 @@ BLOCK = 1024  # rows and columns of a product, so that float64 never holds a who
 def head_similarity(
     heads: Heads, kind: HeadSimilarity, probe: NDArray[np.float64] | None = None
 ) -> Matrix:
-    """W of heads [N, outputs, D + 1] as ``fed-react.similarity`` has it: [N, N].
+    """Return W of heads [N, outputs, D + 1] by ``fed-react.similarity``: [N, N].
 
-    "class-norms" (ours) compares, centred, only how large the row of each class is. That tells
-    which classes a client has seen, which is what clusters of clients differ in; the rows'
-    directions are mostly the noise of a few samples. "predictions" (ours, for regression above all)
-    compares what heads make of the vector `probe`, [D], which no other kind needs.
+    "class-norms" (ours) compares only the centred norms of the class rows. They show which classes
+    a client has seen, and clusters of clients differ in their classes; the rows' directions are
+    mostly the noise of a few samples. "predictions" (ours, mainly for regression) compares the
+    heads' outputs for the vector `probe`, [D], which only this kind needs.
     """
     if kind == "predictions":
         if probe is None:
-            raise ValueError("predictions of what? the probe is missing")
+            raise ValueError("probe = None: missing; 'predictions' needs a vector")
         exact = heads.astype(np.float64)
         return closeness(exact[:, :, :-1] @ probe + exact[:, :, -1])
     if kind == "class-norms":
@@ -139,10 +139,10 @@ def head_similarity(
 
 
 def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
-    """W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N] in [−1, 1], symmetric.
+    """Return W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N], symmetric.
 
-    "centred-cosine" takes the mean head away first, which shows differences that heads with much
-    in common hide. A head of zeros has no direction: 0 with the others. The diagonal is 1.
+    "centred-cosine" first subtracts the mean head, which shows differences between heads that have
+    much in common. A head of zeros has similarity 0 with the others. The diagonal is 1.
     """
     directions = heads.astype(np.float64)
     if kind == "centred-cosine":
@@ -161,10 +161,10 @@ def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
 
 
 def closeness(points: NDArray[np.float64]) -> Matrix:
-    """exp(−½·(distance / median)²) of every two points: [N, k] → [N, N] in [0, 1], symmetric.
+    """Return exp(−½·(distance / median)²) of every two points: [N, k] → [N, N], symmetric.
 
-    The median is that of the distances above 0, so that a liar far away changes nothing for the
-    others.
+    The median is over the distances above 0, so that a hostile client far away changes nothing for
+    the others.
     """
     near = np.empty((len(points), len(points)), np.float32)
     for rows in spans(len(points), BLOCK):
@@ -179,34 +179,33 @@ def closeness(points: NDArray[np.float64]) -> Matrix:
 
 
 def find_clusters(psi: Matrix, clusters: int, room: Square | None = None) -> Labels:
-    """`agglomerate` to C clusters, or with 0 to as many as the silhouette says: [N, N] → [N]."""
+    """Cluster into C clusters, or with 0 into as many as the silhouette chooses: [N, N] → [N]."""
     if clusters:
         return agglomerate(psi, clusters, room)
     return agglomerate_by_silhouette(psi, room=room)
 
 
 def agglomerate(psi: Matrix, clusters: int, room: Square | None = None) -> Labels:
-    """Agglomerative clustering with average linkage on 1 − ψ: [N, N] → [N], exactly C clusters.
+    """Cluster into exactly C clusters by average linkage on 1 − ψ: [N, N] → [N].
 
-    Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. The
-    order of scipy decides between equally near clusters, always the same for the same matrix.
-    room: memory for `merges`.
+    Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. Ties
+    are broken in scipy's order, which is deterministic. room: memory for `merges`.
     """
     return _cut(merges(psi, room), len(psi), clusters)
 
 
 def agglomerate_by_silhouette(
-    psi: Matrix, most: int = MOST_CLUSTERS, room: Square | None = None
+    psi: Matrix, most_clusters: int = MOST_CLUSTERS, room: Square | None = None
 ) -> Labels:
-    """`agglomerate` with the number of clusters, 2 … `most`, of the highest mean silhouette: [N].
+    """Cluster into the number, 2 … `most_clusters`, with the highest mean silhouette: [N].
 
-    Of equally good numbers it takes the lowest. It gives one cluster for two clients or fewer, and
-    where no number has a positive silhouette, such as when all clients are alike.
+    Ties take the lowest number. Returns one cluster for two clients or fewer, and if no number has
+    a positive silhouette, for example when all clients are alike.
     """
     best, best_score = np.zeros(len(psi), np.int64), 0.0
     pairs = merges(psi, room)
     distance = np.maximum(1 - psi, 0)  # ψ of equal heads may be rounded to above 1
-    for clusters in range(2, min(most, len(psi) - 1) + 1):
+    for clusters in range(2, min(most_clusters, len(psi) - 1) + 1):
         labels = _cut(pairs, len(psi), clusters)
         score = float(silhouette_score(distance, labels, metric="precomputed"))
         if score > best_score:
@@ -215,7 +214,7 @@ def agglomerate_by_silhouette(
 
 
 def by_first_appearance(labels: Labels) -> Labels:
-    """The same clusters, numbered 0, 1, … in the order in which they first come: [N] → [N]."""
+    """Renumber the clusters 0, 1, … by first appearance: [N] → [N]."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -223,13 +222,13 @@ def by_first_appearance(labels: Labels) -> Labels:
 
 
 def spans(clients: int, length: int, start: int = 0) -> Iterator[slice]:
-    """The clients from `start` on, `length` at a time."""
+    """Yield slices of the clients from `start` on, `length` at a time."""
     for begin in range(start, clients, length):
         yield slice(begin, min(begin + length, clients))
 
 
 def _mirror_diagonal_blocks(matrix: Matrix) -> None:
-    """Make the blocks on the diagonal symmetric to the last bit, and the diagonal itself 1."""
+    """Make the diagonal blocks bitwise symmetric, and the diagonal 1."""
     for rows in spans(len(matrix), BLOCK):
         upper = np.triu(matrix[rows, rows], 1)
         matrix[rows, rows] = upper + upper.T
@@ -237,7 +236,7 @@ def _mirror_diagonal_blocks(matrix: Matrix) -> None:
 
 
 def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
-    """The labels [N] once the first N − C merges are done, each of the clusters of two clients.
+    """Return the labels [N] after the first N − C merges.
 
     A cut at a height would leave fewer clusters where several merges share it.
     """

@@ -6,10 +6,10 @@ prototype becomes a distribution. Here each of its B rows does, by softmax over 
 the divergence of two clients is the Jensen-Shannon divergence of their rows, averaged over the
 rows, in nats.
 
-With m = (p + q) / 2, JS(p‖q) = H(m) − (H(p) + H(q)) / 2. The entropies H(p) are known once per
+With m = (p + q) / 2, JS(p‖q) = H(m) − (H(p) + H(q)) / 2. The entropies H(p) are computed once per
 client, so a pair costs one sum of m log m. Only the upper triangle is computed, tile by tile, each
-tile small enough for the caches. NumPy runs that inner loop: its float32 logarithm is three times
-as fast as torch's where there is AVX-512, and equal elsewhere.
+tile small enough for the caches. NumPy runs the inner loop: its float32 logarithm is three times as
+fast as torch's with AVX-512, and equal elsewhere.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ TILE_VALUES = 1024  # a longer prototype is summed in pieces: float32 inside, fl
 
 CONTRAST_ROWS = 512  # clients per matrix product when contrast prototypes are made
 
-# The largest float32 that is not above ln 2, to which float32 would round up.
+# The largest float32 not above ln 2; float32(ln 2) itself is rounded up.
 LARGEST_DIVERGENCE = np.nextafter(np.float32(math.log(2)), np.float32(0))
 
 
 def prototype_distributions(prototypes: Tensor) -> Tensor:
-    """Every prototype row as a distribution, its softmax: [N, B, d] → [N, B, d] float64."""
+    """Return the softmax of every prototype row: [N, B, d] → [N, B, d] float64."""
     return prototypes.softmax(-1, dtype=torch.float64)
 
 
 def pairwise_divergence(prototypes: Tensor) -> Tensor:
-    """The Jensen-Shannon divergence of every two clients' prototypes.
+    """Return the Jensen-Shannon divergence of every two clients' prototypes.
 
     prototypes: [N, B, d], finite.
     Returns [N, N] float32 in nats, 0 ... ln 2: bitwise symmetric, exactly 0 for equal prototypes.
@@ -56,53 +56,59 @@ def pairwise_divergence(prototypes: Tensor) -> Tensor:
 
 
 def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: Indices) -> Tensor:
-    """The divergences after some clients reported: A's reuse under the participation ratio α.
+    """Return the divergences after some clients reported: A's reuse under participation ratio α.
 
-    divergence: [M, M] of the first M clients, as it was before; None where there is none (M = 0).
-        Without newcomers (M = N) it is overwritten: of 10,000 clients it has 400 MB, which
-        a copy would hold twice and write anew.
-    prototypes: [N, B, d], N ≥ M, of all clients, the unchanged ones too.
-    changed: the clients whose rows and columns are computed; all from M on must be among them.
-    Returns [N, N] float32, bitwise what `pairwise_divergence` returns: `divergence` itself, or a
-    new one where there are newcomers.
-    Raises ValueError if `changed` names a client that is not there or lacks a new one.
+    divergence: [M, M] of the first M clients before the update; None if there is none (M = 0).
+        Without newcomers (M = N) it is overwritten, because 10,000 clients take 400 MB and a copy
+        would double that.
+    prototypes: [N, B, d], N ≥ M, of all clients, including the unchanged.
+    changed: the clients whose rows and columns are computed; must include all clients from M on.
+    Returns [N, N] float32, bitwise equal to `pairwise_divergence`: `divergence` itself, or a new
+    matrix if there are newcomers.
+    Raises ValueError if `changed` names a client beyond N or lacks a newcomer.
     """
     clients = len(prototypes)
-    known = 0 if divergence is None else len(divergence)
+    old_clients = 0 if divergence is None else len(divergence)
     changes = np.unique(np.asarray(changed, dtype=np.int64))
-    rest = np.setdiff1d(np.arange(clients), changes)
-    if np.any((changes < 0) | (changes >= clients)) or np.any(rest >= known) or known > clients:
+    unchanged = np.setdiff1d(np.arange(clients), changes)
+    if (
+        np.any((changes < 0) | (changes >= clients))
+        or np.any(unchanged >= old_clients)
+        or old_clients > clients
+    ):
         raise ValueError(
-            f"changed must lie in 0 ... {clients - 1} and hold every client from {known} on"
+            f"changed must lie in 0 ... {clients - 1} and hold every client from {old_clients} on"
         )
     matrix = np.empty((clients, clients), dtype=np.float32)
     if divergence is not None:
-        if known == clients:
+        if old_clients == clients:
             matrix = divergence.numpy()
         else:
-            matrix[:known, :known] = divergence.numpy()
+            matrix[:old_clients, :old_clients] = divergence.numpy()
     # With the changed clients first, the top rows are new, from the diagonal rightwards.
-    order = np.concatenate([changes, rest])
+    order = np.concatenate([changes, unchanged])
     halves = _scaled_halves(prototypes)[order]
-    own = _own_sums(halves)
+    entropies = _own_sums(halves)
     strips = range(0, len(changes), TILE_ROWS)
     spare = [_tile_scratch() for _ in range(torch.get_num_threads())]
 
     def compute(start: int) -> None:
-        """Rows of changed clients, from their own place in the order rightwards."""
+        """Compute rows of changed clients, from the diagonal rightwards."""
         stop = min(start + TILE_ROWS, len(changes))
         scratch = spare.pop()
-        strip = _divergence_strip(halves, own, start, stop, scratch) / prototypes[0].numel()
+        strip = _divergence_strip(halves, entropies, start, stop, scratch) / prototypes[0].numel()
         spare.append(scratch)
         strip = strip.clip(0, LARGEST_DIVERGENCE).astype(np.float32)
         matrix[np.ix_(order[start:stop], order[start:])] = strip
 
     def mirror(start: int) -> None:
-        """What stands above clients in the order goes to the left of them, row by row: a column
-        would be written through a page of memory for each number."""
+        """Copy the entries above the diagonal to the left of it, row by row.
+
+        Writing a column instead would touch a page of memory for each number.
+        """
         above = changes[:start]
-        here = (changes if start < len(changes) else order)[start : start + TILE_ROWS]
-        matrix[np.ix_(here, above)] = matrix[np.ix_(above, here)].T
+        rows = (changes if start < len(changes) else order)[start : start + TILE_ROWS]
+        matrix[np.ix_(rows, above)] = matrix[np.ix_(above, rows)].T
 
     for work, places in (
         (compute, strips),
@@ -114,7 +120,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
 
 
 def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta: float) -> float:
-    """The divergence up to which another client counts as similar (A, section 4.3).
+    """Return the largest divergence at which another client counts as similar (A, section 4.3).
 
     divergence: [N, N], symmetric.
     kind: "percentile" takes β (0 ... 100) as a percentile of the divergences of all pairs of two
@@ -133,23 +139,23 @@ def contrast_prototypes(
     prototypes: Tensor,
     divergence: Tensor,
     beta_value: float,
-    wanted: Indices | None = None,
+    chosen: Indices | None = None,
     places: Tensor | None = None,
     combine: Combine | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The global positive and negative prototypes PR_n and NR_n of the wanted clients.
+    """Return the global positive and negative prototypes PR_n and NR_n of the chosen clients.
 
     A, Algorithm 1, line 10; P, eqs. 9 and 10: the means over PC_n = {m : JS(R_n‖R_m) ≤ β} and over
     its complement NC_n. A client is always in its own PC_n, as its divergence from itself is 0.
 
     prototypes: [N, B, d]. divergence: [N, N]. beta_value: nats, ≥ 0.
-    wanted: K clients, in the order of the result; None = all.
-    places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n is then as large as
-        by divergence, but its members are those nearest to n on the circle.
-    combine: what is made of the members instead of their mean (`trust/robust_means.py`).
+    chosen: K clients, in the order of the result; None = all.
+    places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n then has the same
+        size as by divergence, but its members are the clients nearest to n on the circle.
+    combine: a replacement for the mean of the members (`trust/robust_means.py`).
     Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
     """
-    clients = range(len(prototypes)) if wanted is None else wanted
+    clients = range(len(prototypes)) if chosen is None else chosen
     flat = prototypes.flatten(1)
     combine = combine or _mean_of_members
     positive = flat.new_empty(len(clients), flat.shape[1])
@@ -169,7 +175,7 @@ def contrast_prototypes(
 
 
 def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
-    """Each row's client and the next on the circle, sizes [K] in all: [N], [K] → [K, N] bool."""
+    """Return each row's sizes [K] nearest clients on the circle, with itself: [K, N] bool."""
     apart = (places[rows].unsqueeze(1) - places).abs()
     apart = torch.minimum(apart, 1 - apart)
     apart[torch.arange(len(rows)), rows] = -1  # itself first, even if others have its place
@@ -178,12 +184,12 @@ def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _mean_of_members(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
-    """Mean of the member rows of flat: [K, N] bool, [N, D] → [K, D]; zeros without members."""
+    """Return the mean of the member rows of flat: [K, N] bool, [N, D] → [K, D]; 0 without any."""
     return members.to(flat.dtype) @ flat / members.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _scaled_halves(prototypes: Tensor) -> NDArray[np.float32]:
-    """d·p/2 for each client's rows p: [N, B, d] → [N, B·d], so that d·m is a plain sum of two.
+    """Return d·p/2 for each client's rows p: [N, B, d] → [N, B·d], so that d·m is a sum of two.
 
     Scaled by d, log of a nearly uniform row is nearly 0, and the entropies, which cancel, become
     distances from the uniform distribution: small numbers keep their digits. Nothing is exactly 0,
@@ -195,25 +201,25 @@ def _scaled_halves(prototypes: Tensor) -> NDArray[np.float32]:
 
 def _divergence_strip(
     halves: NDArray[np.float32],
-    own: NDArray[np.float64],
+    entropies: NDArray[np.float64],
     start: int,
     stop: int,
     scratch: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """B·d times the divergence of clients start ... stop-1 from all clients from start on."""
+    """Return B·d times the divergence of clients start ... stop-1 from all clients ≥ start."""
     strip = np.empty((stop - start, len(halves) - start))
-    for left in range(start, len(halves), TILE_COLUMNS):
-        right = left + TILE_COLUMNS
-        means = (own[start:stop, None] + own[None, left:right]) / 2
-        mixed = _x_log_x_sums(halves[start:stop, None], halves[None, left:right], scratch)
-        strip[:, left - start : right - start] = means - mixed
+    for begin in range(start, len(halves), TILE_COLUMNS):
+        right = begin + TILE_COLUMNS
+        means = (entropies[start:stop, None] + entropies[None, begin:right]) / 2
+        mixed = _x_log_x_sums(halves[start:stop, None], halves[None, begin:right], scratch)
+        strip[:, begin - start : right - start] = means - mixed
     return strip
 
 
 def _own_sums(halves: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Σ x log x of each client's own x = d·p: [N, D] → [N].
+    """Return Σ x log x of each client's x = d·p: [N, D] → [N].
 
-    Through the same sums as a pair's, so that equal prototypes cancel to exactly 0.
+    Uses the same sums as for pairs, so that equal prototypes cancel to exactly 0.
     """
     scratch = _tile_scratch()
     step = TILE_ROWS * TILE_COLUMNS
@@ -222,14 +228,14 @@ def _own_sums(halves: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tile_scratch() -> NDArray[np.float32]:
-    """Room for one tile's x and log x, one a thread: a fresh one pays for its pages again."""
+    """Allocate memory for one tile's x and log x, reused by a thread."""
     return np.empty((2, TILE_ROWS * TILE_COLUMNS * TILE_VALUES), dtype=np.float32)
 
 
 def _x_log_x_sums(
     first: NDArray[np.float32], second: NDArray[np.float32], scratch: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Σ x log x over the last axis of x = first + second, which broadcast: [..., D] → [...]."""
+    """Return Σ x log x over the last axis of x = first + second, broadcast: [..., D] → [...]."""
     *pairs, values = np.broadcast_shapes(first.shape, second.shape)
     sums = np.zeros(pairs)
     for start in range(0, values, TILE_VALUES):

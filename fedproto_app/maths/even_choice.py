@@ -1,4 +1,4 @@
-"""Some of many clients, for what would be too much of all of them."""
+"""An even choice among many clients, for outputs that would be too large for all of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def evenly(groups: NDArray[np.str_], most: int) -> NDArray[np.intp]:
-    """[min(N, most)] clients, ascending, every true group by its share of all N.
+def evenly(groups: NDArray[np.str_], limit: int) -> NDArray[np.intp]:
+    """Return min(N, limit) clients, ascending; each true group keeps its share of all N.
 
-    groups: [N] text, "" where unknown.
+    groups: [N] text, "" if unknown.
     """
     by_group = np.argsort(groups, kind="stable")
-    count = min(len(groups), most)
+    count = min(len(groups), limit)
     return np.sort(by_group[np.arange(count) * len(groups) // max(count, 1)])

@@ -1,4 +1,4 @@
-"""How strongly each term of a loss pulls at a model."""
+"""Gradient norms: how strongly each term of a loss acts on a model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Each client's ‖∂ term / ∂ parameters‖ over all the parameters together.
+    """Return each client's ‖∂ term / ∂ parameters‖ over all parameters.
 
     terms: [k] each, of clients that share no parameter. parameters: [k, …] each, leaves of the
-    terms' graph, which is kept.
-    Returns [k] each, by the terms' names; 0 where a term does not depend on the parameters.
+    terms' graph, which is retained.
+    Returns [k] each, by the terms' names; 0 if a term does not depend on the parameters.
     """
     norms = {}
     for name, term in terms.items():
@@ -27,9 +27,11 @@ def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) ->
     return norms
 
 
-def held_to_the_others(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
-    """[N, …] with none longer than so many times the median of those that are not 0, and how many
-    were shortened: none may drown the others in a mean."""
+def clipped_to_median(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
+    """Clip the gradients [N, …] to `longest` × the median norm; return the number of clipped too.
+
+    The median is over norms above 0. No gradient can then dominate the mean.
+    """
     norms = gradients.flatten(start_dim=1).double().norm(dim=1)
     lengths = norms[norms > 0]
     if not len(lengths):
@@ -37,5 +39,5 @@ def held_to_the_others(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
     limit = longest * float(lengths.quantile(0.5))
     factors = torch.where(norms > limit, limit / norms, 1.0)
     shape = (-1, *[1] * (gradients.dim() - 1))
-    held = (gradients.double() * factors.reshape(shape)).to(gradients.dtype)
-    return held, int((norms > limit).sum())
+    shortened = (gradients.double() * factors.reshape(shape)).to(gradients.dtype)
+    return shortened, int((norms > limit).sum())

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 Adjacency = NDArray[np.float32]
 Points = NDArray[np.float64]
 
-FAINTEST = 0.1  # a smaller weight of places is none (DCRNN: Li et al., ICLR 2018)
-BLOCK = 1024  # rows at a time whose neighbours are looked for
+FAINTEST = 0.1  # smaller weights of places become 0 (DCRNN: Li et al., ICLR 2018)
+BLOCK = 1024  # rows whose neighbours are searched at a time
 
 
 def weights_of_places(places: Points) -> Adjacency:
-    """[N, 2] → exp(−d²/σ²) of every two places, σ the standard deviation of all distances d.
+    """Return exp(−d²/σ²) of every two places, σ the standard deviation of all distances d: [N, 2].
 
-    Weights below `FAINTEST` are 0. Where all distances are equal, σ is that distance.
+    Weights below `FAINTEST` are 0. If all distances are equal, σ is that distance.
     """
     distances = np.hypot(*(axis[:, None] - axis for axis in places.T))
     pairs = distances[np.triu_indices(len(places), 1)]
@@ -34,9 +34,9 @@ def weights_of_places(places: Points) -> Adjacency:
 
 
 def weights_of_profiles(profiles: Points, neighbours: int) -> Adjacency:
-    """[N, B] → max(0, ρ) of the profiles' correlation ρ, between each and the k most alike.
+    """Return max(0, ρ) for the correlation ρ of each profile [N, B] with the k most similar.
 
-    An edge is there if either of its ends chose the other. A constant profile has none.
+    Two clients have an edge if either chose the other. A constant profile has none.
     """
     centred = profiles - profiles.mean(axis=1, keepdims=True)
     sizes = np.linalg.norm(centred, axis=1, keepdims=True)
@@ -48,7 +48,7 @@ def weights_of_profiles(profiles: Points, neighbours: int) -> Adjacency:
         alike = directions[first : first + BLOCK] @ directions.T
         rows = np.arange(len(alike))
         alike[rows, first + rows] = -np.inf
-        # Stable, so that of equals the first is chosen, however many rows there are at a time.
+        # Stable, so that ties take the first profile, whatever the block size.
         nearest = np.argsort(-alike, axis=1, kind="stable")[:, : min(neighbours, count - 1)]
         chosen = np.take_along_axis(alike, nearest, axis=1)
         weights[first + rows[:, None], nearest] = np.maximum(chosen, 0.0)
@@ -57,7 +57,7 @@ def weights_of_profiles(profiles: Points, neighbours: int) -> Adjacency:
 
 
 def normalised(adjacency: Adjacency) -> Adjacency:
-    """D^(−1/2) (A + I) D^(−1/2), D the row sums of A + I (Kipf and Welling, ICLR 2017)."""
+    """Return D^(−1/2) (A + I) D^(−1/2), D the row sums of A + I (Kipf and Welling, ICLR 2017)."""
     with_self = adjacency.astype(np.float64) + np.eye(len(adjacency))
     scale = 1 / np.sqrt(with_self.sum(axis=1))
     scaled: Adjacency = (scale[:, None] * with_self * scale).astype(np.float32)
@@ -65,15 +65,15 @@ def normalised(adjacency: Adjacency) -> Adjacency:
 
 
 def communities(adjacency: Adjacency, seed: int) -> NDArray[np.int64]:
-    """[N] the community of each vertex by Louvain's method (Blondel et al. 2008).
+    """Return the community of each vertex by Louvain's method (Blondel et al. 2008): [N].
 
-    Numbered by their first vertices; a vertex without edges is a community of its own.
+    Communities are numbered by their first vertices; a vertex without edges is a community.
     """
     import networkx as nx  # slow to import
 
     graph = nx.from_numpy_array(adjacency.astype(np.float64))
-    found = nx.community.louvain_communities(graph, weight="weight", seed=seed)
+    groups = nx.community.louvain_communities(graph, weight="weight", seed=seed)
     labels = np.empty(len(adjacency), np.int64)
-    for number, members in enumerate(sorted(map(sorted, found))):
+    for number, members in enumerate(sorted(map(sorted, groups))):
         labels[members] = number
     return labels

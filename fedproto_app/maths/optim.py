@@ -28,8 +28,8 @@ class CohortOptimizer(ABC):
 
     @torch.no_grad()
     def renew(self, clients: Tensor) -> None:
-        """Forget the past of these clients, [K] bool: their state is zero, as at first."""
-        values = [value for named in self.state.values() for value in named.values()]
+        """Reset the state of these clients, [K] bool, to zero."""
+        values = [value for tensors in self.state.values() for value in tensors.values()]
         on = {device: clients.to(device) for device in {value.device for value in values}}
         for value in values:
             value[on[value.device]] = 0
@@ -40,7 +40,7 @@ class CohortAdam(CohortOptimizer):
 
     One fused call updates a run of neighbouring clients that have taken equally many steps, so a
     cohort in step costs one call, and a client that sat out rounds keeps its own bias correction.
-    On a GPU many runs would cost more in calls than in work: all take the same, which is not fused.
+    On a GPU many runs would cost more in calls than in work, so one unfused call updates them all.
 
     first, second: moment estimates, [K, …] per parameter. steps: [K] int64 per parameter.
     """
@@ -61,15 +61,15 @@ class CohortAdam(CohortOptimizer):
         steps = self.steps[names[0]][:active]
         runs = list(_equal_runs(steps.tolist()))
         if len(runs) > 1 and device.type != "cpu":
-            each = steps.to(device, torch.float32)  # (k,)
+            steps_on_device = steps.to(device, torch.float32)  # (k,)
             shapes = [(-1, *[1] * (gradients[name].dim() - 1)) for name in names]
-            counts = [each.view(shape).clone() for shape in shapes]
+            counts = [steps_on_device.view(shape).clone() for shape in shapes]
             self._update(parameters, gradients, slice(active), counts, fused=False)
         else:
             for run in runs:
                 count = int(steps[run.start])
-                same = torch.full((len(names),), count, dtype=torch.float32, device=device)
-                self._update(parameters, gradients, run, list(same.unbind()), fused=True)
+                step_counts = torch.full((len(names),), count, dtype=torch.float32, device=device)
+                self._update(parameters, gradients, run, list(step_counts.unbind()), fused=True)
         for name in names:
             self.steps[name][:active] += 1
 
@@ -82,8 +82,11 @@ class CohortAdam(CohortOptimizer):
         *,
         fused: bool,
     ) -> None:
-        """Torch's step of these clients. counts: steps so far by parameter, a number of all or, not
-        fused, one of each client; the call counts on in them."""
+        """Take torch's step for these clients.
+
+        counts: steps so far by parameter, one number or, if not fused, one per client; the call
+        increments them.
+        """
         adam(
             [parameters[name][run] for name in gradients],
             [gradient[run] for gradient in gradients.values()],
@@ -144,12 +147,12 @@ class TimeSmoothed(CohortOptimizer):
 
         1/W · Σ_{j<w} γ^j · g_{t−j},    W = Σ_{j<w} γ^j
 
-    W is always the whole sum, as in the paper, where losses before the first are 0: a client's
-    first w − 1 smoothed gradients are shortened. g_{t−1} is the client's own last gradient, also
-    where it sat out steps of the cohort.
+    W is always the full sum, as in the paper, where losses before the first are 0: a client's first
+    w − 1 smoothed gradients are shortened. g_{t−1} is the client's own last gradient, even if it
+    did not take part in some steps of the cohort.
 
-    state: the other optimiser's. The gradients are forgotten with this object, so every round
-    starts with none.
+    state: the other optimiser's. The gradients are not part of it, so every round starts without
+    past gradients.
     """
 
     def __init__(
@@ -176,15 +179,15 @@ class TimeSmoothed(CohortOptimizer):
         self._smoothed.step(parameters, {n: self._mean(n, g) for n, g in gradients.items()})
 
     def _mean(self, name: str, gradient: Tensor) -> Tensor:
-        """Take in a gradient [k, …]; the weighted mean of the last ones, [k, …]."""
+        """Store a gradient [k, …] and return the weighted mean of the last w gradients, [k, …]."""
         active = len(gradient)
-        now = self._steps[name][:active] % self._window
+        row = self._steps[name][:active] % self._window
         rows = torch.arange(self._window, device=gradient.device)
-        ages = (now.unsqueeze(1) - rows) % self._window  # (k, w)
+        ages = (row.unsqueeze(1) - rows) % self._window  # (k, w)
         weights = self._factor**ages
         weights = weights / weights.sum(dim=1, keepdim=True)
         last = self._last[name][:active]
-        last[torch.arange(active, device=gradient.device), now] = gradient
+        last[torch.arange(active, device=gradient.device), row] = gradient
         self._steps[name][:active] += 1
         # (k, 1, w) x (k, w, size)
         mean = torch.bmm(weights.unsqueeze(1), last.reshape(active, self._window, -1))
@@ -194,9 +197,10 @@ class TimeSmoothed(CohortOptimizer):
 class ScaledSteps(CohortOptimizer):
     """Another optimiser's steps, scaled for some parameters: w ← w + f·Δw.
 
-    So f is a factor of the learning rate: Adam's step and SGD's are both linear in it.
+    f acts as a factor of the learning rate, because Adam's and SGD's steps are linear in it.
 
-    factors: f by parameter; the others keep their steps, bit for bit. state: the other optimiser's.
+    factors: f by parameter; other parameters' steps are unchanged, bit for bit. state: the other
+    optimiser's.
     """
 
     def __init__(self, scaled: CohortOptimizer, factors: Mapping[str, float]) -> None:
@@ -211,12 +215,12 @@ class ScaledSteps(CohortOptimizer):
         }
         self._scaled.step(parameters, gradients)
         for name, old in before.items():
-            now = parameters[name][: len(old)]
-            now.copy_(old + self._factors[name] * (now - old))
+            stepped = parameters[name][: len(old)]
+            stepped.copy_(old + self._factors[name] * (stepped - old))
 
 
 def _equal_runs(values: Sequence[int]) -> Iterator[slice]:
-    """Maximal slices of equal neighbours."""
+    """Yield the maximal slices of equal neighbours."""
     start = 0
     for end in range(1, len(values) + 1):
         if end == len(values) or values[end] != values[start]:

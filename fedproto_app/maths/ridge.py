@@ -1,7 +1,7 @@
 """Ridge regression from sums over samples, which add up over clients.
 
-Shapes: any leading axes (clients, steps ahead), d regressors. Everything is float64: the sums of a
-thousand samples lose in float32 what small penalties need.
+Shapes: any leading axes (clients, steps ahead), d regressors. Everything is float64: in float32,
+sums over a thousand samples lose the digits that small penalties need.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _NONE = 1e-30  # absolute, for the sums of no sample
 
 
 def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """XᵀX [..., d, d] and XᵀY [..., d, t] of X [..., n, d] and Y [..., n, t].
+    """Return XᵀX [..., d, d] and XᵀY [..., d, t] of X [..., n, d] and Y [..., n, t].
 
-    weights: [..., n] of the samples; 0: it does not count.
+    weights: [..., n] of the samples; 0 leaves a sample out.
     """
     regressors = regressors.double()
     weighed = (regressors * weights.double().unsqueeze(-1)).transpose(-1, -2)
@@ -26,9 +26,9 @@ def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, 
 
 
 def clipped_samples(regressors: Tensor, targets: Tensor, length: float) -> tuple[Tensor, Tensor]:
-    """X [..., n, d] and Y [..., n, t] with each sample (x, y) shortened to this length at most.
+    """Return X [..., n, d] and Y [..., n, t] with each sample (x, y) shortened to `length`.
 
-    Then one sample adds to XᵀX and Xᵀy together no more than length²: ‖x‖⁴ + ‖x‖²y² ≤ length⁴.
+    Then one sample adds at most length² to XᵀX and Xᵀy together: ‖x‖⁴ + ‖x‖²y² ≤ length⁴.
     """
     norms = torch.cat([regressors, targets], dim=-1).double().norm(dim=-1, keepdim=True)
     factor = (length / norms.clamp(min=1e-30)).clamp(max=1.0)
@@ -36,11 +36,11 @@ def clipped_samples(regressors: Tensor, targets: Tensor, length: float) -> tuple
 
 
 def definite(gram: Tensor, deviation: float) -> Tensor:
-    """The symmetric matrix [..., d, d] without what may be noise alone.
+    """Return the symmetric matrix [..., d, d] with small eigenvalues raised to the noise level.
 
     deviation: of independent Gaussian noise on every entry of the upper triangle. Such noise has
-    eigenvalues up to 2·deviation·√d (Wigner, 1958), so smaller ones of the sum say nothing: they
-    are raised to that.
+    eigenvalues up to 2·deviation·√d (Wigner, 1958), so smaller eigenvalues carry no information
+    and are raised to that bound.
     """
     values, vectors = torch.linalg.eigh(gram)
     least = 2 * deviation * math.sqrt(gram.shape[-1])
@@ -51,12 +51,12 @@ def definite(gram: Tensor, deviation: float) -> Tensor:
 def solve(
     gram: Tensor, moment: Tensor, penalty: Tensor | float, toward: Tensor | float = 0.0
 ) -> Tensor:
-    """[..., d, t] the W with the least ‖Y − XW‖² + Σ_i penalty_i · ‖W_i − toward_i‖².
+    """Return the W that minimises ‖Y − XW‖² + Σ_i penalty_i · ‖W_i − toward_i‖², [..., d, t].
 
-    gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; penalty > 0, of all regressors or of each,
-    [..., d]; toward: as moment. It solves (XᵀX + P) W = XᵀY + P · toward with the diagonal matrix P
-    of the penalties; where that matrix is not positive definite, which true sums are, the solution
-    is NaN.
+    gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; penalty > 0, for all regressors or for each,
+    [..., d]; toward: shaped as moment. Solves (XᵀX + P) W = XᵀY + P · toward with the diagonal
+    matrix P of the penalties. W is NaN if XᵀX + P is not positive definite, which it is for true
+    sums.
     """
     penalties = torch.as_tensor(penalty, dtype=gram.dtype, device=gram.device)[..., None]
     penalties = penalties.expand(*penalties.shape[:-2], gram.shape[-1], 1)
@@ -68,11 +68,11 @@ def solve(
 
 
 class Eliminated:
-    """A ridge problem whose last regressors have one penalty and are solved for already.
+    """A ridge problem whose last regressors share one penalty and have been eliminated.
 
-    What is left is a smaller problem of the first p regressors, the Schur complement, so that many
-    penalties of these cost little. gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; first: p;
-    penalty: of the others, infinite to leave them out.
+    The Schur complement leaves a smaller problem in the first p regressors, so that trying many
+    penalties for them is cheap. gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; first: p; penalty:
+    for the eliminated regressors, infinite to leave them out.
     """
 
     def __init__(self, gram: Tensor, moment: Tensor, first: int, penalty: float) -> None:
@@ -88,31 +88,34 @@ class Eliminated:
             self.moment = self.moment - side.mT @ self._without
 
     def solve(self, penalties: Tensor, toward: Tensor) -> Tensor:
-        """[..., c, k, d, t] the solutions with the penalties of the first regressors, [c, p], each
-        drawn to each of the k targets [k, p, t]; the others are drawn to 0."""
+        """Return the solutions for all penalties and targets of the first regressors.
+
+        penalties: [c, p]; toward: k targets, [k, p, t]. The eliminated regressors are drawn to 0.
+        Returns [..., c, k, d, t].
+        """
         targets, steps = len(toward), toward.shape[2]
         side_by_side = toward.transpose(0, 1).flatten(start_dim=1)  # (p, k·t)
         repeats = [1] * (self.moment.ndim - 1)
         moment = self.moment.repeat(*repeats, targets).unsqueeze(-3)
         first = solve(self._gram.unsqueeze(-3), moment, penalties, side_by_side)
-        rest = self._without.repeat(*repeats, targets).unsqueeze(-3)
-        both = torch.cat([first, rest - self._by_first.unsqueeze(-3) @ first], dim=-2)
-        return both.view(*both.shape[:-1], targets, steps).movedim(-2, -3)
+        eliminated = self._without.repeat(*repeats, targets).unsqueeze(-3)
+        solutions = torch.cat([first, eliminated - self._by_first.unsqueeze(-3) @ first], dim=-2)
+        return solutions.view(*solutions.shape[:-1], targets, steps).movedim(-2, -3)
 
 
 def triangle_size(width: int) -> int:
-    """Entries of a symmetric matrix [d, d] that the others follow from."""
+    """Return the number of entries in the upper triangle of a matrix [d, d]."""
     return width * (width + 1) // 2
 
 
 def triangle(symmetric: Tensor) -> Tensor:
-    """[..., d, d] → [..., d(d + 1)/2], the rows of its upper triangle one after the other."""
+    """Return the rows of the upper triangle, joined: [..., d, d] → [..., d(d + 1)/2]."""
     row, column = torch.triu_indices(*symmetric.shape[-2:])
     return symmetric[..., row, column]
 
 
 def symmetric(triangle: Tensor, width: int) -> Tensor:
-    """[..., d(d + 1)/2] → [..., d, d], the inverse of `triangle`."""
+    """Invert `triangle`: [..., d(d + 1)/2] → [..., d, d]."""
     row, column = torch.triu_indices(width, width)
     matrix = triangle.new_zeros(*triangle.shape[:-1], width, width)
     matrix[..., row, column] = triangle
@@ -121,9 +124,9 @@ def symmetric(triangle: Tensor, width: int) -> Tensor:
 
 
 def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> str | None:
-    """Why these cannot be sums over so many samples of values with mean square ≤ largest, or None.
+    """Return why these cannot be sums over so many samples, or None.
 
-    gram: [..., d, d]; moment: [..., d, t].
+    gram: [..., d, d]; moment: [..., d, t]; largest: the largest mean square of a value.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1)
     bound = samples * largest * (1 + _SLACK)
@@ -134,8 +137,8 @@ def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> st
     products = squares.unsqueeze(-1) * squares.unsqueeze(-2)
     if (gram.square() > products * (1 + _SLACK) + _NONE).any():
         return "a sum of products is larger than the squares allow"
-    some = squares.amax(dim=-1)[..., None, None] * _SLACK + _NONE
-    definite = gram + some * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    slack = squares.amax(dim=-1)[..., None, None] * _SLACK + _NONE
+    definite = gram + slack * torch.eye(gram.shape[-1], dtype=gram.dtype)
     if torch.linalg.cholesky_ex(definite).info.any():
         return "no samples have such products"
     if (moment.square() > squares.unsqueeze(-1) * bound + _NONE).any():

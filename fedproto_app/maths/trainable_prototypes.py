@@ -1,8 +1,8 @@
-"""Trainable global prototypes (FedTGP; Zhang, Liu, Hua, Cao, AAAI 2024), their maths.
+"""The maths of trainable global prototypes (FedTGP; Zhang, Liu, Hua, Cao, AAAI 2024).
 
-A small network makes the prototype of each class of a learnt vector of that class. Its parameters:
+A small network computes the prototype of each class from a learnt vector of the class. Parameters:
     embedding [C, D], hidden.weight [D, D], hidden.bias [D], output.weight [D, D], output.bias [D]
-Shapes: K clients, B images, C classes, D width of the representation, n prototypes that came.
+Shapes: K clients, B images, C classes, D width of the representation, n received prototypes.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ Network = Mapping[str, Tensor]
 
 
 def generated(network: Network) -> Tensor:
-    """The global prototypes [C, D]: linear, ReLU, linear."""
+    """Return the global prototypes [C, D]: linear, ReLU, linear."""
     hidden = network[EMBEDDING] @ network[HIDDEN + "weight"] + network[HIDDEN + "bias"]
     return hidden.relu() @ network[OUTPUT + "weight"] + network[OUTPUT + "bias"]
 
 
 def adaptive_margin(prototypes: Tensor, labels: Tensor, threshold: float) -> float:
-    """δ: the largest distance of two classes' mean prototypes, at most the threshold τ.
+    """Return δ, the largest distance of two classes' mean prototypes, at most the threshold τ.
 
     prototypes: [n, D]; labels: [n]. 0 where all are of one class.
     """
     classes = sorted(set(labels.tolist()))
-    means = torch.stack([prototypes[labels == one].mean(dim=0) for one in classes])
+    means = torch.stack([prototypes[labels == label].mean(dim=0) for label in classes])
     return min(float(_distances(means, means).max()), threshold)
 
 
 def contrastive_loss(
     generated_prototypes: Tensor, prototypes: Tensor, labels: Tensor, margin: float
 ) -> Tensor:
-    """The mean cross-entropy of softmax(−φ): φ is the distance of what came to each generated
-    prototype, that of its own class lengthened by the margin.
+    """Return the mean cross-entropy of softmax(−φ).
+
+    φ is the distance of a received prototype to each generated prototype; the distance to its own
+    class's is lengthened by the margin.
 
     generated_prototypes: [C, D]; prototypes: [n, D]; labels: [n].
     """
@@ -57,7 +59,7 @@ def trained(
     rate: float,
     generator: torch.Generator,
 ) -> tuple[dict[str, Tensor], float]:
-    """The network after epochs of SGD on batches of what came, and the last epoch's mean loss.
+    """Return the network after epochs of SGD on the prototypes, and the last epoch's mean loss.
 
     prototypes: [n, D]; labels: [n]. The generator draws the order of each epoch.
     """
@@ -78,17 +80,21 @@ def trained(
 
 
 def pull(
-    representation: Tensor, labels: Tensor, present: Tensor, prototypes: Tensor, known: Tensor
+    representation: Tensor,
+    labels: Tensor,
+    present: Tensor,
+    prototypes: Tensor,
+    has_prototype: Tensor,
 ) -> Tensor:
-    """The mean squared difference of representations and their classes' global prototypes, [K].
+    """Return the mean squared difference of representations and their classes' prototypes, [K].
 
-    representation: [K, B, D]; labels, present: [K, B]; prototypes: [C, D]; known: [C]. The mean is
-    over all images; those of a class without a prototype add 0.
+    representation: [K, B, D]; labels, present: [K, B]; prototypes: [C, D]; has_prototype: [C]. The
+    mean is over all images; images of a class without a prototype add 0.
     """
     squared = (representation - prototypes[labels]).square().mean(dim=2)  # (K, B)
-    return (squared * present * known[labels]).sum(dim=1) / present.sum(dim=1)
+    return (squared * present * has_prototype[labels]).sum(dim=1) / present.sum(dim=1)
 
 
 def _distances(first: Tensor, second: Tensor) -> Tensor:
-    """Euclidean, [n, D] and [m, D] → [n, m]; with gradient 0 where two are equal."""
+    """Return Euclidean distances, [n, D], [m, D] → [n, m]; gradient 0 at equal points."""
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""What stands where in a sample of a series, and what is made of it."""
+"""The columns of a sample of a series, and the inputs that models derive from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ WEEK = 7
 class WindowLayout:
     """The columns of samples [..., c + Q·H + j].
 
-    close: c, the newest values, oldest first. distances: Q; for each, the longest first, follow the
-    values so far before each of the H targets. times: j, last, numbers of the first target's time:
-    none, its phase of the period, or also the number of its period modulo 7.
+    close: c, the newest values, oldest first. distances: Q; for each distance, longest first,
+    follow the values at that distance before each of the H targets. times: j, the last columns,
+    numbers of the first target's time: none, its phase of the period, or also the number of its
+    period modulo 7.
     """
 
     close: int
@@ -30,7 +31,7 @@ class WindowLayout:
 
     @property
     def width(self) -> int:
-        """All columns."""
+        """The number of columns."""
         return self.close + self.distances * self.horizon + self.times
 
     @property
@@ -48,16 +49,18 @@ class WindowLayout:
         return (min(self.period, MOST_PHASES), WEEK)[: self.times]
 
     def close_values(self, samples: Tensor) -> Tensor:
-        """[..., c]."""
+        """Return the close values [..., c]."""
         return samples[..., : self.close]
 
     def distant_values(self, samples: Tensor) -> Tensor:
-        """[..., Q·H], the H of each distance side by side."""
+        """Return the distant values [..., Q·H], the H values of each distance side by side."""
         return samples[..., self.close : self.close + self.distances * self.horizon]
 
     def calendar(self, samples: Tensor, ahead: int = 0) -> Tensor:
-        """[..., m] what time the target so many steps after the first has: 1 in the column of its
-        phase, then in that of its day of the week, else 0."""
+        """Return the calendar [..., m] of the target `ahead` steps after the first.
+
+        It is 1 in the columns of the target's phase and of its day of the week, else 0.
+        """
         numbers = samples[..., samples.shape[-1] - self.times :].long()
         if not self.times:
             return samples[..., :0]
@@ -70,30 +73,33 @@ class WindowLayout:
         return torch.cat(columns, dim=-1).to(samples.dtype)
 
     def with_calendar(self, samples: Tensor) -> Tensor:
-        """[..., c + Q·H + m]: the values, and the calendar of the first target."""
+        """Return the values and the calendar of the first target, [..., c + Q·H + m]."""
         if not self.times:
             return samples
         return torch.cat([samples[..., : -self.times], self.calendar(samples)], dim=-1)
 
     def regressors(self, samples: Tensor) -> Tensor:
-        """[..., H, d] what a linear forecast of each target is made of: the close values, those at
-        the distances before it, its calendar, or a 1 where there is none."""
+        """Return the regressors of a linear forecast of each target, [..., H, d].
+
+        They are the close values, the values at the distances before the target, and its calendar,
+        or 1 without a calendar.
+        """
         return torch.stack(list(self.each_regressors(samples)), dim=-2)
 
     def each_regressors(self, samples: Tensor) -> Iterator[Tensor]:
-        """The `regressors` [..., d] of one target after the other, which takes less memory."""
+        """Yield the `regressors` [..., d] target by target, which takes less memory."""
         values = self.distant_values(samples)
         distant = values.reshape(*values.shape[:-1], self.distances, self.horizon)
         for ahead in range(self.horizon):
-            known = self.calendar(samples, ahead) if self.times else samples.new_ones(1)
-            known = known.expand(*samples.shape[:-1], known.shape[-1])
-            yield torch.cat([self.close_values(samples), distant[..., ahead], known], dim=-1)
+            calendar = self.calendar(samples, ahead) if self.times else samples.new_ones(1)
+            calendar = calendar.expand(*samples.shape[:-1], calendar.shape[-1])
+            yield torch.cat([self.close_values(samples), distant[..., ahead], calendar], dim=-1)
 
     def regressor_copies(self, weights: Tensor) -> Tensor:
-        """[k, H, d] the coefficients of forecasts that are weighted means of known values.
+        """Return the coefficients [k, H, d] of forecasts that are weighted means of past values.
 
-        weights: [k, 1 + Q], of the newest value and of those at the Q distances, which among the
-        `regressors` stand next to each other.
+        weights: [k, 1 + Q], of the newest value and of the values at the Q distances, which are
+        next to each other in the `regressors`.
         """
         coefficients = weights.new_zeros(len(weights), self.horizon, self.regressor_width)
         newest = self.close - 1

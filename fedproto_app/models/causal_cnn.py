@@ -6,8 +6,8 @@ convolutions with weight normalisation (Salimans and Kingma 2016), leaky ReLU af
 residual connection without an activation after it; the dilation is 1, 2, 4, … block by block.
 Then the maximum over time and a linear layer.
 
-Inside, a client's features are rows [K, T·B, C], step by step: so a step's past is a slice in
-memory, and a convolution three products of matrices. That is twice as fast on a CPU as
+Internally, a client's features are rows [K, T·B, C], step by step. A step's past is then a slice in
+memory, and a convolution is three matrix products. That is twice as fast on a CPU as
 `torch.nn.functional.conv1d`; nearly all the time goes into the products.
 Kernels are stored as [tap, in, out], the oldest tap first.
 """
@@ -33,8 +33,11 @@ DIRECTION = "direction"
 
 @dataclass(frozen=True)
 class CausalCnnSize:
-    """How many blocks, and how many channels come out of each but the last (`channels`), of the
-    last (`reduced_dim`) and of the linear layer (`output_dim`)."""
+    """The number of blocks and the widths of the network.
+
+    channels: outputs of each block but the last. reduced_dim: outputs of the last block.
+    output_dim: outputs of the linear layer.
+    """
 
     blocks: int
     channels: int
@@ -45,9 +48,9 @@ class CausalCnnSize:
 def causal_cnn_parameters(
     dimensions: int, size: CausalCnnSize, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One client's parameters for series of so many dimensions, drawn as torch draws its own.
+    """Return one client's parameters for series of `dimensions` dimensions, drawn as in torch.
 
-    `residual` is there where a block's inputs and outputs are not equally many.
+    A block has `residual` if its numbers of inputs and outputs differ.
     """
     inputs, parts = dimensions, {}
     for block in range(size.blocks):
@@ -59,35 +62,41 @@ def causal_cnn_parameters(
             parts[f"{BLOCK}{block}{RESIDUAL}"] = linear_parameters(inputs, outputs, generator)
         inputs = outputs
     parts[LINEAR] = linear_parameters(inputs, size.output_dim, generator)
-    return {part + name: value for part, named in parts.items() for name, value in named.items()}
+    return {
+        part + name: value for part, tensors in parts.items() for name, value in tensors.items()
+    }
 
 
 def causal_cnn(
     parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The vector of each series, with `causal_cnn_parameters` under prefix.
+    """Return the vector of each series, with `causal_cnn_parameters` under prefix.
 
     inputs: [K, B, T, d], padded on the right with finite values, which change nothing.
     lengths: [K, B] int64, the real steps of each, at least 1. Returns [K, B, output_dim].
     """
     blocks = prefix + BLOCK
-    if inputs.device.type != "cpu":  # which one client would leave idle
+    if inputs.device.type != "cpu":  # one client at a time would leave it idle
         pooled = _pooled(parameters, blocks, inputs, lengths)
     else:
         each_length = iter(torch.split(lengths, 1))
 
-        def one(parameters: Mapping[str, Tensor], prefix: str, series: Tensor) -> Tensor:
-            own = next(each_length)
-            return _pooled(parameters, prefix, series[:, :, : int(own.max())], own)
+        def pooled_of_client(
+            parameters: Mapping[str, Tensor], prefix: str, series: Tensor
+        ) -> Tensor:
+            client_lengths = next(each_length)
+            return _pooled(
+                parameters, prefix, series[:, :, : int(client_lengths.max())], client_lengths
+            )
 
-        pooled = each_client(one, parameters, blocks, inputs)
+        pooled = each_client(pooled_of_client, parameters, blocks, inputs)
     return linear(parameters, prefix + LINEAR, pooled)
 
 
 def _pooled(
     parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The maximum of the features over each series' real steps: [K, B, reduced_dim]."""
+    """Return the maximum of the features over each series' real steps: [K, B, reduced_dim]."""
     features = _features(parameters, prefix, inputs)
     steps = torch.arange(inputs.shape[2], device=lengths.device).unsqueeze(1)  # (T, 1)
     padding = steps >= lengths.unsqueeze(1)  # (K, T, B)
@@ -95,12 +104,12 @@ def _pooled(
 
 
 def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """The blocks: [K, B, T, d] → [K, T, B, reduced_dim], each step from the steps up to it."""
+    """Apply the blocks: [K, B, T, d] → [K, T, B, reduced_dim], each step from its past."""
     clients, batch, steps, dimensions = inputs.shape
     rows = inputs.transpose(1, 2).reshape(clients, steps * batch, dimensions)
     kernels = _kernels(parameters, prefix)
     for block in range(len(kernels) // 2):
-        # A tap that reaches back beyond the first step would only ever see zeros.
+        # A tap that reaches back beyond the first step would only see zeros.
         taps = min(TAPS, 1 + (steps - 1) // 2**block)
         hidden = rows
         for name in (f"{prefix}{block}{FIRST}", f"{prefix}{block}{SECOND}"):
@@ -116,9 +125,9 @@ def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> 
 def _convolution_parameters(
     inputs: int, outputs: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One client's direction [taps, inputs, outputs], scale [outputs] and bias [outputs].
+    """Return one client's direction [taps, inputs, outputs], scale [outputs] and bias [outputs].
 
-    The kernel is drawn from U(±1/√(taps·inputs)) as torch's, and the scale is its norm.
+    The kernel is drawn from U(±1/√(taps·inputs)) as in torch, and the scale is its norm.
     """
     bound = (TAPS * inputs) ** -0.5
     direction = torch.empty(TAPS, inputs, outputs).uniform_(-bound, bound, generator=generator)
@@ -127,10 +136,9 @@ def _convolution_parameters(
 
 
 def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Each convolution's scale · direction / ‖direction‖, [K, TAPS, in, out], by its name.
+    """Return each convolution's scale · direction / ‖direction‖, [K, TAPS, in, out], by name.
 
-    Those of one shape are made together: one by one they would cost more time in calls than in
-    work.
+    Kernels of one shape are computed together: one by one, the calls would cost more than the work.
     """
     alike: dict[torch.Size, list[str]] = {}
     for name, value in parameters.items():
@@ -147,7 +155,7 @@ def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def _convolve(rows: Tensor, kernel: Tensor, bias: Tensor, shift: int) -> Tensor:
-    """Causal convolution and leaky ReLU: the newest tap sees row n, the next older n − shift, ….
+    """Apply causal convolution and leaky ReLU; the newest tap sees row n, the next n − shift, ….
 
     rows: [K, N, in], 0 before the first; kernel: [K, taps, in, out]; bias: [K, out]. Returns
     [K, N, out].

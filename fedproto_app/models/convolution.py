@@ -1,10 +1,10 @@
 """Convolution, group normalisation and max pooling, batched over clients.
 
 Images and features are [K, B, C, H, W] and parameters [K, …]. In the layout [B, K·C, H, W] one
-grouped convolution and one group normalisation serve all clients. A CPU is faster client by
-client, each client's features still warm in its cache: `each_client` (tried besides on the small
-CNN, and slower: a loop inside each operation, vmap, unfold and bmm).
-For K = 1 every function here is the plain one of torch.
+grouped convolution and one group normalisation serve all clients. A CPU is faster client by client,
+with each client's features still in its cache: `each_client`. Slower on the small CNN were a loop
+inside each operation, vmap, unfold and bmm.
+For K = 1 every function here equals torch's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Module = Callable[[Mapping[str, Tensor], str, Tensor], Tensor]  # parameters, pr
 def conv_parameters(
     inputs: int, outputs: int, kernel: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One client's weight [outputs, inputs, kernel, kernel]; no bias, because a norm follows.
+    """Return one client's weight [outputs, inputs, kernel, kernel]; no bias, as a norm follows.
 
     N(0, 2 / (outputs · kernel²)): He et al. 2015 over the fan-out, as in torchvision's ResNet.
     """
@@ -31,23 +31,23 @@ def conv_parameters(
 
 
 def norm_parameters(channels: int) -> dict[str, Tensor]:
-    """One client's scale and shift [channels] of a group normalisation: 1 and 0."""
+    """Return one client's scale and shift [channels] of a group normalisation: 1 and 0."""
     return {"weight": torch.ones(channels), "bias": torch.zeros(channels)}
 
 
 def conv2d(weight: Tensor, inputs: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
-    """Each client's own convolution.
+    """Apply each client's own convolution.
 
     weight: [K, out, in, k, k]. inputs: [K, B, in, H, W]. Returns [K, B, out, H', W'].
     """
     clients = weight.shape[0]
-    images = _merged(inputs).contiguous()  # as the norm after it wants them; see max_pool2d
+    images = _merged(inputs).contiguous()  # the layout for the norm that follows; see max_pool2d
     outputs = F.conv2d(images, weight.flatten(0, 1), stride=stride, padding=padding, groups=clients)
     return _parted(outputs, clients)
 
 
 def group_norm(inputs: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Tensor:
-    """Wu and He 2018: each sample's mean 0 and variance 1 over each group of channels.
+    """Normalise each group of channels of a sample to mean 0 and variance 1 (Wu and He 2018).
 
     inputs: [K, B, C, H, W] with C a multiple of groups. weight, bias: [K, C].
     """
@@ -57,11 +57,11 @@ def group_norm(inputs: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Ten
 
 
 def max_pool2d(inputs: Tensor) -> Tensor:
-    """The maximum of every 2×2 pixels, of fewer at an odd edge: [K, B, C, ⌈H/2⌉, ⌈W/2⌉]."""
+    """Return the maximum of every 2×2 pixels, fewer at an odd edge: [K, B, C, ⌈H/2⌉, ⌈W/2⌉]."""
     merged = _merged(inputs)
     if merged.is_cpu:
-        # With channels innermost torch's pooling is far faster, but its norm far slower: so
-        # only the pooling sees that layout.
+        # With channels innermost torch's pooling is far faster but its norm far slower, so only
+        # the pooling gets that layout.
         merged = merged.contiguous(memory_format=torch.channels_last)
     return _parted(F.max_pool2d(merged, 2, ceil_mode=True), inputs.shape[0])
 
@@ -69,29 +69,29 @@ def max_pool2d(inputs: Tensor) -> Tensor:
 def each_client(
     module: Module, parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor
 ) -> Tensor:
-    """module(parameters, prefix, inputs), called with one client (K = 1) at a time.
+    """Return module(parameters, prefix, inputs), called with one client (K = 1) at a time.
 
-    Only the parameters under prefix are handed on, which module is to use alone.
+    Only the parameters under prefix are passed to module.
     """
     if inputs.shape[0] == 1:
         return module(parameters, prefix, inputs)
     names = [name for name in parameters if name.startswith(prefix)]
-    # One split a parameter: indexing client by client would give each a gradient of all K.
-    each = zip(*(torch.split(parameters[name], 1) for name in names), strict=True)
+    # One split per parameter: indexing client by client would give each a gradient of all K.
+    parameters_of_clients = zip(*(torch.split(parameters[name], 1) for name in names), strict=True)
     return torch.cat(
         [
             module(dict(zip(names, values, strict=True)), prefix, images)
-            for values, images in zip(each, torch.split(inputs, 1), strict=True)
+            for values, images in zip(parameters_of_clients, torch.split(inputs, 1), strict=True)
         ]
     )
 
 
 def _merged(features: Tensor) -> Tensor:
-    """[K, B, C, H, W] → [B, K·C, H, W]; a view of what `_parted` returned."""
+    """Merge clients and channels: [K, B, C, H, W] → [B, K·C, H, W]; a view after `_parted`."""
     return features.transpose(0, 1).flatten(1, 2)
 
 
 def _parted(features: Tensor, clients: int) -> Tensor:
-    """[B, K·C, H, W] → [K, B, C, H, W], a view."""
+    """Separate clients and channels: [B, K·C, H, W] → [K, B, C, H, W], a view."""
     batch, channels, height, width = features.shape
     return features.reshape(batch, clients, channels // clients, height, width).transpose(0, 1)

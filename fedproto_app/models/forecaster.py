@@ -22,13 +22,13 @@ _CLOSE, _PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER 
 class Forecaster(LinearHeadModel):
     """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of samples [K, B, c + Q·H + j].
 
-    GRU_p reads the values of all H targets at a distance together. The decoder makes H values of r
-    and the m columns of the calendar, which the encoder does not see: what it represents is the
-    series. At d_r = 256, H = 1, m = 0 the encoder has exactly 100,608 values (A, Table 1) and the
-    decoder 257.
+    GRU_p reads the values of all H targets at a distance together. The decoder computes H values
+    from r and the m columns of the calendar. The encoder does not see the calendar, so that it
+    represents only the series. At d_r = 256, H = 1, m = 0 the encoder has exactly 100,608 values
+    (A, Table 1) and the decoder 257.
 
-    hidden: the width of either GRU, by default d_r / 2. Where it is another, a linear layer makes
-    the d_r values of r of both.
+    hidden: the width of either GRU, by default d_r / 2. With another width, a linear layer maps
+    both states to the d_r values of r.
     """
 
     sees_calendar = True
@@ -45,7 +45,7 @@ class Forecaster(LinearHeadModel):
         }
         if self._has_outlet:
             parts[_OUTLET] = linear_parameters(2 * self._hidden, self.representation_dim, generator)
-        return {part + name: v for part, named in parts.items() for name, v in named.items()}
+        return {part + name: v for part, tensors in parts.items() for name, v in tensors.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
@@ -62,15 +62,15 @@ class Forecaster(LinearHeadModel):
 def projector_parameters(
     representation_dim: int, prototype_dim: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One client's initial projector d_r → d_p, without the client axis; d_p = 0: there is none."""
+    """Return one client's initial projector d_r → d_p, without the client axis; none if d_p = 0."""
     if not prototype_dim:
         return {}
-    named = linear_parameters(representation_dim, prototype_dim, generator)
-    return {PROJECTOR + name: value for name, value in named.items()}
+    drawn = linear_parameters(representation_dim, prototype_dim, generator)
+    return {PROJECTOR + name: value for name, value in drawn.items()}
 
 
 def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-    """r' = pr(r): [K, B, d_r] → [K, B, d_p]; without a projector r' = r (P)."""
+    """Return r' = pr(r): [K, B, d_r] → [K, B, d_p]; without a projector r' = r (P)."""
     if PROJECTOR + "weight" not in parameters:
         return representation
     return linear(parameters, PROJECTOR, representation)

@@ -1,7 +1,7 @@
-"""Forecasters that get a vector g beside each sample: what a server made of all clients' encodings.
+"""Forecasters that read a vector g with each sample, computed at the server from all encodings.
 
-CNFGNN's own (Meng, Rambhatla, Liu, KDD 2021), a GRU that encodes and one that decodes, and FUELS's
-with g beside its representation.
+CNFGNN's own (Meng, Rambhatla, Liu, KDD 2021) has a GRU that encodes and another that decodes. The
+other is FUELS's, with g beside its representation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _DECODING = DECODER + "gru."
 class GraphForecaster(Model):
     """A model of guided samples [K, B, c + Q·H + 1 + d_g + j], see `guided`.
 
-    encoding_width: d_h, of what the server gets of a sample. graph_width: d_g, of what it gives.
+    encoding_width: d_h, the length of h, which the server receives. graph_width: d_g, the length
+    of g, which it returns.
     """
 
     encoding_width: int
@@ -36,30 +37,33 @@ class GraphForecaster(Model):
 
     @abstractmethod
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
-        """h: [K, B, …] → [K, B, d_h], a state of GRUs, so between -1 and 1. Without g."""
+        """Return h without g: [K, B, …] → [K, B, d_h], a GRU's state, so between -1 and 1."""
 
     def guided(self, samples: Tensor, phases: Tensor, graph: Tensor) -> Tensor:
-        """Samples [K, n, c + Q·H + j] with the phase of their first target [K, n] and g
-        [K, n, d_g] behind the values."""
+        """Return samples [K, n, c + Q·H + j] with phase and g inserted after the values.
+
+        phases: of the first target, [K, n]. graph: g, [K, n, d_g].
+        """
         values, times = samples[..., : self._values], samples[..., self._values :]
         return torch.cat([values, phases.unsqueeze(2), graph, times], dim=2)
 
     def phase_of(self, samples: Tensor) -> Tensor:
-        """[K, B] of the first target, of guided samples."""
+        """Return the phase [K, B] of the first target of guided samples."""
         return samples[..., self._values]
 
     def graph_of(self, samples: Tensor) -> Tensor:
-        """g [K, B, d_g] of guided samples."""
+        """Return g [K, B, d_g] of guided samples."""
         return samples[..., self._values + 1 : self._values + 1 + self.graph_width]
 
 
 class Seq2SeqForecaster(GraphForecaster):
-    """A GRU reads the c + Q·H values in the order of their times, each beside its phase as a share
-    of the period; another one, which begins at [h; g], reads the newest value and makes the next.
+    """CNFGNN's encoder and decoder GRUs.
 
-    Of several values ahead each is made of the one before. Where models see the day of the week,
-    it stands beside the phase. At d_h = d_g = 64 without it there are 63,873 parameters: 13,056 of
-    the encoder, 50,688 and 129 of the decoder.
+    The encoder reads the c + Q·H values in the order of their times, each with its phase as a share
+    of the period. The decoder starts at [h; g], reads the newest value and forecasts the next, and
+    so on for several steps ahead. Where models see the day of the week, it follows the phase. At
+    d_h = d_g = 64 without it there are 63,873 parameters: 13,056 of the encoder, 50,688 and 129 of
+    the decoder.
     """
 
     def __init__(self, layout: WindowLayout, places: Sequence[int], hidden: int) -> None:
@@ -91,40 +95,40 @@ class Seq2SeqForecaster(GraphForecaster):
         return gru_last_hidden(parameters, ENCODER, read.flatten(2))
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """What the decoder begins with: [h; g], the newest value, the first target's time."""
+        """Return the decoder's start: [h; g], the newest value, the first target's time."""
         (samples,) = inputs
         newest = samples[..., self.layout.close - 1, None]
         encoding = self.encoding(parameters, samples)
         return torch.cat([encoding, self.graph_of(samples), newest, self._times(samples)], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-        state, known = torch.split(
+        state, inputs = torch.split(
             representation, [self.encoding_width + self.graph_width, self._inputs], dim=2
         )
-        newest, times, made = known[..., 0], known[..., 1:], []
+        newest, times, forecasts = inputs[..., 0], inputs[..., 1:], []
         for step in range(self.layout.horizon):
             read = self._read(newest, times, step - 1)
             state = gru_last_hidden(parameters, _DECODING, read, state)
             newest = linear(parameters, DECODER, state).squeeze(2)
-            made.append(newest)
-        return torch.stack(made, dim=2)
+            forecasts.append(newest)
+        return torch.stack(forecasts, dim=2)
 
     def _times(self, samples: Tensor) -> Tensor:
-        """[K, B, 1 or 2] the phase of the first target, and the day where models see it."""
+        """Return the first target's phase, and its day where models see it, [K, B, 1 or 2]."""
         phase = self.phase_of(samples).unsqueeze(2)
         return torch.cat([phase, samples[..., -1:]], dim=2) if self._sees_days else phase
 
     def _read(self, values: Tensor, times: Tensor, ahead: Tensor | int) -> Tensor:
-        """[..., 2 or 3] each value beside its time as shares of period and week.
+        """Return each value with its time as shares of period and week, [..., 2 or 3].
 
-        times: of a moment. ahead: how many steps after it the values are.
+        times: of a reference step. ahead: the number of steps from it to the values.
         """
         period = self.layout.period
         steps = times[..., 0] + ahead
-        seen = [values, steps.remainder(period) / period]
+        columns = [values, steps.remainder(period) / period]
         if self._sees_days:
-            seen.append((times[..., 1] + steps.div(period, rounding_mode="floor")) % WEEK / WEEK)
-        return torch.stack(seen, dim=-1)
+            columns.append((times[..., 1] + steps.div(period, rounding_mode="floor")) % WEEK / WEEK)
+        return torch.stack(columns, dim=-1)
 
 
 class GuidedForecaster(GraphForecaster):

@@ -1,8 +1,8 @@
 """A graph network over the clients (Battaglia et al. 2018), of the size that CNFGNN's server has.
 
-Each block has three networks with two hidden layers: of the edges, of the vertices and of the graph
-as a whole. What a block makes is put beside what it was given. A linear layer makes the vertices'
-answers of the last block's.
+Each block has three networks with two hidden layers: for the edges, for the vertices and for the
+graph. A block's outputs are concatenated with its inputs. A linear layer maps the last block's
+vertices to the outputs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fedproto_app.models.linear import linear_parameters
 
 BLOCKS = 2
 HIDDEN = 256  # of every hidden layer
-UPDATED = 128  # that a network makes for each edge, each vertex, the graph
+UPDATED = 128  # outputs of a network for each edge, each vertex, the graph
 _LAYERS = 3
-_EDGES, _VERTICES, _WHOLE, _ANSWER = "edges.", "vertices.", "whole.", "answer."
+_EDGES, _VERTICES, _GRAPH, _ANSWER = "edges.", "vertices.", "whole.", "answer."
 
 
 class Graph(NamedTuple):
-    """Edges: from which vertex [E], to which [E], int64, and the weight of each [E]."""
+    """E edges: source and target vertices [E] int64, and weights [E]."""
 
     source: Tensor
     target: Tensor
@@ -32,14 +32,14 @@ class Graph(NamedTuple):
 
     @staticmethod
     def of(adjacency: Tensor) -> Graph:
-        """Of weights [N, N], from the row to the column; 0 is no edge, nor is the diagonal."""
+        """Return the graph of weights [N, N], row to column, without zeros and the diagonal."""
         weights = adjacency.float().clone().fill_diagonal_(0)
         source, target = weights.nonzero(as_tuple=True)
         return Graph(source, target, weights[source, target])
 
 
 class GraphNetwork:
-    """Vertices with F values each → as many answers. At F = 64 it has 1,237,312 parameters."""
+    """Maps F values of each vertex to as many outputs. At F = 64 it has 1,237,312 parameters."""
 
     def __init__(self, width: int, answers: int) -> None:
         """width: F. answers: values for each vertex."""
@@ -47,55 +47,61 @@ class GraphNetwork:
 
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         """``<block>.<network>.<layer>.weight`` [inputs, outputs] and bias, ``answer.`` last."""
-        vertices, edges, whole = self._width, 1, self._width
+        vertices, edges, graph_width = self._width, 1, self._width
         drawn: dict[str, Tensor] = {}
         for block in range(BLOCKS):
             inputs = {
-                _EDGES: 2 * vertices + edges + whole,
-                _VERTICES: vertices + UPDATED + whole,
-                _WHOLE: 2 * UPDATED + whole,
+                _EDGES: 2 * vertices + edges + graph_width,
+                _VERTICES: vertices + UPDATED + graph_width,
+                _GRAPH: 2 * UPDATED + graph_width,
             }
             for network, width in inputs.items():
                 sizes = (width, *[HIDDEN] * (_LAYERS - 1), UPDATED)
-                for layer, (given, made) in enumerate(pairwise(sizes)):
+                for layer, (layer_inputs, layer_outputs) in enumerate(pairwise(sizes)):
                     prefix = f"{block}.{network}{layer}."
-                    drawn |= _named(prefix, linear_parameters(given, made, generator))
-            vertices, edges, whole = vertices + UPDATED, edges + UPDATED, whole + UPDATED
-        return drawn | _named(_ANSWER, linear_parameters(vertices, self._answers, generator))
+                    drawn |= _with_prefix(
+                        prefix, linear_parameters(layer_inputs, layer_outputs, generator)
+                    )
+            vertices, edges, graph_width = (
+                vertices + UPDATED,
+                edges + UPDATED,
+                graph_width + UPDATED,
+            )
+        return drawn | _with_prefix(_ANSWER, linear_parameters(vertices, self._answers, generator))
 
     def answers(
         self, parameters: Mapping[str, Tensor], vertices: Tensor, present: Tensor, graph: Graph
     ) -> Tensor:
-        """[T, N, F] → [T, N, answers], the T times apart from each other.
+        """Return the outputs, computed for each time separately: [T, N, F] → [T, N, answers].
 
-        present: [T, N] bool. A vertex that is absent at a time has no edges then, no part in the
-        whole, and the answer 0. The whole begins as 0, and so does nothing else.
+        present: [T, N] bool. A vertex that is absent at a time has no edges then, does not count in
+        the graph's values, and has the output 0. The graph's values begin at 0.
         """
-        there = present.unsqueeze(2).to(vertices.dtype)  # (T, N, 1)
-        joined = there[:, graph.source] * there[:, graph.target]  # (T, E, 1)
-        vertices = vertices * there
+        is_present = present.unsqueeze(2).to(vertices.dtype)  # (T, N, 1)
+        joined = is_present[:, graph.source] * is_present[:, graph.target]  # (T, E, 1)
+        vertices = vertices * is_present
         edges = graph.weight.to(vertices.dtype)[:, None].expand(*joined.shape)
-        whole = vertices.new_zeros(len(vertices), 1, self._width)
+        graph_values = vertices.new_zeros(len(vertices), 1, self._width)
         for block in range(BLOCKS):
             name = f"{block}."
             from_edges = _network(
                 parameters,
                 name + _EDGES,
-                [vertices, vertices, edges, whole],
+                [vertices, vertices, edges, graph_values],
                 [graph.source, graph.target, None, None],
             )
             made_edges = from_edges * joined
             received = vertices.new_zeros(*present.shape, UPDATED)
             received = received.index_add(1, graph.target, made_edges)
-            parts = [vertices, received, whole]
-            made_vertices = _network(parameters, name + _VERTICES, parts) * there
-            if block < BLOCKS - 1:  # nobody would ask for the last one's
-                sums = [one.sum(dim=1, keepdim=True) for one in (made_vertices, made_edges)]
-                made_whole = _network(parameters, name + _WHOLE, [*sums, whole])
-                whole = torch.cat([made_whole, whole], dim=2)
+            parts = [vertices, received, graph_values]
+            made_vertices = _network(parameters, name + _VERTICES, parts) * is_present
+            if block < BLOCKS - 1:  # the last block's would not be used
+                sums = [updated.sum(dim=1, keepdim=True) for updated in (made_vertices, made_edges)]
+                made_whole = _network(parameters, name + _GRAPH, [*sums, graph_values])
+                graph_values = torch.cat([made_whole, graph_values], dim=2)
             vertices = torch.cat([made_vertices, vertices], dim=2)
             edges = torch.cat([made_edges, edges], dim=2)
-        return _linear(parameters, _ANSWER, vertices) * there
+        return _linear(parameters, _ANSWER, vertices) * is_present
 
 
 def _network(
@@ -104,17 +110,17 @@ def _network(
     parts: Sequence[Tensor],
     picked: Sequence[Tensor | None] = (),
 ) -> Tensor:
-    """A network with ReLU on these inputs side by side, [T, M, …] each, or M = 1 for all.
+    """Apply a network with ReLU to the concatenated parts, [T, M, …] each, or M = 1 for all.
 
-    picked: of each part the rows that are meant, None for all. The first layer multiplies before
-    rows are picked: a vertex has many edges.
+    picked: rows to take from each part, None for all. The first layer multiplies before rows are
+    picked, because a vertex has many edges.
     """
     widths = [part.shape[2] for part in parts]
     weights = torch.split(parameters[f"{prefix}0.weight"], widths)
     hidden = parameters[f"{prefix}0.bias"]
     for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
-        made, rows = part @ weight, picked[number] if picked else None
-        hidden = hidden + (made if rows is None else made[:, rows])
+        product, rows = part @ weight, picked[number] if picked else None
+        hidden = hidden + (product if rows is None else product[:, rows])
     for layer in range(1, _LAYERS):
         hidden = _linear(parameters, f"{prefix}{layer}.", torch.relu(hidden))
     return hidden
@@ -124,5 +130,5 @@ def _linear(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
     return inputs @ parameters[prefix + "weight"] + parameters[prefix + "bias"]
 
 
-def _named(prefix: str, drawn: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, drawn: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + name: value for name, value in drawn.items()}

@@ -1,9 +1,9 @@
 """A one-layer GRU over short windows, batched over clients.
 
-Every parameter has a leading client axis, [K, …]; the equations are those of `torch.nn.GRU`
+Every parameter has a leading client axis, [K, …]; the equations follow `torch.nn.GRU`
 (Cho et al. 2014), gates in its order reset, update, new. Matrices are stored as [in, out], the
-transpose of torch's: so their gradients come out contiguous, which fused Adam needs to avoid a
-copy as expensive as the step itself.
+transpose of torch's. Their gradients are then contiguous; otherwise fused Adam would make a copy as
+expensive as the step itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def gru_parameters(hidden: int, generator: torch.Generator, width: int = 1) -> dict[str, Tensor]:
-    """One client's parameters for inputs of this width: U(±1/√hidden), torch's initialisation."""
+    """Return one client's parameters for inputs of this width: U(±1/√hidden), as in torch."""
     bound = hidden**-0.5
     shapes = {
         "weight_ih": (width, 3 * hidden),
@@ -32,19 +32,19 @@ def gru_parameters(hidden: int, generator: torch.Generator, width: int = 1) -> d
 def gru_last_hidden(
     parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
 ) -> Tensor:
-    """The hidden state after the last value of the window, [K, B, H]; see `gru_states`."""
+    """Return the hidden state after the last value of the window, [K, B, H]; see `gru_states`."""
     return gru_states(parameters, prefix, window, state)[-1]
 
 
 def gru_states(
     parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
 ) -> list[Tensor]:
-    """The hidden state after each step of the window, [K, B, H] each.
+    """Return the hidden state after each step of the window, [K, B, H] each.
 
     parameters: ``<prefix>weight_ih`` [K, I, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
         ``bias_hh`` [K, 3H].
     window: [K, B, T·I], the I inputs of each of T ≥ 1 steps side by side.
-    state: [K, B, H], the one to begin at; None for 0.
+    state: [K, B, H], the initial state; None for 0.
     """
     weight_ih, weight_hh = parameters[prefix + "weight_ih"], parameters[prefix + "weight_hh"]
     bias_ih = parameters[prefix + "bias_ih"].unsqueeze(1)  # [K, 1, 3H]
@@ -52,7 +52,7 @@ def gru_states(
     states = []
     for value in torch.split(window, weight_ih.shape[1], dim=2):  # (K, B, I)
         from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, I) x (K, I, 3H)
-        # Of a state that is 0 the product is the bias alone.
+        # For a zero state the product is the bias alone.
         from_state = bias_hh if state is None else torch.baddbmm(bias_hh, state, weight_hh)
         state = _gru_cell(from_input, from_state, state)
         states.append(state)

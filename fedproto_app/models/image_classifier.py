@@ -23,9 +23,9 @@ from fedproto_app.models.small_cnn import small_cnn, small_cnn_parameters
 # costs no more than 32×32, with stride 2 where the image's shorter side is 64 or more. Four stages
 # of two basic blocks follow, then the mean over all pixels: 512 values.
 #
-# Group normalisation stands in for batch normalisation, whose running statistics are those of one
-# client's classes and mislead once averaged with others' (Hsieh et al. 2020, section 5). It has no
-# buffers, so a model is its parameters alone, and a batch of one image works.
+# Group normalisation replaces batch normalisation, whose running statistics describe one client's
+# classes and mislead once averaged with others' (Hsieh et al. 2020, section 5). It has no buffers,
+# so a model is its parameters alone, and a batch of one image works.
 #
 # Names are torchvision's, with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.
 
@@ -37,7 +37,7 @@ LARGE = 64  # pixels of the shorter side, from which on the stem has stride 2
 
 
 def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """One client's parameters for images of so many channels: 11,168,832 values for three."""
+    """Return one client's parameters: 11,168,832 values for images of three channels."""
     parameters: dict[str, Tensor] = {}
 
     def add(conv: str, norm: str, inputs: int, outputs: int, kernel: int) -> None:
@@ -60,9 +60,9 @@ def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Te
 
 
 def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """[K, B, C, H, W] → [K, B, 512], with `resnet_parameters` under prefix.
+    """Return the representation [K, B, C, H, W] → [K, B, 512], `resnet_parameters` under prefix.
 
-    Client by client on every device.
+    Runs client by client on every device.
     """
     return each_client(_resnet, parameters, prefix, inputs)
 
@@ -100,10 +100,10 @@ class SmallCnnClassifier(LinearHeadModel):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         channels, height, breadth = self._shape
-        named = small_cnn_parameters(
+        drawn = small_cnn_parameters(
             (channels, height, breadth), self._width, self.representation_dim, generator
         )
-        return {ENCODER + name: value for name, value in named.items()}
+        return {ENCODER + name: value for name, value in drawn.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs
@@ -118,8 +118,8 @@ class ResNetClassifier(LinearHeadModel):
         self._shape = shape
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        named = resnet_parameters(self._shape[0], generator)
-        return {ENCODER + name: value for name, value in named.items()}
+        drawn = resnet_parameters(self._shape[0], generator)
+        return {ENCODER + name: value for name, value in drawn.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs

@@ -1,4 +1,4 @@
-"""A forecast that is linear in what is known: no encoder, one row of coefficients a step ahead."""
+"""A linear forecast: no encoder, one row of coefficients per step ahead."""
 
 from __future__ import annotations
 

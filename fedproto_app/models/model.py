@@ -1,7 +1,7 @@
-"""What a task asks of a model: an encoder, whose output is the representation, and a head on it.
+"""The interface of a model: an encoder, whose output is the representation, and a head on it.
 
-All parameters have a leading client axis, [K, …]. The encoder's have names that begin with
-`ENCODER`, the head's begin with a prefix of the task's own.
+All parameters have a leading client axis, [K, …]. The names of the encoder's parameters begin with
+`ENCODER`, the head's begin with the task's prefix.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ENCODER, HEAD = "encoder.", "head."
 
 
 class Model(ABC):
-    """The form that the models of all clients of a run have.
+    """The architecture of all clients' models in a run.
 
     representation_dim: D, the length of a representation.
-    splits: whether there is a representation at all. If not, the encoder is the whole model, the
+    splits: whether the model has a representation. If not, the encoder is the entire model, the
         head has no parameters, and `predict` changes nothing.
-    sees_calendar: whether the head gets the columns of a sample's calendar, where there are any,
-        after those of its representation.
+    sees_calendar: whether the head reads the columns of a sample's calendar, if any, after the
+        representation.
     """
 
     representation_dim: int
@@ -33,32 +33,32 @@ class Model(ABC):
 
     @abstractmethod
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """One client's initial encoder, without the client axis."""
+        """Return one client's initial encoder, without the client axis."""
 
     @abstractmethod
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """One client's initial head, without the client axis."""
+        """Return one client's initial head, without the client axis."""
 
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """One client's model. The head is drawn last, so the encoder does not depend on it."""
+        """Return one client's model; the head is drawn last, so it does not affect the encoder."""
         return {**self.encoder_parameters(generator), **self.head_parameters(generator)}
 
     @abstractmethod
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """The representation, [K, B, D].
+        """Return the representation, [K, B, D].
 
         inputs: the task's batch, [K, B, …] each: windows, images, or sequences and their lengths.
         """
 
     @abstractmethod
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-        """What the head makes of representations: [K, B, D] → [K, B, outputs]."""
+        """Return the head's outputs for representations: [K, B, D] → [K, B, outputs]."""
 
 
 class LinearHeadModel(Model):
     """A model whose head is one linear layer, D → outputs.
 
-    beside: m, columns that the head gets after those of the representation, [K, B, D + m].
+    beside: m, columns that the head reads after the representation, [K, B, D + m].
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class LinearHeadModel(Model):
         self._outputs, self._head, self._inputs = outputs, head, representation_dim + beside
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        named = linear_parameters(self._inputs, self._outputs, generator)
-        return {self._head + name: value for name, value in named.items()}
+        drawn = linear_parameters(self._inputs, self._outputs, generator)
+        return {self._head + name: value for name, value in drawn.items()}
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         return linear(parameters, self._head, representation)

@@ -1,10 +1,9 @@
 """A user's own `torch.nn.Module` as the model of every client, by `torch.func.functional_call`.
 
-One module serves all clients: each call lends it the parameters of one. The clients take turns.
-`torch.func.vmap` over them has no rule for `nn.GRU` and `nn.LSTM`. Forward and backward of 16
-clients on one core took 2.4 ms by the loop and 0.8 ms by vmap for a perceptron of 64 units, 6.6
-and 5.9 ms for one of 256, 159 and 184 ms for a small CNN. A second way to the same numbers is not
-worth that.
+One module serves all clients: each call runs it with one client's parameters, client by client.
+`torch.func.vmap` over clients has no rule for `nn.GRU` and `nn.LSTM`. Forward and backward of 16
+clients on one core took 2.4 ms by the loop and 0.8 ms by vmap for a perceptron of 64 units, 6.6 and
+5.9 ms with 256 units, 159 and 184 ms for a small CNN. That does not justify a second path.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from fedproto_app.core.loading import named_function
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.models.model import ENCODER, Model
 
-# What a user's module must be to serve as the model of every client of a run.
+# Requirements for a user's module to be the model of every client of a run.
 #
-# Design rule 1 asks for numbers that do not depend on who trains beside whom. So what a module
-# makes of a sample may depend on nothing but that sample and the parameters.
+# Design rule 1: results must not depend on which clients train together. So a module's output for a
+# sample may depend only on that sample and the parameters.
 
 SAMPLES = 4  # that a module is tried on
-TRIALS = 4  # of the same samples, which shows dropout
+TRIALS = 4  # calls with the same samples, which reveal dropout
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -40,11 +39,11 @@ class UnfitModuleError(Exception):
 
 @dataclass(frozen=True)
 class ModuleShape:
-    """What the model of a task takes and gives.
+    """The inputs and outputs of a task's model.
 
-    inputs, outputs: what the user's factory is told. sample: the shape of one sample. head: prefix
-    of the head's parameters. has_lengths: whether samples are sequences [T, d], padded with zeros
-    to the longest of a batch, which come with the numbers of their real steps.
+    inputs, outputs: the arguments of the user's factory. sample: the shape of one sample. head:
+    prefix of the head's parameters. has_lengths: whether samples are sequences [T, d], padded with
+    zeros to the longest of a batch, and passed with their numbers of real steps.
     """
 
     inputs: int | tuple[int, ...]
@@ -56,7 +55,7 @@ class ModuleShape:
 
 @dataclass(frozen=True)
 class Parts:
-    """A module's children `encoder` and `head`; without both, the encoder is the whole module."""
+    """A module's children `encoder` and `head`; without both, the module itself is the encoder."""
 
     encoder: nn.Module
     head: nn.Module
@@ -64,7 +63,7 @@ class Parts:
 
 
 def parts_of(module: nn.Module) -> Parts:
-    """The module's parts."""
+    """Return the module's parts."""
     children = dict(module.named_children())
     if {"encoder", "head"} <= children.keys():
         return Parts(children["encoder"], children["head"], splits=True)
@@ -72,13 +71,13 @@ def parts_of(module: nn.Module) -> Parts:
 
 
 @contextmanager
-def users_code(what: str) -> Iterator[None]:
-    """Whatever the user's code raises is a reason against the module."""
+def users_code(call: str) -> Iterator[None]:
+    """Turn any exception of the user's code into an `UnfitModuleError`."""
     try:
         yield
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
-        raise UnfitModuleError(f"{what} fails: {type(error).__name__}: {first}") from None
+        raise UnfitModuleError(f"{call} fails: {type(error).__name__}: {first}") from None
 
 
 def check_layers(module: nn.Module) -> None:
@@ -87,14 +86,14 @@ def check_layers(module: nn.Module) -> None:
         running = getattr(layer, "track_running_stats", False)
         if layer.training and (running or isinstance(layer, BATCH_NORMS)):
             raise UnfitModuleError(
-                f"{name or 'it'} is a {type(layer).__name__}, whose running statistics are those "
-                "of one client's data and mislead once averaged with others'; use GroupNorm or "
+                f"{name or 'it'} is a {type(layer).__name__}, whose running statistics describe "
+                "one client's data and mislead once averaged with others'; use GroupNorm or "
                 "LayerNorm"
             )
-    named = dict(module.named_parameters())
-    if not named:
+    parameters = dict(module.named_parameters())
+    if not parameters:
         raise UnfitModuleError("it has no parameters")
-    for name, value in named.items():
+    for name, value in parameters.items():
         if is_lazy(value):
             raise UnfitModuleError(f"{name} is lazy; give its layer a size")
         if value.dtype != torch.float32:
@@ -108,26 +107,26 @@ def check_layers(module: nn.Module) -> None:
     encoder, head = set(parts.encoder.parameters()), set(parts.head.parameters())
     if parts.splits and not (encoder and head):
         raise UnfitModuleError(f"its {'head' if encoder else 'encoder'} has no parameters")
-    for name, value in named.items():
+    for name, value in parameters.items():
         if (value in encoder) == (value in head):
             raise UnfitModuleError(f"{name} must belong to either its encoder or its head")
 
 
-def check_same_start(module: nn.Module, again: nn.Module) -> None:
-    """Refuse a factory that does not always make the same module."""
-    first, second = module.state_dict(), again.state_dict()
+def check_same_start(module: nn.Module, second_module: nn.Module) -> None:
+    """Refuse a factory that does not always return the same module."""
+    first, second = module.state_dict(), second_module.state_dict()
     for name, value in first.items():
         if name not in second or not torch.equal(value, second[name]):
             raise UnfitModuleError(
-                f"{name} is another one each time the factory is called; draw from torch's default "
+                f"{name} differs each time the factory is called; draw from torch's default "
                 "generator, which is seeded for it"
             )
 
 
 def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
-    """Try the module on noise; returns D, the width of its representation.
+    """Try the module on noise; return D, the width of its representation.
 
-    Its parameters are moved a little first, because many a head starts at 0 and hides the rest.
+    Its parameters are perturbed first, because a head that starts at 0 would hide the encoder.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -135,32 +134,32 @@ def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
         constants = {name: value.clone() for name, value in module.named_buffers()}
         batch = _noise(shape, generator)
-        made = _outputs(module, batch, shape)
-        if any(not torch.equal(made, _outputs(module, batch, shape)) for _ in range(TRIALS)):
+        outputs = _outputs(module, batch, shape)
+        if any(not torch.equal(outputs, _outputs(module, batch, shape)) for _ in range(TRIALS)):
             raise UnfitModuleError(
-                "it gives other numbers when it is asked again; dropout draws from a generator "
+                "it returns other numbers when it is called again; dropout draws from a generator "
                 "that all clients share: leave it out, or set its p = 0"
             )
         for name, value in module.named_buffers():
             if not torch.equal(value, constants[name]):
                 raise UnfitModuleError(
-                    f"its buffer {name} changes as it is used; all clients share one module, which "
-                    "may remember nothing"
+                    f"its buffer {name} changes in a call; all clients share one module, which may "
+                    "not store anything"
                 )
-        # The second sample alone, without the padding that longer ones beside it ask for.
+        # The second sample alone, without padding to longer samples.
         steps = int(batch[1][1]) if shape.has_lengths else None
         alone = tuple(part[1:2] for part in batch)
         alone = (alone[0][:, :steps], *alone[1:])
-        if not torch.allclose(made[1:2], _outputs(module, alone, shape), rtol=1e-3, atol=1e-4):
+        if not torch.allclose(outputs[1:2], _outputs(module, alone, shape), rtol=1e-3, atol=1e-4):
             raise UnfitModuleError(
-                "what it makes of a sample changes with the others of its batch"
+                "its output for a sample changes with the other samples of the batch"
                 + (" or with padding; use the lengths" if shape.has_lengths else "")
             )
-    return made.shape[1] - shape.outputs
+    return outputs.shape[1] - shape.outputs
 
 
 def _noise(shape: ModuleShape, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Samples as the task gives them, of sequences the second one shorter."""
+    """Return random samples as the task passes them; of sequences the second is shorter."""
     samples = torch.randn(SAMPLES, *shape.sample, generator=generator)
     if not shape.has_lengths:
         return (samples,)
@@ -171,40 +170,40 @@ def _noise(shape: ModuleShape, generator: torch.Generator) -> tuple[Tensor, ...]
 
 
 def _outputs(module: nn.Module, batch: tuple[Tensor, ...], shape: ModuleShape) -> Tensor:
-    """Representations and predictions side by side, [B, D + outputs]."""
-    parts, given = parts_of(module), ", ".join(str([*part.shape]) for part in batch)
-    with users_code(f"its call with {given}"):
+    """Return representations and predictions side by side, [B, D + outputs]."""
+    parts, shapes = parts_of(module), ", ".join(str([*part.shape]) for part in batch)
+    with users_code(f"its call with {shapes}"):
         representation = parts.encoder(*batch)
     if not isinstance(representation, Tensor) or representation.dim() != 2:
-        raise UnfitModuleError(f"its encoder gives {_told(representation)}, expected [B, D]")
+        raise UnfitModuleError(f"its encoder gives {_shape_text(representation)}, expected [B, D]")
     with users_code(f"its head's call with {[*representation.shape]}"):
         prediction = parts.head(representation)
-    wanted = (len(batch[0]), shape.outputs)
-    if not isinstance(prediction, Tensor) or prediction.shape != wanted:
-        raise UnfitModuleError(f"it gives {_told(prediction)} of {given}, expected {[*wanted]}")
+    expected = (len(batch[0]), shape.outputs)
+    if not isinstance(prediction, Tensor) or prediction.shape != expected:
+        raise UnfitModuleError(
+            f"it gives {_shape_text(prediction)} of {shapes}, expected {[*expected]}"
+        )
     if parts.splits and _has_forward(module):
-        with users_code(f"its call with {given}"):
-            whole = module(*batch)
-        if not isinstance(whole, Tensor) or not torch.equal(whole, prediction):
-            raise UnfitModuleError(
-                "its forward is something else than head(encoder(…)), which methods use"
-            )
+        with users_code(f"its call with {shapes}"):
+            output = module(*batch)
+        if not isinstance(output, Tensor) or not torch.equal(output, prediction):
+            raise UnfitModuleError("its forward differs from head(encoder(…)), which methods use")
     return torch.cat([representation, prediction], dim=1)
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Whether the user wrote one; a Sequential's cannot hand lengths on."""
+    """Return whether the user defined `forward`; a Sequential's cannot pass lengths on."""
     return type(module).forward not in (nn.Module.forward, nn.Sequential.forward)
 
 
-def _told(given: object) -> str:
-    return str([*given.shape]) if isinstance(given, Tensor) else f"a {type(given).__name__}"
+def _shape_text(value: object) -> str:
+    return str([*value.shape]) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 class ModuleModel(Model):
-    """The module's children `encoder` and `head`, or the whole module as an encoder.
+    """The module's children `encoder` and `head`, or the module itself as the encoder.
 
-    Its parameters start as the factory made them: nothing is drawn from a generator that is given.
+    Its parameters start with the factory's values; the generator arguments are not used.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class ModuleModel(Model):
 
 
 class _Borrowing:
-    """A module that works with parameters of others, named as its own behind a prefix."""
+    """A module called with other parameters, which have its own names behind a prefix."""
 
     def __init__(self, module: nn.Module, prefix: str, device: torch.device) -> None:
         self._initial = {
@@ -241,42 +240,44 @@ class _Borrowing:
         return {name: value.clone() for name, value in self._initial.items()}
 
     def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """[K, B, …] → [K, B, …], each client with its own."""
+        """Apply the module with each client's parameters: [K, B, …] → [K, B, …]."""
         names = [name.removeprefix(self._prefix) for name in self._initial]
-        # One split a parameter: indexing client by client would give each a gradient of all K.
-        each = zip(*(parameters[name].unbind() for name in self._initial), strict=True)
+        # One split per parameter: indexing client by client would give each a gradient of all K.
+        parameters_of_clients = zip(
+            *(parameters[name].unbind() for name in self._initial), strict=True
+        )
         batches = zip(*(part.unbind() for part in inputs), strict=True)
         return torch.stack(
             [
                 functional_call(self._module, dict(zip(names, values, strict=True)), batch)
-                for values, batch in zip(each, batches, strict=True)
+                for values, batch in zip(parameters_of_clients, batches, strict=True)
             ]
         )
 
 
-def module_model(named: str, shape: ModuleShape, seed: int, device: torch.device) -> Model:
-    """The model that the user's factory, ``package.module:factory``, makes.
+def module_model(name: str, shape: ModuleShape, seed: int, device: torch.device) -> Model:
+    """Return the model of the user's factory, ``package.module:factory``.
 
-    It is called as ``factory(inputs=…, outputs=…)`` with torch's default generator seeded from the
-    run's seed, so it starts equal on every node. Raises `SettingsError` for a module that cannot
-    serve.
+    The factory is called as ``factory(inputs=…, outputs=…)`` with torch's default generator seeded
+    from the run's seed, so the model starts equal on every node. Raises `SettingsError` for an
+    unsuitable module.
     """
-    factory = named_function("model.module", named, SettingsError)
+    factory = named_function("model.module", name, SettingsError)
     try:
-        return _made(factory, shape, seed, device)
+        return _checked_model(factory, shape, seed, device)
     except UnfitModuleError as reason:
-        raise SettingsError(f"model.module = {named!r}: {reason}") from None
+        raise SettingsError(f"model.module = {name!r}: {reason}") from None
 
 
 @lru_cache(maxsize=4)
-def _made(
+def _checked_model(
     factory: Callable[..., object], shape: ModuleShape, seed: int, device: torch.device
 ) -> ModuleModel:
-    """Made once in a process: every order that comes to a node asks for it."""
-    module, again = (_drawn(factory, shape, seed) for _ in range(2))
+    """Build and check the model once per process, because every message to a node needs it."""
+    module, second_module = (_drawn(factory, shape, seed) for _ in range(2))
     check_layers(module)
-    check_same_start(module, again)
-    return ModuleModel(module, check_behaviour(again, shape), shape.head, device)
+    check_same_start(module, second_module)
+    return ModuleModel(module, check_behaviour(second_module, shape), shape.head, device)
 
 
 def _drawn(factory: Callable[..., object], shape: ModuleShape, seed: int) -> nn.Module:

@@ -1,10 +1,10 @@
 """Images as pooled responses of fixed, random filters: nothing to learn, nothing to send.
 
 Neighbouring pixels of natural images are alike: the power at spatial frequency f falls as 1/f²
-(Field 1987), and most of it is in brightness, not in colour. A filter drawn as white noise sees
-little but brightness. Here every filter is drawn on the other side of that law: white over what is
-left when the law is divided out, as whitening by measured covariances would make it (Coates, Ng and
-Lee, AISTATS 2011), without anybody's data. Filters come from the run's seed, so all have the same.
+(Field 1987), and most of it is in brightness, not in colour. A filter drawn as white noise responds
+almost only to brightness. So the filters are white noise on whitened images: the law is divided
+out, as whitening by measured covariances would do (Coates, Ng and Lee, AISTATS 2011), but without
+any data. Filters come from the run's seed, so they are the same at all clients.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _CONSTANT = 2.0  # of the patch's mean, which has f = 0
 class RandomPatchClassifier(LinearHeadModel):
     """A linear head on the pooled responses to `filters` random filters.
 
-    Images are [K, B, channels, H, W]. Each filter gives the mean over 2 × 2 regions of what exceeds
-    the threshold, and of what falls below its negative: D = 8 · filters. The encoder has no
+    Images are [K, B, channels, H, W]. For each of 2 × 2 regions a filter gives the mean excess over
+    the threshold, and the mean excess below its negative: D = 8 · filters. The encoder has no
     parameters.
 
-    mirrored: whether a mirror image is as good. Then an image is the mean of both, so that the two
-        are the same.
+    mirrored: whether mirroring keeps an image's class. Then the features are the mean over the
+        image and its mirror image, so that both have the same.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class RandomPatchClassifier(LinearHeadModel):
 
 
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
-    """[count, channels, patch, patch] filters, of N(0, 1) coefficients of the whitened patch.
+    """Draw filters [count, channels, patch, patch] with N(0, 1) coefficients on whitened patches.
 
-    The coefficients are those of the cosine transform and of the colours above; each is divided by
-    the strength that it has in natural images.
+    The coefficients refer to the cosine transform and the colours above; each is divided by its
+    strength in natural images.
     """
     basis = cosine_basis(patch)
     frequency = torch.hypot(*torch.meshgrid([torch.arange(patch).float()] * 2, indexing="ij"))
@@ -96,7 +96,7 @@ def random_filters(count: int, channels: int, patch: int, generator: torch.Gener
 
 
 def cosine_basis(size: int) -> Tensor:
-    """[size, size] the orthonormal cosine transform (DCT-II), a row a frequency."""
+    """Return the orthonormal cosine transform (DCT-II), one row per frequency, [size, size]."""
     frequency, place = torch.arange(size)[:, None], torch.arange(size)[None] + 0.5
     basis = (math.pi * frequency * place / size).cos() * math.sqrt(2 / size)
     basis[0] /= math.sqrt(2)

@@ -1,4 +1,4 @@
-"""A model beside a memory of samples: what their nearest say is mixed into what it says itself."""
+"""A model with a memory of samples, whose predictions are mixed with its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEVER_ZERO = 1e-12  # of a probability whose logarithm is taken
 
 @dataclass(frozen=True)
 class Memory:
-    """What K clients remember, and how they use it.
+    """The remembered samples of K clients, and how they use them.
 
     vectors: [K, M, D]; targets: labels [K, M], or numbers [K, M, H]; samples: [K], how many of the
     M places are filled; neighbours: [K], k; share: [K], λ, the neighbours' part in the answer.
@@ -29,17 +29,17 @@ class Memory:
     neighbours: Tensor
     share: Tensor
 
-    def named(self) -> dict[str, Tensor]:
-        """As parameters of a model."""
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the memory as parameters of a model."""
         return {MEMORY + field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class Remembering(Model):
-    """Another model, whose parameters may have a `Memory` with them.
+    """Another model, whose parameters may include a `Memory`.
 
-    It answers λ·(what the neighbours say) + (1 − λ)·(what the model says). Of classes these are
-    probabilities, and `predict` gives their logarithms. Without a memory it is the other model.
-    classes: how many, or 0 where answers are numbers.
+    It predicts λ·(neighbours' prediction) + (1 − λ)·(model's prediction). For classes these are
+    probabilities, and `predict` returns their logarithms. Without a memory it is the other model.
+    classes: the number of classes, or 0 if predictions are numbers.
     """
 
     def __init__(self, model: Model, classes: int) -> None:
@@ -61,23 +61,23 @@ class Remembering(Model):
         if MEMORY + "vectors" not in parameters:
             return answer
         memory = Memory(*(parameters[MEMORY + field.name] for field in fields(Memory)))
-        queries = representation[..., : self.representation_dim]  # without what the head gets more
-        most = int(memory.neighbours.max())
-        distances, places = nearest(queries, memory.vectors, memory.samples, most)
-        said = self.said(distances, places, memory)
-        return self.mixture(said, answer, memory.share).to(answer.dtype)
+        queries = representation[..., : self.representation_dim]  # without the head's extra columns
+        most_neighbours = int(memory.neighbours.max())
+        distances, places = nearest(queries, memory.vectors, memory.samples, most_neighbours)
+        neighbour_answer = self.neighbour_answer(distances, places, memory)
+        return self.mixture(neighbour_answer, answer, memory.share).to(answer.dtype)
 
-    def said(self, distances: Tensor, places: Tensor, memory: Memory) -> Tensor:
-        """What the neighbours say, [K, B, C or H]: shares of classes, or mean numbers."""
+    def neighbour_answer(self, distances: Tensor, places: Tensor, memory: Memory) -> Tensor:
+        """Return the neighbours' prediction, [K, B, C or H]: class shares, or mean numbers."""
         weights = kernel_weights(distances, memory.neighbours)
         if self.classes:
             return votes(weights, places, memory.targets, self.classes)
         return means(weights, places, memory.targets)
 
-    def mixture(self, said: Tensor, answer: Tensor, share: Tensor) -> Tensor:
-        """With the other model's answer, in which classes are logits, [K, B, C or H] float64."""
+    def mixture(self, neighbour_answer: Tensor, answer: Tensor, share: Tensor) -> Tensor:
+        """Mix in the other model's answer, logits for classes: [K, B, C or H] float64."""
         part = share.double().view(-1, 1, 1)
         if not self.classes:
-            return part * said + (1 - part) * answer.double()
-        own = answer.double().softmax(dim=2)
-        return (part * said + (1 - part) * own).clamp(min=_NEVER_ZERO).log()
+            return part * neighbour_answer + (1 - part) * answer.double()
+        model_shares = answer.double().softmax(dim=2)
+        return (part * neighbour_answer + (1 - part) * model_shares).clamp(min=_NEVER_ZERO).log()

@@ -16,20 +16,20 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 # A one-layer LSTM over padded sequences of any length, batched over clients.
 #
-# Every parameter has a leading client axis, [K, …]; the equations are those of `torch.nn.LSTM`
+# Every parameter has a leading client axis, [K, …]; the equations follow `torch.nn.LSTM`
 # (Hochreiter and Schmidhuber 1997, with a forget gate), gates in its order input, forget, cell,
 # output. Matrices are stored as [in, out], the transpose of torch's, as in ``models/gru.py``.
 #
 # The steps themselves are torch's own LSTM, one client after the other: it multiplies the inputs of
-# all steps at once and fuses the gates. Tried besides on a CPU, with 50 sequences, 128 inputs and
-# 256 hidden, and slower: a Python loop of batched products over the steps (by 1/6 for one client,
-# more for ten) and packed sequences (on real digits, by 1/3).
+# all steps at once and fuses the gates. Slower on a CPU, with 50 sequences, 128 inputs and 256
+# hidden, were a Python loop of batched products over the steps (by 1/6 for one client, more for
+# ten) and packed sequences (on real digits, by 1/3).
 
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # in torch's order
 
 
 def lstm_parameters(inputs: int, hidden: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """One client's parameters: U(±1/√hidden), torch's own initialisation."""
+    """Return one client's parameters: U(±1/√hidden), as in torch."""
     bound = hidden**-0.5
     shapes = ((inputs, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (4 * hidden,))
     return {
@@ -41,15 +41,15 @@ def lstm_parameters(inputs: int, hidden: int, generator: torch.Generator) -> dic
 def lstm_last_hidden(
     parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The hidden state after the last real step of each sequence.
+    """Return the hidden state after the last real step of each sequence.
 
     parameters: ``<prefix>weight_ih`` [K, d, 4H], ``weight_hh`` [K, H, 4H], ``bias_ih`` and
         ``bias_hh`` [K, 4H].
-    inputs: [K, B, T, d]; what stands after a sequence's end changes nothing.
+    inputs: [K, B, T, d]; values after a sequence's end change nothing.
     lengths: [K, B] int64, each 1 … T.
     Returns [K, B, H].
     """
-    # One split a parameter: indexing client by client would give each a gradient of all K.
+    # One split per parameter: indexing client by client would give each a gradient of all K.
     clients = zip(*(parameters[prefix + name].unbind() for name in NAMES), strict=True)
     longest = lengths.amax(dim=1).tolist()
     return torch.stack(
@@ -63,7 +63,7 @@ def lstm_last_hidden(
 
 
 def _client_last_hidden(client: tuple[Tensor, ...], inputs: Tensor, lengths: Tensor) -> Tensor:
-    """[B, T, d], [B] → [B, H] with one client's parameters in the order of NAMES."""
+    """Return one client's last hidden states, [B, T, d], [B] → [B, H]; parameters as in NAMES."""
     weight_ih, weight_hh, bias_ih, bias_hh = client
     start = inputs.new_zeros(1, len(inputs), len(weight_hh))
     states, _, _ = torch.lstm(
@@ -96,8 +96,8 @@ class LstmModel(LinearHeadModel):
         lstm = lstm_parameters(self._embedding_dim, self.representation_dim, generator)
         return {
             part + name: value
-            for part, named in ((_EMBEDDING, embedding), (_LSTM, lstm))
-            for name, value in named.items()
+            for part, drawn in ((_EMBEDDING, embedding), (_LSTM, lstm))
+            for name, value in drawn.items()
         }
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ class CausalCnnModel(LinearHeadModel):
         self._dimensions, self._size = dimensions, size
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        named = causal_cnn_parameters(self._dimensions, self._size, generator)
-        return {ENCODER + name: value for name, value in named.items()}
+        drawn = causal_cnn_parameters(self._dimensions, self._size, generator)
+        return {ENCODER + name: value for name, value in drawn.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         sequences, lengths = inputs

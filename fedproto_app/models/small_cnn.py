@@ -29,7 +29,7 @@ BLOCK, LINEAR = "blocks.", "linear."
 def small_cnn_parameters(
     shape: tuple[int, int, int], width: int, representation_dim: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One client's parameters for images of shape (C, H, W); width is a multiple of 4."""
+    """Return one client's parameters for images of shape (C, H, W); width is a multiple of 4."""
     inputs, height, breadth = shape
     parts = {}
     for block in range(BLOCKS):
@@ -38,13 +38,15 @@ def small_cnn_parameters(
         parts[f"{BLOCK}{block}.norm."] = norm_parameters(outputs)
         inputs, height, breadth = outputs, -(-height // 2), -(-breadth // 2)
     parts[LINEAR] = linear_parameters(inputs * height * breadth, representation_dim, generator)
-    return {part + name: value for part, named in parts.items() for name, value in named.items()}
+    return {
+        part + name: value for part, tensors in parts.items() for name, value in tensors.items()
+    }
 
 
 def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """[K, B, C, H, W] → [K, B, D], with `small_cnn_parameters` under prefix."""
+    """Return the representation [K, B, C, H, W] → [K, B, D]; parameters under prefix."""
     blocks = prefix + BLOCK
-    if inputs.device.type != "cpu":  # which one client would leave idle
+    if inputs.device.type != "cpu":  # one client at a time would leave it idle
         features = _features(parameters, blocks, inputs)
     else:
         features = each_client(_features, parameters, blocks, inputs)
@@ -52,7 +54,7 @@ def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> 
 
 
 def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """The blocks: [K, B, C, H, W] → [K, B, F]."""
+    """Apply the blocks: [K, B, C, H, W] → [K, B, F]."""
     features = inputs
     for block in range(BLOCKS):
         conv, norm = f"{prefix}{block}.conv.", f"{prefix}{block}.norm."
@@ -60,6 +62,6 @@ def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> 
         features = group_norm(
             features, parameters[norm + "weight"], parameters[norm + "bias"], GROUPS
         )
-        # ReLU and maximum commute, and after the pooling there is a quarter to do.
+        # ReLU and maximum commute, and pooling leaves a quarter of the values.
         features = torch.relu(max_pool2d(features))
     return features.flatten(2)

@@ -33,7 +33,7 @@ MIX = "mix"
 
 
 class ApflLearner(PersonalModelLearner[Context]):
-    """The global model and a personal one, mixed in a proportion that the client finds."""
+    """The global and a personal model, mixed in a proportion that the client learns."""
 
     section: ApflSettings
 
@@ -62,7 +62,7 @@ class ApflLearner(PersonalModelLearner[Context]):
         return {}
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """v̄, whose gradient reaches v and α but not w."""
+        """Return v̄, whose gradient reaches v and α but not w."""
         alpha = parameters[MIX]
         share = alpha + (alpha.clamp(0, 1) - alpha).detach()  # within 0 … 1, gradient as it is
         mixed = {}

@@ -47,14 +47,16 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
         ]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ProximalContext:
-        to = self.task.device
-        anchor = {name: torch.from_numpy(value).to(to) for name, value in guidance.arrays.items()}
+        device = self.task.device
+        anchor = {
+            name: torch.from_numpy(value).to(device) for name, value in guidance.arrays.items()
+        }
         return ProximalContext(anchor, self.section.proximal_lambda)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
     ) -> dict[str, Tensor]:
-        """The loss of the model that learns in this phase; the other's would be wasted work."""
+        """Return the loss of the model that learns in this phase; the other's is not needed."""
         personal = self.personal_model(parameters)
         if not any(value.requires_grad for value in personal.values()):
             return {"prediction": self.loss_of(parameters, batch)}

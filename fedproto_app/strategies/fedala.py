@@ -3,12 +3,12 @@ AAAI 2023).
 
 A client does not begin a round with the global model, but with
     θ_own + (θ_global − θ_own) ⊙ W
-for its p top layers, and with the global parameters for those below. θ_own is how its last training
-left them. W lies in 0 … 1, begins at 1 and learns on s of the client's batches, by steps of
-gradient descent at rate η: until its loss has settled in the client's second round, one epoch a
-round from then on. Then the client trains and sends as in FedAvg.
+for its p top layers, and with the global parameters for the layers below. θ_own are the parameters
+after the client's last training. W lies in 0 … 1, begins at 1 and is learnt on a share s of the
+client's batches by gradient descent at rate η: in the client's second round until the loss settles,
+then one epoch per round. Then the client trains and sends as in FedAvg.
 
-Clients are judged by the model that they would begin the next round with.
+Clients are evaluated with the model that they would begin the next round with.
 """
 
 from __future__ import annotations
@@ -32,31 +32,38 @@ from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
 
-# FedALA's mixture of a client's own model and the received one (Zhang et al., AAAI 2023).
+# FedALA's mixture of a client's local model and the received model (Zhang et al., AAAI 2023).
 #
 # Models are dictionaries of tensors, [K, …] each; K clients, W of the shapes of the parameters.
 
 
 def mixed(
-    own: Mapping[str, Tensor], received: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+    local: Mapping[str, Tensor], received: Mapping[str, Tensor], weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """θ_own + (θ_received − θ_own) ⊙ W, element by element, of the parameters that have weights."""
+    """Return θ_own + (θ_received − θ_own) ⊙ W for the parameters that have weights."""
     return {
-        name: own[name] + (received[name] - own[name]) * weight for name, weight in weights.items()
+        name: local[name] + (received[name] - local[name]) * weight
+        for name, weight in weights.items()
     }
 
 
 def stepped(
     weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rate: float
 ) -> dict[str, Tensor]:
-    """W after a step down its gradient, held in 0 … 1. The gradient with respect to W is that with
-    respect to the mixture, times θ_received − θ_own."""
+    """Return W after a step down its gradient, clamped to 0 … 1.
+
+    The gradient with respect to W is the gradient with respect to the mixture, times
+    θ_received − θ_own.
+    """
     return {name: (weight - rate * gradients[name]).clamp(0, 1) for name, weight in weights.items()}
 
 
-def settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
-    """Which clients' losses [epochs, K] have come to rest, [K] bool: there are more than so many,
-    and the deviation of the newest ones is below the threshold."""
+def have_settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
+    """Return which clients' losses [epochs, K] have settled, [K] bool.
+
+    There must be more than `looked_back_on` epochs, and the deviation of the newest
+    `looked_back_on` losses must be below the threshold.
+    """
     if len(losses) <= looked_back_on:
         return torch.zeros(losses.shape[1], dtype=torch.bool, device=losses.device)
     return losses[-looked_back_on:].std(dim=0, correction=0) < threshold
@@ -74,12 +81,15 @@ class FedAlaSettings(Section):
 
 
 LOOKED_BACK_ON = 10  # epochs whose losses tell whether the weights have settled
-MOST_EPOCHS = 100  # in which they may settle
+MOST_EPOCHS = 100  # after which learning W ends anyway
 
 
 class MixtureMemory(NamedTuple):
-    """own, weight: θ_own and W by the name of each parameter of the top layers. trained: whether
-    the client has trained yet; learned: whether its W has learned until it settled; bool."""
+    """What a client remembers between rounds.
+
+    own, weight: θ_own and W by the name of each parameter of the top layers. trained: bool, whether
+    the client has trained yet. learned: bool, whether its W has been learnt until it settled.
+    """
 
     own: dict[str, Tensor]
     weight: dict[str, Tensor]
@@ -88,7 +98,7 @@ class MixtureMemory(NamedTuple):
 
 
 class FedAlaLearner(SoloLearner):
-    """FedAvg's local training, from a mixture of the client's own."""
+    """FedAvg's local training, from a mixture of the client's local and the global model."""
 
     section: FedAlaSettings
 
@@ -116,15 +126,15 @@ class FedAlaLearner(SoloLearner):
         """Learn W, and begin with the mixture."""
         memory: MixtureMemory = cohort.memory
         weights = self._learned(cohort)
-        for name, value in mixed(self._own(cohort), cohort.parameters, weights).items():
+        for name, value in mixed(self._local_model(cohort), cohort.parameters, weights).items():
             cohort.parameters[name].copy_(value)
             memory.weight[name].copy_(weights[name])
         memory.learned.copy_(memory.trained)
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
         memory: MixtureMemory = cohort.memory
-        for name, own in memory.own.items():
-            own.copy_(cohort.parameters[name])
+        for name, local in memory.own.items():
+            local.copy_(cohort.parameters[name])
         memory.trained.fill_(True)
         return {}
 
@@ -132,20 +142,20 @@ class FedAlaLearner(SoloLearner):
         return True
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
-        """The mixture with the model that came; the client's own W stays as it is."""
+        """Return the mixture with the received model; the stored W does not change."""
         model = {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
-        return {**model, **mixed(self._own(cohort), model, self._learned(cohort))}
+        return {**model, **mixed(self._local_model(cohort), model, self._learned(cohort))}
 
-    def _own(self, cohort: Cohort) -> dict[str, Tensor]:
-        """θ_own of the top layers; of a client that has never trained, the received ones."""
+    def _local_model(self, cohort: Cohort) -> dict[str, Tensor]:
+        """Return θ_own of the top layers, or the received parameters before any training."""
         memory, received = cohort.memory, cohort.parameters
         return {
-            name: torch.where(_like(memory.trained, own), own, received[name])
-            for name, own in memory.own.items()
+            name: torch.where(_like(memory.trained, local), local, received[name])
+            for name, local in memory.own.items()
         }
 
     def _learned(self, cohort: Cohort) -> dict[str, Tensor]:
-        """W as it is after learning with the parameters at hand, by the mixed parameter."""
+        """Return W after learning with the current parameters, by parameter name."""
         memory, samples = cohort.memory, cohort.samples
         if not any(map(self.is_encoder, self._top)):
             samples = self.task.fix_encoder(cohort.parameters, samples)
@@ -155,19 +165,19 @@ class FedAlaLearner(SoloLearner):
         while learns.any() and len(losses) < MOST_EPOCHS:
             weights, loss = self._epoch(cohort, samples, weights, learns)
             losses.append(loss)
-            rests = settled(torch.stack(losses), self.section.threshold, LOOKED_BACK_ON)
+            rests = have_settled(torch.stack(losses), self.section.threshold, LOOKED_BACK_ON)
             learns = learns & until_settled & ~rests
         return weights
 
     def _epoch(
         self, cohort: Cohort, samples: Any, weights: dict[str, Tensor], learns: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """W after a step on each of the client's chosen batches, and their mean loss [K].
+        """Return W after a step on each of the client's chosen batches, and the mean loss [K].
 
-        They are the same, in the same order, in all epochs of a round. learns: [K] bool; the W of
-        the others stays.
+        The batches and their order are the same in all epochs of a round. learns: [K] bool; the
+        other clients' W does not change.
         """
-        own, received = self._own(cohort), cohort.parameters
+        local, received = self._local_model(cohort), cohort.parameters
         used = [math.ceil(self.section.share * count) for count in samples.batch_counts]
         chosen = torch.tensor(used, device=learns.device)
         generators = [
@@ -181,13 +191,13 @@ class FedAlaLearner(SoloLearner):
             if not takes.any():
                 break
             leaves = {name: w[:k].detach().requires_grad_() for name, w in weights.items()}
-            begun = mixed(
-                {name: value[:k] for name, value in own.items()},
-                {name: received[name][:k] for name in own},
+            mixture = mixed(
+                {name: value[:k] for name, value in local.items()},
+                {name: received[name][:k] for name in local},
                 leaves,
             )
             model = {name: v[:k] for name, v in received.items() if self.is_shared(name)}
-            loss = self.loss({**model, **begun}, batch, Context())["prediction"]
+            loss = self.loss({**model, **mixture}, batch, Context())["prediction"]
             gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
             after = stepped(leaves, dict(zip(leaves, gradients, strict=True)), self.section.rate)
             weights = {
@@ -199,15 +209,17 @@ class FedAlaLearner(SoloLearner):
 
 
 def _top_layers(names: list[str], layers: int) -> list[str]:
-    """The parameters of the last so many layers, or of all if that is 0. What has the same name up
-    to its last dot is one layer."""
-    every = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    top = every[-layers:]  # 0: from the first on
+    """Return the parameters of the last layers, or of all layers if `layers` is 0.
+
+    Parameters with the same name up to the last dot form one layer.
+    """
+    layer_names = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    top = layer_names[-layers:]  # 0: from the first on
     return [name for name in names if name.rpartition(".")[0] in top]
 
 
 def _like(flags: Tensor, values: Tensor) -> Tensor:
-    """[k] → [k, 1, …], to stand beside [K, …]."""
+    """Reshape [k] → [k, 1, …] to broadcast with [K, …]."""
     return flags.view(-1, *[1] * (values.dim() - 1))
 
 

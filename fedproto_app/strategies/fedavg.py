@@ -1,14 +1,15 @@
 """FedAvg (McMahan et al., AISTATS 2017): train the global model, send it back.
 
 Adam starts afresh each round, because its moments belong to a model that averaging replaced.
-Clients can be judged by the shared model, or by what some epochs on their own data make of it,
-which is the plainest way to a personal model.
+Clients can be evaluated with the shared model, or after fine-tuning it for some epochs on their own
+data, which is the simplest personal model.
 
-The server half is Flower's own strategy. A node answers with the sample-weighted mean of its
-clients' models and their samples' sum, so Flower's weighted mean over nodes is FedAvg over clients
-exactly. Where another rule than the mean makes the model, or the method looks at each client's own,
-nodes send each, and the server applies the rule to clients. Methods that share a part of their
-model alone, such as FedRep, use this strategy as it is: their learners declare what is shared.
+The server half is Flower's own strategy. A node replies with the sample-weighted mean of its
+clients' models and their number of samples, so Flower's weighted mean over nodes is exactly FedAvg
+over clients. If another rule than the mean aggregates the models, or the method needs each client's
+model, nodes send every client's model, and the server applies the rule to clients. Methods that
+share only a part of their model, such as FedRep, use this strategy unchanged: their learners
+declare the shared part.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class FedAvgSettings(Section):
 
 
 class FedAvgLearner(SoloLearner):
-    """Solo's local training, on a model of which everything comes from the server."""
+    """Solo's local training, starting from the server's model."""
 
     section: FedAvgSettings
 
@@ -57,7 +58,7 @@ class FedAvgLearner(SoloLearner):
 
     def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
         super().__init__(training, section, task)
-        # A method from outside that builds on this one has a section of its own.
+        # A user's method that builds on this learner has its own section.
         self._fine_tuning = getattr(section, "fine_tune_epochs", 0)
 
     def personalises(self) -> bool:
@@ -73,11 +74,12 @@ class FedAvgLearner(SoloLearner):
 class FedAvgStrategy(BaseStrategy):
     """The mean of the clients' models, by Flower's own averaging over checked replies.
 
-    Methods that exchange more than the averaged model override `update` (what becomes of the rest
-    of the replies) and `guide` (what clients get besides; `guide_evaluation` where that differs).
+    Methods that exchange more than the averaged model override `update`, which processes the other
+    contents of the replies, and `guide`, which sends clients more than the model
+    (`guide_evaluation` if that differs for evaluation).
 
-    judges_trained: whether a model as its local training left it is a client's own, where the task
-    asks for that.
+    judges_trained: whether the locally trained model counts as a client's personal model, if the
+    task asks for one.
     """
 
     judges_trained = True
@@ -95,7 +97,7 @@ class FedAvgStrategy(BaseStrategy):
         return self._initial
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
-        """A share of all, whose models must find room where the server looks at each."""
+        """Choose a share of all clients; raise an error if their models exceed the room."""
         chosen = super().chosen(eligible, server_round)
         if not self.learner.sends_mean:
             expected = self.expected(server_round)
@@ -116,13 +118,16 @@ class FedAvgStrategy(BaseStrategy):
         return self.guide(received, clients, round_)
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """The new model of those that clients or nodes sent; None if there is none."""
-        in_order = sorted(models, key=lambda sent: sent.key)
-        weighed = [(sent.arrays, self.weight(sent.samples, sent.clients)) for sent in in_order]
+        """Return the average of the models that clients or nodes sent; None without any."""
+        in_order = sorted(models, key=lambda sent_model: sent_model.key)
+        weighed = [
+            (sent_model.arrays, self.weight(sent_model.samples, sent_model.clients))
+            for sent_model in in_order
+        ]
         return self.averaging.model(weighed, self.model)
 
     def renewed(self, mean: Arrays, round_: Round) -> Arrays:
-        """What becomes of the mean: the next model."""
+        """Return the next model, given the mean."""
         return mean
 
     def take_each(self, answers: list[Reply], server_round: int) -> Arrays | None:
@@ -134,7 +139,7 @@ class FedAvgStrategy(BaseStrategy):
         return renewed
 
     def take_sums(self, sums: Sums, answers: list[Reply], server_round: int) -> Arrays | None:
-        """The mean by the masked sum of these nodes' models; None if that cannot be true."""
+        """Return the mean from the masked sum of these nodes' models; None if it is invalid."""
         weight = sum(self.weight(sum(reply.samples), len(reply.names)) for reply in answers)
         fault: str | None = f"the weights of its models are not {weight}, as the nodes tell"
         if sums.counts[WEIGHT] == weight:
@@ -147,13 +152,13 @@ class FedAvgStrategy(BaseStrategy):
         return self.renewed(mean, self.round_of(server_round))
 
     def weight(self, samples: int, clients: int) -> int:
-        """The weight in the mean over all of so many clients with so many samples."""
+        """Return the weight in the mean of `clients` clients with `samples` samples together."""
         by_samples = self.learner.weighs_samples and self.averaging.is_mean
         return samples if by_samples else clients
 
 
 def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]:
-    """Each node's mean, or each client's own model where nodes do not average."""
+    """Return each node's mean, or each client's model if nodes do not average."""
     models = []
     for reply in answers:
         if expected.mean:

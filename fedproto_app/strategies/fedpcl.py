@@ -90,14 +90,14 @@ ContrastT = TypeVar("ContrastT", bound=ContrastContext)
 
 
 class ContrastLearner(Learner[ContrastT, TaskT]):
-    """The supervised loss and ProtoNCE, on the model that the server averages."""
+    """The supervised loss and ProtoNCE, for the model that the server averages."""
 
     needs_representation = True
     section: FedPclSettings
 
     @abstractmethod
     def contrast(self, representation: Tensor, batch: Any, context: ContrastT) -> Tensor:
-        """ProtoNCE of a batch's representations, [k]."""
+        """Return ProtoNCE of a batch's representations, [k]."""
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ContrastT
@@ -116,7 +116,7 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
         return self.section.fine_tune_epochs > 0
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
-        """The head after some epochs by the targets alone, on the encoder as averaged."""
+        """Return the head after epochs of supervised training on the averaged encoder."""
         if not self.section.fine_tune_epochs:
             return None
         by_targets = ContrastContext(contrasts=False, supervised=True)
@@ -125,7 +125,7 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
 
 
 class PeriodContext(ContrastContext):
-    """The prototypes that came [M, B, D], if there are any yet, and the cohort's own, gathered."""
+    """The received prototypes [M, B, D], if any yet, and the cohort's prototypes so far."""
 
     def __init__(self, clients: int, received: Tensor | None, *, supervised: bool) -> None:
         super().__init__(contrasts=True, supervised=supervised)
@@ -169,7 +169,7 @@ class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
 
 
 class ClassesContext(ContrastContext):
-    """The sets of prototypes that came [M, C, D], and which classes each set has [M, C] bool."""
+    """The received sets of prototypes [M, C, D], and the classes of each set [M, C] bool."""
 
     def __init__(self, prototypes: Tensor, has_class: Tensor, *, supervised: bool) -> None:
         super().__init__(contrasts=True, supervised=supervised)
@@ -217,8 +217,10 @@ class FedPclClassesLearner(
         return sent_prototypes(cohort, self.task)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """By the head or by the most similar prototype, as the settings say; by the head as long
-        as there is no prototype."""
+        """Evaluate by the head or by the most similar prototype, as the settings say.
+
+        Without any prototype the head predicts.
+        """
         prototypes, has_class = self._received(guidance)
         if self.section.inference == "head" or not len(prototypes):
             return self.task.evaluate(cohort.parameters, cohort.samples)
@@ -227,8 +229,8 @@ class FedPclClassesLearner(
         )
 
     def _received(self, guidance: Guidance) -> tuple[Tensor, Tensor]:
-        """The sets of prototypes that came [M, C, D], M = 0 if none, and which classes
-        each set has [M, C] bool."""
+        """Return the received sets of prototypes [M, C, D], M = 0 if none, and the classes of
+        each set [M, C] bool."""
         if GLOBAL_PROTOTYPES in guidance.arrays:
             sets = torch.from_numpy(guidance.arrays[GLOBAL_PROTOTYPES]).to(self.task.device)
             has_class = sets.any(dim=2)  # zeros have no direction
@@ -254,12 +256,14 @@ class FedPclStrategy(FedAvgStrategy):
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
-        """The model alone: clients fit their heads by their targets."""
+        """Send the model alone: clients fit their heads by their targets."""
         return Guidance()
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Clients whose prototype is far longer than the others' of the round: it would decide the
-        direction of the mean, and only directions matter to the loss."""
+        """Return clients whose prototype is far longer than the others' of the round.
+
+        It would decide the direction of the mean, and only directions matter to the loss.
+        """
         lengths = {
             reply.key: float(np.linalg.norm(reply.arrays[PROTOTYPES].astype(np.float64)))
             for reply in replies
@@ -291,7 +295,7 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
         return Guidance() if by_head else self.guide(received, clients, round_)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The means, and what the round's clients sent where all get that."""
+        """Keep the means, and the round's prototypes if all clients receive them."""
         multiple = self.section.prototypes == "multiple"
         return {**super().state(), **(self.received.state() if multiple else {})}
 

@@ -1,6 +1,6 @@
-"""FedProto (Tan et al., AAAI 2022), carried over to forecasting as FUELS does.
+"""FedProto (Tan et al., AAAI 2022), adapted to forecasting as in FUELS.
 
-A client's prototype is its mean representation over the batches of an epoch, one row a phase of
+A client's prototype is its mean representation over the batches of an epoch, one row per phase of
 the period: B × d_r values. The loss adds the distance to the global prototype.
 
 The server sends the mean of the clients' prototypes to all of them.
@@ -50,18 +50,18 @@ class FedProtoSettings(Section):
     )
 
 
-PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, and what comes down
+PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # up, by client; down
 
 
 class PrototypeContext(Context):
-    """The global prototype [B, D], if there is one yet, and the cohort's own, being gathered."""
+    """The global prototype [B, D] if it exists yet, and the cohort's prototypes so far."""
 
     def __init__(self, clients: int, global_prototype: Tensor | None) -> None:
         self.global_prototype = global_prototype
-        self.own = PeriodPrototype(clients)
+        self.local_prototypes = PeriodPrototype(clients)
 
     def start_epoch(self) -> None:
-        self.own.clear()
+        self.local_prototypes.clear()
 
 
 class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
@@ -86,14 +86,16 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
 
     def context(self, guidance: Guidance, cohort: Cohort) -> PrototypeContext:
         received = guidance.arrays.get(PROTOTYPE)
-        known = None if received is None else torch.from_numpy(received).to(self.task.device)
-        return PrototypeContext(len(cohort.names), known)
+        global_prototype = (
+            None if received is None else torch.from_numpy(received).to(self.task.device)
+        )
+        return PrototypeContext(len(cohort.names), global_prototype)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: PrototypeContext
     ) -> dict[str, Tensor]:
         representation = self.task.represent(parameters, batch)
-        context.own.add(representation.detach(), batch.age)
+        context.local_prototypes.add(representation.detach(), batch.age)
         prediction = self.task.predict(parameters, representation, batch)
         terms = {"prediction": self.task.loss(prediction, batch)}
         if context.global_prototype is not None:
@@ -104,20 +106,20 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     def contribution(
         self, cohort: Cohort, context: PrototypeContext, server_round: int
     ) -> Contribution:
-        return Contribution({PROTOTYPES: context.own.value().cpu().numpy()})
+        return Contribution({PROTOTYPES: context.local_prototypes.value().cpu().numpy()})
 
 
 class ClassPrototypesContext(Context):
-    """The global prototypes [C, D], and which classes have one [C]."""
+    """The global prototypes [C, D], and which classes have a prototype [C]."""
 
-    def __init__(self, prototypes: Tensor, known: Tensor) -> None:
-        self.prototypes, self.known = prototypes, known
+    def __init__(self, prototypes: Tensor, has_prototype: Tensor) -> None:
+        self.prototypes, self.has_prototype = prototypes, has_prototype
 
 
 class FedProtoClassesLearner(
     Learner[ClassPrototypesContext, ClassificationTask | SequenceClassificationTask]
 ):
-    """Of classes: the supervised loss, and the distance of each representation from the global
+    """For classes: the supervised loss, and the distance of each representation from the global
     prototype of its class."""
 
     section: FedProtoSettings
@@ -136,10 +138,10 @@ class FedProtoClassesLearner(
         representation = self.task.represent(parameters, batch)
         prediction = self.task.predict(parameters, representation, batch)
         terms = {"prediction": self.task.loss(prediction, batch)}
-        if context.known.any():
+        if context.has_prototype.any():
             labels = self.task.labels_of(batch)
             distance = pull(
-                representation, labels, batch.present, context.prototypes, context.known
+                representation, labels, batch.present, context.prototypes, context.has_prototype
             )
             terms["prototypes"] = self.section.prototype_weight * distance
         return terms
@@ -150,21 +152,23 @@ class FedProtoClassesLearner(
         return sent_prototypes(cohort, self.task)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """By the nearest global prototype or by the head, as the settings say; by the head
-        as long as there is no prototype."""
-        shared, known = received_prototypes(guidance, self.task)
-        if self.section.inference == "head" or not known.any():
+        """Evaluate by the nearest global prototype or by the head, as `inference` says.
+
+        Without any prototype the head predicts.
+        """
+        shared, has_prototype = received_prototypes(guidance, self.task)
+        if self.section.inference == "head" or not has_prototype.any():
             return self.task.evaluate(cohort.parameters, cohort.samples)
         shared = shared.expand(len(cohort.names), -1, -1)
 
         def nearness(representation: Tensor) -> Tensor:
-            return nearness_of_classes(representation, shared, known)
+            return nearness_of_classes(representation, shared, has_prototype)
 
         return self.task.judge_scores(cohort.parameters, cohort.samples, nearness)
 
 
 class FedProtoStrategy(PersonalStrategy):
-    """Of series: the mean of all clients' latest prototypes, [B, d_r], goes to every client."""
+    """For series: every client receives the mean of all clients' latest prototypes, [B, d_r]."""
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         mean = received.mean(PROTOTYPES)
@@ -172,9 +176,9 @@ class FedProtoStrategy(PersonalStrategy):
 
 
 class FedProtoClassesStrategy(ClassPrototypes, PersonalStrategy):
-    """Of classes: the mean of a class's prototypes over the round's clients that have it.
+    """For classes: the mean of a class's prototypes over the round's clients that have it.
 
-    Clients are judged by the prototypes that they have just helped to make.
+    Clients are evaluated with the prototypes of the same round.
     """
 
     final_after_training = False

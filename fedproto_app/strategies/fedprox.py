@@ -2,7 +2,7 @@
 
     h(w; w_global) = F(w) + µ/2 · ‖w − w_global‖²          (Li et al. 2020, eq. 2)
 
-The server's half is FedAvg's: µ is a setting, which both sides know.
+The server half is FedAvg's; both sides read µ from the settings.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
         return [model()]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ProximalContext:
-        to = self.task.device
-        anchor = {name: torch.from_numpy(value).to(to) for name, value in guidance.arrays.items()}
+        device = self.task.device
+        anchor = {
+            name: torch.from_numpy(value).to(device) for name, value in guidance.arrays.items()
+        }
         return ProximalContext(anchor, self.section.proximal_mu)
 
     def loss(

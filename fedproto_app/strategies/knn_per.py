@@ -1,11 +1,11 @@
 """kNN-Per (Marfoq, Neglia, Vidal, Kameni, "Personalized federated learning through local
 memorization", ICML 2022).
 
-Clients train FedAvg's model. To be judged, a client remembers its train samples as the shared
-encoder represents them, at most so many, and answers with
-    λ·(what the k nearest say) + (1 − λ)·(what the shared model says)
-where a neighbour counts exp(−distance). It chooses k and λ by the loss on its own validation
-samples. Its memory never leaves it, and is kept and forecasts with its model.
+Clients train FedAvg's model. For evaluation a client remembers the shared encoder's representations
+of its train samples, up to a limit, and predicts
+    λ·(prediction of the k nearest) + (1 − λ)·(prediction of the shared model)
+where a neighbour has weight exp(−distance). It chooses k and λ by the loss on its validation
+samples. The memory never leaves the client; it is saved with its model, for forecasts.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ UNTUNED = (10, 0.5)  # k and λ of a client without validation samples
 
 
 class Examples(NamedTuple):
-    """Samples of K clients: representations [K, n, D], labels [K, n] or numbers [K, n, H], and
-    which there are, [K, n]."""
+    """Samples of K clients.
+
+    vectors: representations [K, n, D]. targets: labels [K, n] or numbers [K, n, H]. present:
+    [K, n].
+    """
 
     vectors: Tensor
     targets: Tensor
@@ -62,26 +65,26 @@ class Examples(NamedTuple):
 
 
 class KnnPerLearner(FedAvgLearner):
-    """FedAvg's training, and a memory of each client; subclasses know what is remembered."""
+    """FedAvg's training, and a memory per client; subclasses define the remembered samples."""
 
     section: KnnPerSettings  # type: ignore[assignment]
     needs_representation = True
 
     @abstractmethod
     def train_examples(self, cohort: Cohort) -> Examples:
-        """What can be remembered."""
+        """Return the samples that can be remembered."""
 
     @abstractmethod
     def validation_examples(self, cohort: Cohort) -> tuple[Examples, Tensor]:
-        """What k and λ are chosen by, and what the shared model says of it, [K, n, C or H]."""
+        """Return the validation samples, and the shared model's predictions, [K, n, C or H]."""
 
     def personalises(self) -> bool:
         return True
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
-        """The shared model with the clients' memories."""
+        """Return the shared model with the clients' memories."""
         memory = self._chosen(self._remembered(cohort), *self.validation_examples(cohort))
-        return {**cohort.parameters, **memory.named()}
+        return {**cohort.parameters, **memory.parameters()}
 
     @property
     def model(self) -> Remembering:
@@ -90,29 +93,29 @@ class KnnPerLearner(FedAvgLearner):
         return model
 
     def _remembered(self, cohort: Cohort) -> Memory:
-        """Each client's train samples, or some of them, drawn once for the whole run."""
+        """Return each client's train samples, or a subset drawn once for the whole run."""
         examples, size = self.train_examples(cohort), self.section.most_samples
         clients, device = len(cohort.names), examples.vectors.device
         present = examples.present.cpu()
         places = torch.zeros(clients, size, dtype=torch.int64)
         counts = torch.zeros(clients, dtype=torch.int64)
         for row, name in enumerate(cohort.names):
-            there = present[row].nonzero().flatten()
+            available = present[row].nonzero().flatten()
             draws = torch_stream(self.training.seed, name, "memory")
-            drawn = torch.randperm(len(there), generator=draws)[:size].sort().values
+            drawn = torch.randperm(len(available), generator=draws)[:size].sort().values
             counts[row] = len(drawn)
-            places[row, : len(drawn)] = there[drawn]
-        who, places = torch.arange(clients, device=device)[:, None], places.to(device)
+            places[row, : len(drawn)] = available[drawn]
+        rows, places = torch.arange(clients, device=device)[:, None], places.to(device)
         return Memory(
-            vectors=examples.vectors[who, places],
-            targets=examples.targets[who, places],
+            vectors=examples.vectors[rows, places],
+            targets=examples.targets[rows, places],
             samples=counts.to(device),
             neighbours=torch.full_like(counts, UNTUNED[0]).to(device),
             share=torch.full((clients,), UNTUNED[1], device=device),
         )
 
     def _chosen(self, memory: Memory, examples: Examples, answers: Tensor) -> Memory:
-        """With the k and λ of least validation loss, of equally good ones the smaller."""
+        """Return the memory with the k and λ of least validation loss; ties take the smaller."""
         model = self.model
         distances, places = nearest(
             examples.vectors, memory.vectors, memory.samples, max(NEIGHBOURS)
@@ -120,9 +123,11 @@ class KnnPerLearner(FedAvgLearner):
         choices, losses = [], []
         for neighbours in NEIGHBOURS:
             with_k = replace(memory, neighbours=torch.full_like(memory.samples, neighbours))
-            said = model.said(distances, places, with_k)
+            neighbour_answer = model.neighbour_answer(distances, places, with_k)
             for share in SHARES:
-                mixed = model.mixture(said, answers, torch.full_like(memory.share, share))
+                mixed = model.mixture(
+                    neighbour_answer, answers, torch.full_like(memory.share, share)
+                )
                 choices.append((neighbours, share))
                 losses.append(self._loss(mixed, examples))
         best = torch.stack(losses).argmin(dim=0)  # (K,)
@@ -132,11 +137,11 @@ class KnnPerLearner(FedAvgLearner):
         return replace(
             memory,
             neighbours=torch.where(tuned, table[best, 0].long(), memory.neighbours),
-            share=torch.where(memory.samples > 0, chosen, 0.0),  # nobody has nothing to say
+            share=torch.where(memory.samples > 0, chosen, 0.0),  # an empty memory predicts nothing
         )
 
     def _loss(self, mixed: Tensor, examples: Examples) -> Tensor:
-        """Cross-entropy or squared error, summed over each client's samples, [K]."""
+        """Return cross-entropy or squared error, summed over each client's samples, [K]."""
         if self.model.classes:
             picked = mixed.gather(2, examples.targets.unsqueeze(2)).squeeze(2)
             return -(picked * examples.present).sum(dim=1)
@@ -145,7 +150,7 @@ class KnnPerLearner(FedAvgLearner):
 
 
 class KnnPerVectorsLearner(KnnPerLearner):
-    """Of classes of images and of sequences, and of numbers for sequences."""
+    """kNN-Per for images and sequences."""
 
     task: ClassificationTask | SequenceTask
 
@@ -166,33 +171,33 @@ class KnnPerVectorsLearner(KnnPerLearner):
 
 
 class KnnPerForecastLearner(KnnPerLearner):
-    """Of forecasts; a sample of which a target is missing is not remembered."""
+    """kNN-Per for forecasts; samples with a missing target are not remembered."""
 
     task: ForecastingTask
 
     @torch.no_grad()
     def train_examples(self, cohort: Cohort) -> Examples:
         samples = cohort.samples
-        counted = self.task.train_targets(samples)
-        some = slice(*extent(counted))
-        vectors = [self.task.encode(cohort.parameters, one) for one in _chunks(samples, some)]
-        present = counted[:, some].amin(dim=2)
-        return Examples(torch.cat(vectors, dim=1), samples.targets[:, some], present)
+        is_target = self.task.train_targets(samples)
+        span = slice(*extent(is_target))
+        vectors = [self.task.encode(cohort.parameters, inputs) for inputs in _chunks(samples, span)]
+        present = is_target[:, span].amin(dim=2)
+        return Examples(torch.cat(vectors, dim=1), samples.targets[:, span], present)
 
     @torch.no_grad()
     def validation_examples(self, cohort: Cohort) -> tuple[Examples, Tensor]:
         parameters, samples = cohort.parameters, cohort.samples
-        some = slice(*extent(samples.is_validation))
-        vectors = [self.task.encode(parameters, one) for one in _chunks(samples, some)]
-        answers = [self.task.forecast(parameters, one) for one in _chunks(samples, some)]
-        present = samples.is_validation[:, some].amin(dim=2)
-        examples = Examples(torch.cat(vectors, dim=1), samples.targets[:, some], present)
+        span = slice(*extent(samples.is_validation))
+        vectors = [self.task.encode(parameters, inputs) for inputs in _chunks(samples, span)]
+        answers = [self.task.forecast(parameters, inputs) for inputs in _chunks(samples, span)]
+        present = samples.is_validation[:, span].amin(dim=2)
+        examples = Examples(torch.cat(vectors, dim=1), samples.targets[:, span], present)
         return examples, torch.cat(answers, dim=1)
 
 
-def _chunks(samples: CohortSamples, some: slice) -> Sequence[Tensor]:
-    """The inputs of some samples, so many at a time that memory is bounded."""
-    return torch.split(samples.inputs[:, some], EVALUATED_AT_ONCE, dim=1)
+def _chunks(samples: CohortSamples, span: slice) -> Sequence[Tensor]:
+    """Return the inputs of the samples in a span, in chunks that bound the memory used."""
+    return torch.split(samples.inputs[:, span], EVALUATED_AT_ONCE, dim=1)
 
 
 METHOD = Method(

@@ -29,7 +29,7 @@ from fedproto_app.strategies.common.learner import Context
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 
-# Batches of a task, put together as a method needs them.
+# Batches of a task, combined as the method needs them.
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Pair:
 
     @property
     def inputs(self) -> Tensor:
-        """The values of the second batch, [k]."""
+        """Return the values of the second batch, [k]."""
         inputs: Tensor = self.second.inputs
         return inputs
 
 
 def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
-    """Every two batches of an epoch as one; a client's odd last one is left out."""
+    """Yield an epoch's batches in pairs; a client's odd last batch is left out."""
     for first in batches:
         second = next(batches, None)
         if second is None:
@@ -56,7 +56,7 @@ def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
 
 
 def _first_clients(batch: Any, count: int) -> Any:
-    """The batch of the first clients alone."""
+    """Return the batch of the first clients only."""
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     cut = {name: value[:count] for name, value in values.items() if isinstance(value, Tensor)}
     return replace(batch, **cut)
@@ -99,7 +99,7 @@ class PerFedAvgLearner(SoloLearner):
         *,
         differentiable: bool = False,
     ) -> dict[str, Tensor]:
-        """w̃ of leaves w. differentiable: its gradient goes through the step, too (the Hessian)."""
+        """Return w̃ for leaves w. differentiable: the gradient includes the Hessian of the step."""
         names = [name for name, value in parameters.items() if value.requires_grad]
         loss = super().loss(parameters, batch, context)["prediction"].sum()
         gradients = torch.autograd.grad(
@@ -118,7 +118,7 @@ class PerFedAvgLearner(SoloLearner):
         return True
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
-        """w̃ on the same batch in every round, so that rounds differ by w alone."""
+        """Return w̃ on the same batch in every round, so that rounds differ only by w."""
         generators = [torch_stream(self.training.seed, name, "adapted") for name in cohort.names]
         batch = next(self.task.batches(cohort.samples, generators))  # every client has a first one
         leaves = {

@@ -1,13 +1,12 @@
 """pFedMe (T. Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
 NeurIPS 2020).
 
-A client's objective is the Moreau envelope of its loss, and its personal model θ is where that
-is reached:
+A client's objective is the Moreau envelope of its loss, and its personal model θ is the minimiser:
 
     F(w) = min_θ f(θ) + λ/2·‖θ − w‖²
 
 On each batch θ takes K steps of the optimiser towards it, then w ← w − η·λ·(w − θ). Only w is
-sent. As in the authors' program a round begins with θ = w; from batch to batch θ goes on.
+sent. As in the authors' program, a round begins with θ = w, and θ continues from batch to batch.
 
 The server takes w ← (1 − β)·w + β·mean of the w_n.
 """
@@ -48,7 +47,7 @@ class PFedMeSettings(Section):
 
 
 class InnerAndOuterSteps(CohortOptimizer):
-    """Another optimiser's steps of θ. After every K of them w goes the share η·λ of its way to θ.
+    """Step θ by another optimiser. After every K steps w moves by the share η·λ towards θ.
 
     state: the other optimiser's.
     """
@@ -88,7 +87,7 @@ class PFedMeLearner(PersonalModelLearner[Context]):
         )
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
-        """Every batch K times in a row."""
+        """Yield every batch K times in a row."""
         for batch in super().batches(samples, generators):
             yield from repeat(batch, self.section.inner_steps)
 
@@ -115,9 +114,10 @@ class PFedMeLearner(PersonalModelLearner[Context]):
 
 
 class PFedMeStrategy(FedAvgStrategy):
-    """FedAvg, of which the shared model takes the share β; beyond 1 it goes further than the mean.
+    """The shared model takes the share β of FedAvg's mean.
 
-    The model that the shares are of is the one that the round began with.
+    The other 1 − β comes from the model at the beginning of the round. With β > 1 the model moves
+    beyond the mean.
     """
 
     section: PFedMeSettings

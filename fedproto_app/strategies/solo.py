@@ -17,7 +17,7 @@ from fedproto_app.tasks.task import AnyTask
 
 
 class SoloLearner(Learner[Context, AnyTask]):
-    """The supervised loss alone, on the client's own model."""
+    """The supervised loss alone, for the client's own model."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:

@@ -46,19 +46,19 @@ def trained(learner: AnalyticClassesLearner, rounds: tuple[int, ...] = (1, 2, 3,
 
 
 def totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Guidance:
-    sent = learner.contribution(cohort, learner.context(GUIDANCE, cohort), 4).arrays
-    arrays = {n: one.sum(axis=0) for n, one in sent.items()}
+    sent_arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort), 4).arrays
+    arrays = {n: array.sum(axis=0) for n, array in sent_arrays.items()}
     return Guidance(arrays)
 
 
 def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
     learner = learner_of()
-    sent = learner.contribution(
+    contribution = learner.contribution(
         trained(learner), learner.context(GUIDANCE, image_cohort(learner)), 4
     )
-    assert sent.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
-    assert sent.arrays[GRAM].shape == (2, 24 * 25 // 2)
-    assert sent.arrays[MOMENT].shape == (2, 3, 24)
+    assert contribution.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
+    assert contribution.arrays[GRAM].shape == (2, 24 * 25 // 2)
+    assert contribution.arrays[MOMENT].shape == (2, 3, 24)
     first = trained(learner, (1, 2))
     assert first.memory.sums["counts"].tolist() == [[2, 1, 0], [0, 3, 0]]
 
@@ -69,23 +69,25 @@ def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
     assert learner.receive(cohort, totals(learner, cohort)) == [0, 1]
     features, labels = [], []
     for server_round in (1, 3):
-        made = learner.task.train_vectors(
+        vectors = learner.task.train_vectors(
             cohort.parameters, at_round(learner, cohort, server_round).samples
         )
-        there = made.present.bool()
-        features.append(made.features[there].numpy())
-        labels.append(made.labels[there].numpy())
+        present = vectors.present.bool()
+        features.append(vectors.features[present].numpy())
+        labels.append(vectors.labels[present].numpy())
     x, y = np.concatenate(features).astype(np.float64), np.concatenate(labels)
     within = sum(np.cov(x[y == c].T, bias=True) * (y == c).mean() for c in range(3))
     directions = np.trace(within) ** 2 / np.square(within).sum()
     ridge = 3 * directions / len(y) * np.trace(within) / 24 * np.eye(24)
     prior = np.bincount(y) / len(y)
-    oracle = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_Known(within + ridge))
+    oracle = LinearDiscriminantAnalysis(
+        solver="lsqr", covariance_estimator=_FixedCovariance(within + ridge)
+    )
     oracle.set_params(priors=prior).fit(x, y)
     scores = torch.from_numpy(x) @ cohort.parameters[HEAD + "weight"][0].double()
     ours = (scores + cohort.parameters[HEAD + "bias"][0]).log_softmax(dim=1).numpy()
-    theirs = oracle.predict_log_proba(x)
-    np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3)
+    reference = oracle.predict_log_proba(x)
+    np.testing.assert_allclose(ours, reference, rtol=2e-3, atol=2e-3)
 
 
 def test_a_total_that_has_no_covariance_leaves_each_its_own() -> None:
@@ -99,13 +101,13 @@ def test_a_total_that_has_no_covariance_leaves_each_its_own() -> None:
     assert Metric("accuracy", shared=True) not in learner.evaluate(cohort, guidance)
 
 
-class _Known:
+class _FixedCovariance:
     """A covariance estimator that knows the answer of all classes together."""
 
     def __init__(self, covariance: np.ndarray) -> None:
         self.covariance_ = covariance
 
-    def fit(self, x: np.ndarray) -> _Known:
+    def fit(self, x: np.ndarray) -> _FixedCovariance:
         return self
 
 
@@ -115,9 +117,9 @@ def test_own_classifiers_keep_what_earlier_stages_taught(prior: str) -> None:
     cohort = trained(learner)
     guidance = totals(learner, cohort)
     learner.receive(cohort, guidance)
-    found = learner.evaluate(cohort, guidance)
-    assert found[Metric("accuracy")] == [1.0, 1.0]
-    assert len(found[Metric("accuracy", shared=True)]) == 2
+    metrics = learner.evaluate(cohort, guidance)
+    assert metrics[Metric("accuracy")] == [1.0, 1.0]
+    assert len(metrics[Metric("accuracy", shared=True)]) == 2
     bias = cohort.parameters[HEAD + "bias"]
     assert not torch.equal(bias[0], bias[1]) or prior == "even"
 
@@ -153,8 +155,8 @@ def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() 
         CLUSTER_COUNTS: np.array([[2.0, 0.0]]),
     }
     guidance = Guidance(arrays, clients=["b"])
-    [others] = clusters_in(guidance, ["a", "b"], total)
-    assert others.moment.tolist() == [[[6, 0], [0, 8]], [[1, 1], [0, 8]]]
-    assert others.counts.tolist() == [[3, 4], [2, 4]]
-    assert others.spread.gram.tolist() == [[5, 1], [1, 4]]
+    [cluster] = clusters_in(guidance, ["a", "b"], total)
+    assert cluster.moment.tolist() == [[[6, 0], [0, 8]], [[1, 1], [0, 8]]]
+    assert cluster.counts.tolist() == [[3, 4], [2, 4]]
+    assert cluster.spread.gram.tolist() == [[5, 1], [1, 4]]
     assert clusters_in(GUIDANCE, ["a", "b"], total) == []

@@ -52,8 +52,8 @@ def test_alpha_moves_only_if_adaptive_and_stays_a_share(adaptive: bool) -> None:
     apfl = tiny_learner("apfl", **changes)
     cohort = tiny_cohort(apfl)
     cohort.parameters["personal.decoder.bias"] += 1
-    what = Guidance(global_model(apfl))
-    train_cohort(apfl, cohort, apfl.context(what, cohort))
+    received = Guidance(global_model(apfl))
+    train_cohort(apfl, cohort, apfl.context(received, cohort))
     mix = cohort.parameters["mix"]
     assert ((mix >= 0) & (mix <= 1)).all()
     assert bool((mix == 0.5).all()) is not adaptive

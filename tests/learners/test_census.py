@@ -29,19 +29,19 @@ def learner_of(**changes: Any) -> CensusLearner:
 
 def sent_in(learner: CensusLearner, *rounds: int) -> tuple[Cohort, list[ClassSums]]:
     """Both clients after these rounds of training, and what they sent in each."""
-    cohort, sent = image_cohort(learner), []
+    cohort, sent_sums = image_cohort(learner), []
     for server_round in rounds:
         cohort = at_round(learner, cohort, server_round)
         learner.begin(cohort)
         context = learner.context(GUIDANCE, cohort)
         arrays = learner.contribution(cohort, context, server_round).arrays
-        sent.append(unpacked({n: torch.from_numpy(one) for n, one in arrays.items()}))
+        sent_sums.append(unpacked({n: torch.from_numpy(array) for n, array in arrays.items()}))
         train_cohort(learner, cohort, context)
-    return cohort, sent
+    return cohort, sent_sums
 
 
-def total_guidance(sent: ClassSums) -> Guidance:
-    summed = ClassSums(*(one.sum(dim=0) for one in sent))
+def total_guidance(sent_sums: ClassSums) -> Guidance:
+    summed = ClassSums(*(part.sum(dim=0) for part in sent_sums))
     arrays = {name: value.float().numpy() for name, value in packed(summed).items()}
     return Guidance(arrays)
 
@@ -57,39 +57,43 @@ def test_the_loss_is_logit_adjusted_cross_entropy(strength: float) -> None:
     expected = (strength * expected).nan_to_num(0.0).clamp(min=UNKNOWN_CLASS)
     torch.testing.assert_close(context.log_frequencies, expected)
     batch = next(iter(learner.batches(cohort.samples, [torch.Generator() for _ in range(2)])))
-    found = learner.loss(cohort.parameters, batch, context)["prediction"]
+    losses = learner.loss(cohort.parameters, batch, context)["prediction"]
     logits = learner.task.predict(
         cohort.parameters, learner.task.encode(cohort.parameters, batch.inputs)
     )
     for client, priors in enumerate(([2 / 3, 1 / 3, 0], [0, 1, 0])):
-        each = []
+        expected_losses = []
         for scores, label in zip(
             logits[client].tolist(), batch.labels[client].tolist(), strict=True
         ):
             odds = [math.exp(s) * p**strength for s, p in zip(scores, priors, strict=True)]
-            each.append(-math.log(odds[label] / sum(odds)))
-        assert float(found[client]) == pytest.approx(sum(each) / len(each), rel=1e-4)
+            expected_losses.append(-math.log(odds[label] / sum(odds)))
+        assert float(losses[client]) == pytest.approx(
+            sum(expected_losses) / len(expected_losses), rel=1e-4
+        )
 
 
 def test_a_client_sends_sums_of_all_its_stages_by_the_encoder_as_it_came() -> None:
     learner = learner_of()
-    _, sent = sent_in(learner, 1, 2, 3)
-    assert [one.counts.tolist() for one in sent] == [
+    _, sent_sums = sent_in(learner, 1, 2, 3)
+    assert [sums.counts.tolist() for sums in sent_sums] == [
         [[2, 1, 0], [0, 3, 0]],
         [[2, 1, 0], [0, 3, 0]],
         [[3, 1, 2], [0, 6, 0]],
     ]
     before, _ = sent_in(learner, 1, 2)
-    again = at_round(learner, before, 3)
-    now = class_sums(learner.task.train_vectors(again.parameters, again.samples), 3)
-    wanted = sent[1].plus(now)
-    for found, one in zip(sent[2], wanted, strict=True):
-        torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-3)
+    third_cohort = at_round(learner, before, 3)
+    third_sums = class_sums(
+        learner.task.train_vectors(third_cohort.parameters, third_cohort.samples), 3
+    )
+    expected = sent_sums[1].plus(third_sums)
+    for actual_part, expected_part in zip(sent_sums[2], expected, strict=True):
+        torch.testing.assert_close(actual_part, expected_part, rtol=1e-4, atol=1e-3)
 
 
 def test_where_stages_come_again_a_new_turn_begins_anew() -> None:
-    _, sent = sent_in(learner_of(**CYCLIC), 1, 2, 3, 4)
-    assert [one.counts[0].tolist() for one in sent] == [[2, 1, 0], [3, 1, 2]] * 2
+    _, sent_sums = sent_in(learner_of(**CYCLIC), 1, 2, 3, 4)
+    assert [sums.counts[0].tolist() for sums in sent_sums] == [[2, 1, 0], [3, 1, 2]] * 2
 
 
 def test_local_training_leaves_what_a_client_remembers() -> None:
@@ -105,38 +109,38 @@ def test_local_training_leaves_what_a_client_remembers() -> None:
 
 def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     learner = learner_of()
-    cohort, sent = sent_in(learner, 1, 2, 3, 4)
-    guidance = total_guidance(sent[-1])
+    cohort, sent_sums = sent_in(learner, 1, 2, 3, 4)
+    guidance = total_guidance(sent_sums[-1])
     assert learner.receive(cohort, guidance) == [0, 1]
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
-    total = ClassSums(*(one.sum(dim=0) for one in sent[-1]))
-    own = sent[-1]
+    total = ClassSums(*(part.sum(dim=0) for part in sent_sums[-1]))
+    local_sums = sent_sums[-1]
     assert isinstance(learner.task.model, LearnedAndFixed)
     learned = learner.task.model.learned.representation_dim
     weight, bias = ClassFit(1.0, even=False, steady_from=learned).personal(
-        own.moment, own.counts, [everybody(total)], validation
+        local_sums.moment, local_sums.counts, [everybody(total)], validation
     )
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
-    found = learner.evaluate(cohort, guidance)
-    assert {Metric("accuracy"), Metric("accuracy", rule="head")} < set(found)
-    assert Metric("accuracy", shared=True) in found
+    metrics = learner.evaluate(cohort, guidance)
+    assert {Metric("accuracy"), Metric("accuracy", rule="head")} < set(metrics)
+    assert Metric("accuracy", shared=True) in metrics
 
 
 def test_where_no_sums_come_the_answer_is_the_averaged_head_with_own_frequencies() -> None:
     learner = learner_of()
-    cohort, sent = sent_in(learner, 1)
+    cohort, sent_sums = sent_in(learner, 1)
     assert learner.receive(cohort, GUIDANCE) == [0, 1]
     answer = learner.predictor(cohort.parameters)
     images = torch.rand(2, 4, 1, 8, 8)
     vectors = learner.task.encode(cohort.parameters, images)
     adjusted = learner.task.predict(cohort.parameters, vectors).double()
-    adjusted += (sent[0].counts / 3).log().clamp(min=UNKNOWN_CLASS).unsqueeze(1)
+    adjusted += (sent_sums[0].counts / 3).log().clamp(min=UNKNOWN_CLASS).unsqueeze(1)
     torch.testing.assert_close(learner.task.predict(answer, vectors), adjusted.float())
-    found = learner.evaluate(cohort, GUIDANCE)
-    assert found[Metric("accuracy")] == found[Metric("accuracy", rule="head")]
-    assert Metric("accuracy", shared=True) not in found
+    metrics = learner.evaluate(cohort, GUIDANCE)
+    assert metrics[Metric("accuracy")] == metrics[Metric("accuracy", rule="head")]
+    assert Metric("accuracy", shared=True) not in metrics
 
 
 def test_sums_are_sent_where_they_are_asked_for() -> None:
@@ -150,8 +154,8 @@ def test_sums_are_sent_where_they_are_asked_for() -> None:
 def test_a_stage_without_images_counts_no_others_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = {"a": [[], [0, 0, 1]], "b": [[1, 1, 1], []]}
     monkeypatch.setattr("tests.learners.tiny_images.STAGES", stages)
-    _, sent = sent_in(learner_of(), 1, 2, 3, 4)
-    assert [one.counts.tolist() for one in sent] == [[[2, 1, 0], [0, 3, 0]]] * 4
+    _, sent_sums = sent_in(learner_of(), 1, 2, 3, 4)
+    assert [sums.counts.tolist() for sums in sent_sums] == [[[2, 1, 0], [0, 3, 0]]] * 4
 
 
 def test_sums_of_an_older_encoder_are_no_evidence() -> None:
@@ -159,19 +163,21 @@ def test_sums_of_an_older_encoder_are_no_evidence() -> None:
     labels = torch.arange(400).view(1, 400) % 2
     noise = torch.randn(1, 400, 2, generator=torch.Generator().manual_seed(0)) / 2
     features = (2 * labels - 1).unsqueeze(-1) + noise
-    others = LabelledVectors(features, labels, torch.ones(1, 400))
+    shared_vectors = LabelledVectors(features, labels, torch.ones(1, 400))
     older = LabelledVectors(features * torch.tensor([-1.0, 1.0]), labels, torch.ones(1, 400))
-    own = class_sums(LabelledVectors(*(part[:, :40] for part in older)), 2)
-    total = ClassSums(*(one[0] for one in own.plus(class_sums(others, 2))))
-    validation = LabelledVectors(*(part[:, 40:60] for part in others))
+    local_sums = class_sums(LabelledVectors(*(part[:, :40] for part in older)), 2)
+    total = ClassSums(*(part[0] for part in local_sums.plus(class_sums(shared_vectors, 2))))
+    validation = LabelledVectors(*(part[:, 40:60] for part in shared_vectors))
 
-    def told(steady_from: int) -> int:
+    def class_told_by(steady_from: int) -> int:
         """The class of a sample that feature 0 alone tells."""
         fit = ClassFit(1.0, even=True, steady_from=steady_from)
-        weight, bias = fit.personal(own.moment, own.counts, [everybody(total)], validation)
+        weight, bias = fit.personal(
+            local_sums.moment, local_sums.counts, [everybody(total)], validation
+        )
         return int((torch.tensor([1.0, 0.0]).double() @ weight[0] + bias[0]).argmax())
 
-    assert [told(first) for first in (0, 1, 2)] == [0, 1, 1]  # 2: no feature is steady
+    assert [class_told_by(first) for first in (0, 1, 2)] == [0, 1, 1]  # 2: no feature is steady
 
 
 def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:

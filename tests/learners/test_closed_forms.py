@@ -28,13 +28,17 @@ def test_naive_forecasts_repeat_values(horizon: int) -> None:
         learner = tiny_learner(method, **{"data.horizon": horizon, "data.lags": 6})
         cohort = tiny_cohort(learner)
         samples = cohort.samples
-        made = learner.task.forecast(cohort.parameters, samples.inputs)
+        forecast = learner.task.forecast(cohort.parameters, samples.inputs)
         for ahead in range(horizon):
             if steps_back is None:
                 expected = samples.inputs[..., 1]  # the newer of two close values
             else:  # the target of the sample a period before
                 expected = samples.targets[:, :-steps_back, ahead]
-            part = made[:, : expected.shape[1], ahead] if steps_back is None else made[:, 4:, ahead]
+            part = (
+                forecast[:, : expected.shape[1], ahead]
+                if steps_back is None
+                else forecast[:, 4:, ahead]
+            )
             torch.testing.assert_close(part, expected)
 
 
@@ -43,8 +47,8 @@ def used(client: ClientWindows) -> np.ndarray:
 
 
 def totals(learner: AnyLearner) -> tuple[Arrays, Cohort]:
-    _, sent, cohort = train(learner, Guidance())
-    return {name: array.sum(axis=0) for name, array in sent.items()}, cohort
+    _, sent_arrays, cohort = train(learner, Guidance())
+    return {name: array.sum(axis=0) for name, array in sent_arrays.items()}, cohort
 
 
 def test_the_federated_solution_is_that_of_pooled_samples() -> None:
@@ -56,14 +60,14 @@ def test_the_federated_solution_is_that_of_pooled_samples() -> None:
     assert not torch.equal(before, cohort.parameters[COEFFICIENTS])
     for step in range(3):
         regressors = [
-            learner.task.layout.regressors(torch.from_numpy(one.inputs[used(one)]))[:, step]
-            for one in clients
+            learner.task.layout.regressors(torch.from_numpy(client.inputs[used(client)]))[:, step]
+            for client in clients
         ]
-        targets = np.concatenate([one.targets[used(one), step] for one in clients])
+        targets = np.concatenate([client.targets[used(client), step] for client in clients])
         oracle = Ridge(alpha=1.0, fit_intercept=False).fit(np.concatenate(regressors), targets)
         for row in range(2):
-            found = cohort.parameters[COEFFICIENTS][row, step]
-            np.testing.assert_allclose(found, oracle.coef_, rtol=1e-4, atol=1e-5)
+            coefficients = cohort.parameters[COEFFICIENTS][row, step]
+            np.testing.assert_allclose(coefficients, oracle.coef_, rtol=1e-4, atol=1e-5)
 
 
 def test_a_client_keeps_the_strength_that_its_validation_samples_like_best() -> None:
@@ -73,10 +77,10 @@ def test_a_client_keeps_the_strength_that_its_validation_samples_like_best() -> 
     criterion = Metric("validation-mse")
     chosen = learner.evaluate(cohort, Guidance())[criterion]
     for sharing in ("none", "federated"):
-        other = tiny_learner("analytic", **AHEAD, **{"analytic.sharing": sharing})
-        _, cohort = totals(other)
-        other.receive(cohort, Guidance(arrays))
-        errors = other.evaluate(cohort, Guidance())[criterion]
+        sharing_learner = tiny_learner("analytic", **AHEAD, **{"analytic.sharing": sharing})
+        _, cohort = totals(sharing_learner)
+        sharing_learner.receive(cohort, Guidance(arrays))
+        errors = sharing_learner.evaluate(cohort, Guidance())[criterion]
         assert all(np.array(chosen) <= np.array(errors) * (1 + 1e-6)), sharing
 
 
@@ -86,34 +90,34 @@ def test_what_is_sent_knows_nothing_of_validation_and_test() -> None:
     values = np.random.default_rng(3).normal(size=40)
     train_end = 8 + make_windows(ClientSeries("a", values), data).train_end
     changed = np.r_[values[:train_end], np.random.default_rng(4).normal(100, 50, 40 - train_end)]
-    sent = []
+    sent_arrays = []
     for version in (values, changed):
         cohort = tiny_cohort(learner)
         clients = [make_windows(ClientSeries(name, version), data) for name in NAMES]
         cohort = replace(cohort, samples=learner.task.gather(clients, 1))
         context = learner.context(Guidance(), cohort)
-        sent.append(learner.contribution(cohort, context, 1).arrays)
-    for name in sent[0]:
-        np.testing.assert_array_equal(sent[0][name], sent[1][name])
+        sent_arrays.append(learner.contribution(cohort, context, 1).arrays)
+    for name in sent_arrays[0]:
+        np.testing.assert_array_equal(sent_arrays[0][name], sent_arrays[1][name])
 
 
 def test_missing_targets_are_in_no_sum() -> None:
     learner = tiny_learner("analytic")
     data = learner.task.settings.data
     values = np.random.default_rng(3).normal(size=40)
-    whole = make_windows(ClientSeries("a", values), data)
+    complete = make_windows(ClientSeries("a", values), data)
     holed = make_windows(ClientSeries("a", np.r_[values[:20], np.nan, values[21:]]), data)
-    cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
+    cohort = replace(tiny_cohort(learner), samples=learner.task.gather([complete, holed], 1))
     context = learner.context(Guidance(), cohort)
-    sent = learner.contribution(cohort, context, 1).arrays
-    counted = symmetric(torch.from_numpy(sent["gram"]), 5)[:, 0, -1, -1]  # of the constant 1
-    assert counted.tolist() == [whole.train_samples, whole.train_samples - 1]
+    sent_arrays = learner.contribution(cohort, context, 1).arrays
+    counts = symmetric(torch.from_numpy(sent_arrays["gram"]), 5)[:, 0, -1, -1]  # of the constant 1
+    assert counts.tolist() == [complete.train_samples, complete.train_samples - 1]
 
 
 def test_alone_nothing_leaves_the_client() -> None:
     learner = tiny_learner("analytic", **{"analytic.sharing": "none"})
-    losses, sent, cohort = train(learner, Guidance())
-    assert sent == {}
+    losses, sent_arrays, cohort = train(learner, Guidance())
+    assert sent_arrays == {}
     assert set(losses) == {"total"}
     assert learner.receive(cohort, Guidance()) == []
     assert cohort.parameters[COEFFICIENTS].abs().sum() > 0
@@ -122,8 +126,8 @@ def test_alone_nothing_leaves_the_client() -> None:
 def test_a_spoilt_total_leaves_each_client_its_own() -> None:
     learner = tiny_learner("analytic", **{"analytic.sharing": "federated"})
     arrays, cohort = totals(learner)
-    own = cohort.parameters[COEFFICIENTS].clone()
-    assert own.abs().sum() > 0
+    local = cohort.parameters[COEFFICIENTS].clone()
+    assert local.abs().sum() > 0
     spoilt = {**arrays, "gram": -arrays["gram"]}
     assert learner.receive(cohort, Guidance(spoilt)) == []
-    assert torch.equal(cohort.parameters[COEFFICIENTS], own)
+    assert torch.equal(cohort.parameters[COEFFICIENTS], local)

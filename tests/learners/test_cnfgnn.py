@@ -31,9 +31,9 @@ GUIDANCE = Guidance()
 
 
 def learner_of(model: str = "paper") -> CnfgnnLearner:
-    found = tiny_learner("cnfgnn", **{"cnfgnn.hidden": HIDDEN, "cnfgnn.model": model})
-    assert isinstance(found, CnfgnnLearner)
-    return found
+    learner = tiny_learner("cnfgnn", **{"cnfgnn.hidden": HIDDEN, "cnfgnn.model": model})
+    assert isinstance(learner, CnfgnnLearner)
+    return learner
 
 
 def span(cohort: Cohort) -> tuple[int, int]:
@@ -55,8 +55,8 @@ def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
     draws = [torch_stream(0, name, 1, "local", 0) for name in NAMES]
     batches = list(task.batches(samples, draws))
     assert len(batches) > 2
-    losses, sent, cohort = train(learner, GUIDANCE, cohort)
-    assert sent == {}
+    losses, sent_arrays, cohort = train(learner, GUIDANCE, cohort)
+    assert sent_arrays == {}
     for k in range(2):
         encoder, decoder = (
             torch.nn.GRU(2, size, batch_first=True) for size in (HIDDEN, 2 * HIDDEN)
@@ -72,7 +72,7 @@ def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
             for name, value in ours.items():
                 value.copy_(start[name][k].transpose(0, -1))
         adam = torch.optim.Adam([*ours.values()], lr=1e-3)
-        told = []
+        epoch_losses = []
         for batch in batches:
             # Rows have the phases 0 … 3; two days ago, one day ago, two, one step ago.
             values = batch.inputs[k][:, [2, 3, 0, 1]]
@@ -80,13 +80,13 @@ def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
             read = torch.stack([values, phases / PERIOD], dim=2)
             _, h = encoder(read)
             state = torch.cat([h, torch.zeros(1, PERIOD, HIDDEN)], dim=2)
-            made, _ = decoder(read[:, -1:], state)
-            loss = (last(made[:, 0]) - batch.targets[k]).square().mean()
+            decoded, _ = decoder(read[:, -1:], state)
+            loss = (last(decoded[:, 0]) - batch.targets[k]).square().mean()
             adam.zero_grad()
             loss.backward()
             adam.step()
-            told.append(loss.item())
-        assert float(losses["total"][k]) == pytest.approx(np.mean(told), rel=1e-5)
+            epoch_losses.append(loss.item())
+        assert float(losses["total"][k]) == pytest.approx(np.mean(epoch_losses), rel=1e-5)
         for name, value in ours.items():
             torch.testing.assert_close(
                 cohort.parameters[name][k].transpose(0, -1), value, rtol=1e-4, atol=1e-6
@@ -100,7 +100,7 @@ def test_g_reaches_the_samples_of_its_times(model: str) -> None:
     cohort = tiny_cohort(learner)
     first, count = span(cohort)
     values = torch.arange(count - 2.0).reshape(1, -1, 1).repeat(1, 1, HIDDEN)
-    # From the second sample to the one before the last, of client b alone.
+    # From the second to the second-last sample, for client b alone.
     learner.context(with_graph(first + 1, values, ["b"]), cohort)
     graph = learner.model.graph_of(cohort.samples.inputs)
     assert not graph[0].any()
@@ -111,7 +111,7 @@ def test_g_reaches_the_samples_of_its_times(model: str) -> None:
     for batch in learner.batches(cohort.samples, draws):
         assert learner.model.phase_of(batch.inputs)[0].tolist() == [0, 1, 2, 3]
         of_batch = learner.model.graph_of(batch.inputs)[1, :, 0]
-        rows = [int(one) + 1 for one in of_batch]
+        rows = [int(value) + 1 for value in of_batch]
         torch.testing.assert_close(cohort.samples.targets[1, rows], batch.targets[1])
 
 
@@ -120,36 +120,38 @@ def test_times_at_which_a_client_has_no_sample_are_zeros() -> None:
     cohort = tiny_cohort(learner)
     first, count = span(cohort)
     guidance = replace(GUIDANCE, options={FIRST: first - 2.0, COUNT: count + 5.0})
-    sent = learner.answer(cohort, guidance).arrays[ENCODINGS]
-    assert sent.shape == (2, count + 5, HIDDEN)
-    there = np.abs(sent).max(axis=2) > 0
-    assert there.tolist() == [[False] * 2 + [True] * count + [False] * 3] * 2
-    assert np.abs(sent).max() < 1
+    encodings = learner.answer(cohort, guidance).arrays[ENCODINGS]
+    assert encodings.shape == (2, count + 5, HIDDEN)
+    present = np.abs(encodings).max(axis=2) > 0
+    assert present.tolist() == [[False] * 2 + [True] * count + [False] * 3] * 2
+    assert np.abs(encodings).max() < 1
 
 
 @pytest.mark.parametrize("model", ["paper", "fuels"])
 def test_the_gradient_is_of_each_clients_own_loss(model: str) -> None:
-    """Of three times: one trained on, one that no batch has, one of which the target is missing."""
+    """Three times: trained on, in no batch, and with a missing target."""
     learner = learner_of(model)
     cohort = tiny_cohort(learner)
     first, count = span(cohort)
-    used = sorted(int(one) for one in cohort.samples.batches[0].flatten())
+    used = sorted(int(place) for place in cohort.samples.batches[0].flatten())
     places = [used[3], count - 1, used[5]]
     cohort.samples.present[1, used[5]] = 0
     graph = torch.randn(2, 3, HIDDEN, generator=torch.Generator().manual_seed(1))
     arrays = {GRAPH: graph.flip(0).numpy(), STEPS: np.array(places, dtype=np.float32)}
     guidance = replace(GUIDANCE, arrays=arrays, clients=["b", "a"], options={FIRST: float(first)})
-    sent = torch.from_numpy(learner.answer(cohort, guidance).arrays[GRADIENT])
+    gradient = torch.from_numpy(learner.answer(cohort, guidance).arrays[GRADIENT])
 
     leaf = graph.clone().requires_grad_()
     phases = torch.tensor([(first + place) % PERIOD for place in places]).float().expand(2, -1)
     inputs = learner.model.guided(cohort.samples.inputs[:, places], phases, leaf)
-    made = learner.model.predict(cohort.parameters, learner.model.encode(cohort.parameters, inputs))
-    counted = torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).unsqueeze(2)
-    prediction_loss(made, cohort.samples.targets[:, places], counted).sum().backward()
+    forecast = learner.model.predict(
+        cohort.parameters, learner.model.encode(cohort.parameters, inputs)
+    )
+    is_target = torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).unsqueeze(2)
+    prediction_loss(forecast, cohort.samples.targets[:, places], is_target).sum().backward()
     assert leaf.grad is not None
-    torch.testing.assert_close(sent, leaf.grad)
-    counts = sent.any(dim=2).tolist()
+    torch.testing.assert_close(gradient, leaf.grad)
+    counts = gradient.any(dim=2).tolist()
     assert counts == [[True, False, True], [True, False, False]]
 
 

@@ -36,8 +36,8 @@ def test_the_most_frequent_class_of_all_stages_so_far() -> None:
     assert shares[2] == [pytest.approx([3 / 6, 1 / 6, 2 / 6]), pytest.approx([0, 1, 0])]
     assert shares[3] == shares[2]
     # Of the last stage, client a has one image of class 0 and two of class 2.
-    wanted = -(np.log(3 / 6) + 2 * np.log(2 / 6)) / 3
-    assert losses["total"].tolist() == pytest.approx([wanted, 0.0], abs=1e-5)
+    expected = -(np.log(3 / 6) + 2 * np.log(2 / 6)) / 3
+    assert losses["total"].tolist() == pytest.approx([expected, 0.0], abs=1e-5)
     images = torch.zeros(2, 5, 1, 8, 8)
     vectors = learner.task.encode(cohort.parameters, images)
     assert learner.task.predict(cohort.parameters, vectors).argmax(dim=2).tolist() == [

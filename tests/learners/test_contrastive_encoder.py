@@ -66,8 +66,8 @@ def test_the_first_rounds_of_these_methods_learn_the_encoder(method: str) -> Non
         for r in range(1, ENCODER_ROUNDS + 2)
     ]
     assert kinds == [True] * ENCODER_ROUNDS + [False]
-    given = sequence_settings(method=method, **{"encoder.path": "a run"})
-    assert not isinstance(make_learner(given, task, 1), ContrastiveEncoderLearner)
+    with_encoder = sequence_settings(method=method, **{"encoder.path": "a run"})
+    assert not isinstance(make_learner(with_encoder, task, 1), ContrastiveEncoderLearner)
 
 
 def test_the_encoder_and_nothing_else_is_learned_and_sent() -> None:
@@ -79,19 +79,19 @@ def test_the_encoder_and_nothing_else_is_learned_and_sent() -> None:
     for name, value in cohort.parameters.items():
         moved = (value != initial[name]).flatten(start_dim=1).any(dim=1)
         assert moved[:2].all(), name
-    sent = learner.contribution(cohort, Context(), 1)
-    assert sent.arrays == {}
+    contribution = learner.contribution(cohort, Context(), 1)
+    assert contribution.arrays == {}
 
 
 def test_a_head_beside_the_encoder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even with a decay, which moves all that learns."""
     learner = learner_of(**{"optimizer.name": "sgd", "optimizer.weight-decay": 0.1})
-    whole = learner.task.initial_parameters()
-    monkeypatch.setattr(learner, "initial_parameters", lambda: whole)
+    initial_model = learner.task.initial_parameters()
+    monkeypatch.setattr(learner, "initial_parameters", lambda: initial_model)
     _, cohort = trained(learner)
-    for name, value in whole.items():
-        same = all(torch.equal(row, value) for row in cohort.parameters[name])
-        assert same == name.startswith("head."), name
+    for name, value in initial_model.items():
+        unchanged = all(torch.equal(row, value) for row in cohort.parameters[name])
+        assert unchanged == name.startswith("head."), name
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -135,7 +135,7 @@ def by_hand(
             float(reference @ vector(crop, length))
             for crop, length in zip(batch.others[0, b], batch.other_lengths[0, b], strict=True)
         )
-        away = sum(log_sigmoid(-one) for one in negatives)
+        away = sum(log_sigmoid(-score) for score in negatives)
         losses.append(-log_sigmoid(positive) - away / (len(negatives) if terms == "mean" else 1))
     return sum(losses) / len(losses)
 
@@ -168,12 +168,18 @@ def test_many_steps_lower_the_loss() -> None:
 
 
 def test_sequences_without_a_label_are_learned_from() -> None:
-    learner, [one, *_] = learner_of(), CLIENTS
-    labelled = replace(one.train, values=one.train.values[:1], targets=one.train.targets[:1])
-    few = replace(one, train=labelled, unlabelled=one.train.values[1:])
-    losses, cohort = trained(learner, (few,))
-    expected, of_all = trained(learner, (one,))
-    assert cohort.samples.train_samples == of_all.samples.train_samples == [len(one.train)]
+    learner, [first_client, *_] = learner_of(), CLIENTS
+    labelled = replace(
+        first_client.train,
+        values=first_client.train.values[:1],
+        targets=first_client.train.targets[:1],
+    )
+    partly_labelled = replace(
+        first_client, train=labelled, unlabelled=first_client.train.values[1:]
+    )
+    losses, cohort = trained(learner, (partly_labelled,))
+    expected, of_all = trained(learner, (first_client,))
+    assert cohort.samples.train_samples == of_all.samples.train_samples == [len(first_client.train)]
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(cohort.parameters, of_all.parameters)
 
@@ -183,8 +189,8 @@ def test_neighbours_and_labels_change_nothing() -> None:
     losses, together = trained(learner)
     for row, client in enumerate(CLIENTS):
         other_labels = replace(client.train, targets=2 - client.train.targets)
-        its, alone = trained(learner, (replace(client, train=other_labels),))
-        torch.testing.assert_close(losses["contrastive"][row], its["contrastive"][0])
+        alone_losses, alone = trained(learner, (replace(client, train=other_labels),))
+        torch.testing.assert_close(losses["contrastive"][row], alone_losses["contrastive"][0])
         for name, value in alone.parameters.items():
             torch.testing.assert_close(
                 together.parameters[name][row], value[0], rtol=1e-4, atol=1e-5
@@ -193,6 +199,6 @@ def test_neighbours_and_labels_change_nothing() -> None:
 
 def test_each_round_has_crops_of_its_own() -> None:
     learner = learner_of(**STILL)
-    first, again, later = (trained(learner, CLIENTS, r)[0]["contrastive"] for r in (1, 1, 2))
-    assert torch.equal(first, again)
+    first, repeated, later = (trained(learner, CLIENTS, r)[0]["contrastive"] for r in (1, 1, 2))
+    assert torch.equal(first, repeated)
     assert (first[:2] != later[:2]).all()

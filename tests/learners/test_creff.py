@@ -33,15 +33,17 @@ def test_a_gradient_for_each_class_at_hand_of_the_model_as_it_came() -> None:
     features = creff.task.encode_all(cohort.parameters, cohort.samples.pixels)
     context = creff.context(guidance(creff, classifier), cohort)
     train_cohort(creff, cohort, context)
-    sent = creff.contribution(cohort, context, 1)
-    assert sent.present is not None
-    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    contribution = creff.contribution(cohort, context, 1)
+    assert contribution.present is not None
+    assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     for row, label in ((0, 0), (0, 1), (1, 1)):
-        own = features[row, :3][cohort.samples.labels[row, :3] == label]
-        weights = torch.full((len(own),), 1 / len(own))
-        expected = class_gradient(torch.from_numpy(classifier), own, torch.tensor(label), weights)
-        found = torch.from_numpy(sent.arrays[GRADIENTS][row, label])
-        torch.testing.assert_close(found, expected)
+        class_features = features[row, :3][cohort.samples.labels[row, :3] == label]
+        weights = torch.full((len(class_features),), 1 / len(class_features))
+        expected = class_gradient(
+            torch.from_numpy(classifier), class_features, torch.tensor(label), weights
+        )
+        gradient = torch.from_numpy(contribution.arrays[GRADIENTS][row, label])
+        torch.testing.assert_close(gradient, expected)
 
 
 def test_the_model_trains_as_fedavgs_whatever_the_classifier() -> None:
@@ -49,8 +51,8 @@ def test_the_model_trains_as_fedavgs_whatever_the_classifier() -> None:
     for method in ("fedavg", "creff"):
         learner = image_learner(method)
         cohort = image_cohort(learner)
-        what = guidance(learner, some_classifier())
-        train_cohort(learner, cohort, learner.context(what, cohort))
+        received = guidance(learner, some_classifier())
+        train_cohort(learner, cohort, learner.context(received, cohort))
         trained[method] = cohort.parameters
     for name, value in trained["fedavg"].items():
         assert torch.equal(trained["creff"][name], value)
@@ -61,8 +63,8 @@ def test_random_batches_of_a_large_class_are_the_clients_own() -> None:
     creff = image_learner("creff", **{"creff.gradient-batch-size": 1, "creff.gradient-batches": 1})
     cohort = image_cohort(creff)
     context = creff.context(guidance(creff, some_classifier()), cohort)
-    again = creff.context(guidance(creff, some_classifier()), image_cohort(creff))
-    assert torch.equal(context.gradients, again.gradients)
+    repeated = creff.context(guidance(creff, some_classifier()), image_cohort(creff))
+    assert torch.equal(context.gradients, repeated.gradients)
     later = creff.context(guidance(creff, some_classifier()), image_cohort(creff, 2))
     assert not torch.equal(context.gradients, later.gradients)
 
@@ -72,9 +74,9 @@ def test_it_is_judged_by_the_classifier_and_its_own_model_by_its_head() -> None:
     cohort = replace(image_cohort(creff), trains=False)
     always = np.zeros((len(CLASSES), WIDTH + 1), dtype=np.float32)
     always[1, -1] = 1  # says class 1, which client b has alone
-    found = creff.evaluate(cohort, guidance(creff, always))
-    assert found[Metric("accuracy")] == [0.5, 1.0]
-    by_head = found[Metric("accuracy", rule="head")]
+    metrics = creff.evaluate(cohort, guidance(creff, always))
+    assert metrics[Metric("accuracy")] == [0.5, 1.0]
+    by_head = metrics[Metric("accuracy", rule="head")]
     assert by_head == creff.task.evaluate(cohort.parameters, cohort.samples)[Metric("accuracy")]
     local = creff.evaluate(replace(cohort, trains=True), guidance(creff, always))
     assert local[Metric("accuracy")] == by_head

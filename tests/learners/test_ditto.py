@@ -168,23 +168,23 @@ def test_the_larger_lambda_the_nearer_the_personal_model_stays() -> None:
 
 def test_each_phase_reports_its_own_terms() -> None:
     ditto = ditto_learner(0.5)
-    losses, sent, _ = train(ditto, first_round(ditto, shift=0.1))
+    losses, sent_arrays, _ = train(ditto, first_round(ditto, shift=0.1))
     assert set(losses) == {"total", "prediction", "personal", "proximal"}
     torch.testing.assert_close(losses["total"], losses["personal"] + losses["proximal"])
-    assert sent == {}  # but the shared half
+    assert sent_arrays == {}  # but the shared half
 
 
 def test_the_personal_model_predicts_and_the_global_one_is_told_besides() -> None:
     ditto = image_learner("ditto")
     assert {name.split(".")[0] for name in shared_model(ditto)} == {"encoder", "head"}
-    cohort, own = image_cohort(ditto), image_cohort(image_learner("solo"))
+    cohort, solo_cohort = image_cohort(ditto), image_cohort(image_learner("solo"))
     generator = torch.Generator().manual_seed(0)
-    for name, value in own.parameters.items():
+    for name, value in solo_cohort.parameters.items():
         value.normal_(generator=generator)
         cohort.parameters[PERSONAL + name].copy_(value)
     guidance = Guidance()
     metrics = ditto.evaluate(cohort, guidance)
-    personal = image_learner("solo").evaluate(own, guidance)
+    personal = image_learner("solo").evaluate(solo_cohort, guidance)
     fedavg = image_learner("fedavg")
     shared = fedavg.evaluate(image_cohort(fedavg), guidance)
     assert personal != shared

@@ -32,12 +32,12 @@ from tests.whole_orders import WholeNode
 A = vector_client("a", [0, 1, 2, 0, 1, 2, 0, 1, 2])
 B = vector_client("b", [0, 0, 1, 1, 1])
 C = vector_client("c", [2])
-NOTHING = Guidance()
-GIVEN = {"encoder.path": "a run"}
+NO_GUIDANCE = Guidance()
+GIVEN_ENCODER = {"encoder.path": "a run"}
 FIRST = ENCODER_ROUNDS + 1  # the first round of the second phase, where the encoder is learned
 
 
-def order(server_round: int, guidance: Guidance = NOTHING) -> Order:
+def order(server_round: int, guidance: Guidance = NO_GUIDANCE) -> Order:
     return Order("run", "t", server_round, ["a", "b"], guidance=guidance)
 
 
@@ -50,9 +50,9 @@ def drawn(
     samples, places = cohort.samples, {}
     for row, client in enumerate(clients):
         count = samples.train_samples[row]
-        every = {one.tobytes(): place for place, one in enumerate(client.train.values)}
-        mine = [one.numpy().tobytes() for one in samples.values[row, :count]]
-        places[client.name] = [every[one] for one in mine]
+        place_of = {value.tobytes(): place for place, value in enumerate(client.train.values)}
+        mine = [value.numpy().tobytes() for value in samples.values[row, :count]]
+        places[client.name] = [place_of[value_bytes] for value_bytes in mine]
         assert samples.targets[row, :count].tolist() == [
             client.train.targets[place] for place in places[client.name]
         ]
@@ -63,7 +63,7 @@ def drawn(
 def trained(learner: AnyLearner, clients: tuple[ClientSequences, ...] = (A, B, C)) -> Cohort:
     cohort = sequence_cohort(learner, clients, FIRST)
     learner.begin(cohort)
-    context = learner.context(NOTHING, cohort)
+    context = learner.context(NO_GUIDANCE, cohort)
     train_cohort(learner, cohort, context)
     return cohort
 
@@ -86,8 +86,8 @@ def test_each_round_draws_anew_and_every_sequence_has_its_turn() -> None:
 
 
 def test_the_seed_decides() -> None:
-    first, again, other = (drawn(head_learner(seed=seed), FIRST)["a"] for seed in (0, 0, 3))
-    assert first == again != other
+    first, repeated, other_seed = (drawn(head_learner(seed=seed), FIRST)["a"] for seed in (0, 0, 3))
+    assert first == repeated != other_seed
 
 
 def test_neighbours_and_shards_change_nothing() -> None:
@@ -98,13 +98,16 @@ def test_neighbours_and_shards_change_nothing() -> None:
 
 
 def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_heads() -> None:
-    learned, given = head_learner(), head_learner(**GIVEN)
+    learned, with_encoder = head_learner(), head_learner(**GIVEN_ENCODER)
     for task_round in (1, 2, 5):
-        assert drawn(learned, ENCODER_ROUNDS + task_round) == drawn(given, task_round)
-    cohorts = [sequence_cohort(one, (A, B), r) for one, r in ((learned, FIRST), (given, 1))]
-    for learner, cohort in zip((learned, given), cohorts, strict=True):
+        assert drawn(learned, ENCODER_ROUNDS + task_round) == drawn(with_encoder, task_round)
+    cohorts = [
+        sequence_cohort(each_learner, (A, B), r)
+        for each_learner, r in ((learned, FIRST), (with_encoder, 1))
+    ]
+    for learner, cohort in zip((learned, with_encoder), cohorts, strict=True):
         learner.begin(cohort)
-        context = learner.context(NOTHING, cohort)
+        context = learner.context(NO_GUIDANCE, cohort)
         train_cohort(learner, cohort, context)
     assert torch.equal(cohorts[0].memory.local, cohorts[1].memory.local)
 
@@ -113,19 +116,19 @@ def test_the_head_of_all_samples_is_the_support_vector_machine() -> None:
     learner = head_learner(**{"fed-react.samples": 0})
     cohort = sequence_cohort(learner, (A, B, C), FIRST)
     learner.begin(cohort)
-    context = learner.context(NOTHING, cohort)
+    context = learner.context(NO_GUIDANCE, cohort)
     losses = train_cohort(learner, cohort, context)
-    sent = learner.contribution(cohort, context, FIRST)
-    assert set(sent.arrays) == {"head"}
-    assert sent.arrays["head"].shape == (3, 3, WIDTH + 1)
-    assert sent.arrays["head"].dtype == np.float32
+    contribution = learner.contribution(cohort, context, FIRST)
+    assert set(contribution.arrays) == {"head"}
+    assert contribution.arrays["head"].shape == (3, 3, WIDTH + 1)
+    assert contribution.arrays["head"].dtype == np.float32
     for row, client in enumerate((A, B, C)):
         vectors = np.concatenate(client.train.values)
         head = fit_classifier(vectors, client.train.targets, 3, 1.0)
-        np.testing.assert_allclose(sent.arrays["head"][row], head, atol=1e-3)
-        fits = classifier_loss(sent.arrays["head"][row], vectors, client.train.targets)
+        np.testing.assert_allclose(contribution.arrays["head"][row], head, atol=1e-3)
+        fits = classifier_loss(contribution.arrays["head"][row], vectors, client.train.targets)
         assert losses["head"][row].item() == pytest.approx(fits, rel=1e-5)
-    assert sent.arrays["head"][1, 2].tolist() == [0] * WIDTH + [-1]  # b has no class 2
+    assert contribution.arrays["head"][1, 2].tolist() == [0] * WIDTH + [-1]  # b has no class 2
     assert cohort.samples.train_samples == [9, 5, 1]
 
 
@@ -148,9 +151,9 @@ def test_regression_sends_one_row() -> None:
     cohort = trained(learner, (client,))
     assert cohort.memory.local.shape == (1, 1, WIDTH + 1)
     # Four samples and five unknowns: nearly interpolated, in scaled units.
-    made = np.concatenate(client.train.values) @ cohort.memory.local[0, 0, :-1].numpy()
-    made = made + cohort.memory.local[0, 0, -1].item()
-    np.testing.assert_allclose(made, client.train.targets / 10, atol=1e-3)
+    predicted = np.concatenate(client.train.values) @ cohort.memory.local[0, 0, :-1].numpy()
+    predicted = predicted + cohort.memory.local[0, 0, -1].item()
+    np.testing.assert_allclose(predicted, client.train.targets / 10, atol=1e-3)
 
 
 def always(label: int) -> NDArray[np.float32]:
@@ -165,7 +168,7 @@ def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
     cohort = sequence_cohort(learner, (A, B), FIRST)
     cohort.memory.local[:] = torch.from_numpy(np.stack([always(0), always(1)]))
     cohort.memory.received[:] = torch.from_numpy(always(2))  # unused until one came
-    metrics = learner.evaluate(cohort, NOTHING)
+    metrics = learner.evaluate(cohort, NO_GUIDANCE)
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5])
     assert metrics[Metric("validation-error")] == pytest.approx([2 / 3, 2 / 5])
     for name in ("accuracy", "validation-error"):
@@ -184,7 +187,7 @@ def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     assert not cohort.memory.received[0].any()
     assert torch.equal(cohort.memory.received[1:], torch.from_numpy(heads))
     assert torch.equal(cohort.memory.local, before)
-    metrics = learner.evaluate(cohort, NOTHING)
+    metrics = learner.evaluate(cohort, NO_GUIDANCE)
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5, 1])
     assert metrics[Metric("accuracy", Model.LOCAL)] == pytest.approx(
         [1 / 3, 2 / 5, 0]
@@ -197,7 +200,7 @@ def test_without_new_heads_nothing_changes() -> None:
     cohort.memory.received[:] = torch.from_numpy(always(1))
     cohort.memory.has_received[1] = 1
     before = {name: value.clone() for name, value in cohort.memory_tensors().items()}
-    assert learner.receive(cohort, NOTHING) == []
+    assert learner.receive(cohort, NO_GUIDANCE) == []
     assert all(torch.equal(v, before[name]) for name, v in cohort.memory_tensors().items())
 
 
@@ -222,15 +225,19 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
     cohort = sequence_cohort(learner, (A, B), FIRST)
     generator = torch.Generator().manual_seed(0)
     cohort.memory.local.normal_(generator=generator)
-    metrics = learner.evaluate(cohort, NOTHING)
+    metrics = learner.evaluate(cohort, NO_GUIDANCE)
     for row, client in enumerate((A, B)):
         head = cohort.memory.local[row].numpy()
         for part, name, right in (
             (client.test, "accuracy", True),
             (client.validation, "validation-error", False),
         ):
-            said = [int((head[:, :-1] @ one[0] + head[:, -1]).argmax()) for one in part.values]
-            agrees = np.mean([(a == b) == right for a, b in zip(said, part.targets, strict=True)])
+            predictions = [
+                int((head[:, :-1] @ values[0] + head[:, -1]).argmax()) for values in part.values
+            ]
+            agrees = np.mean(
+                [(a == b) == right for a, b in zip(predictions, part.targets, strict=True)]
+            )
             assert metrics[Metric(name)][row] == pytest.approx(agrees)
 
 
@@ -239,7 +246,7 @@ def test_labels_never_trained_on_count_as_mistakes() -> None:
     learner = head_learner(**{"fed-react.samples": 0})
     cohort = trained(learner, (client,))
     # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
-    metrics = learner.evaluate(cohort, NOTHING)
+    metrics = learner.evaluate(cohort, NO_GUIDANCE)
     assert metrics[Metric("accuracy")] == [0]
     assert metrics[Metric("validation-error")] == [1]
 
@@ -247,24 +254,26 @@ def test_labels_never_trained_on_count_as_mistakes() -> None:
 @pytest.mark.parametrize("cohort_size", [1, 16])
 def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: int) -> None:
     """Three rounds at a node: heads come for a only, and after the first round only."""
-    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
+    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
     shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
     node = WholeNode(learner, shard, ClientStore(tmp_path))
     heads = {"heads": np.stack([always(2)])}
-    own = []
+    sent_heads = []
     for server_round in (1, 2, 3):
         reply = node.train(order(server_round))
         assert dict(zip(reply.names, reply.samples, strict=True)) == {"a": 3, "b": 3}
-        own.append(dict(zip(reply.names, reply.arrays["head"], strict=True)))
-        news = Guidance(heads, ["a"]) if server_round == 1 else NOTHING
-        told = node.evaluate(order(server_round, news))
-        table = {n: dict(zip(told.names, v, strict=True)) for n, v in told.metrics.items()}
+        sent_heads.append(dict(zip(reply.names, reply.arrays["head"], strict=True)))
+        news = Guidance(heads, ["a"]) if server_round == 1 else NO_GUIDANCE
+        evaluation = node.evaluate(order(server_round, news))
+        table = {
+            n: dict(zip(evaluation.names, v, strict=True)) for n, v in evaluation.metrics.items()
+        }
         assert table[Metric("accuracy")]["a"] == pytest.approx(1 / 3)
         assert table[Metric("accuracy")]["b"] == table[Metric("accuracy", Model.LOCAL)]["b"]
         [(_, state)] = ClientStore(tmp_path).read_states(["a"], server_round)
         assert np.array_equal(state["memory/received"][0], always(2))
-        assert np.array_equal(state["memory/local"][0], own[-1]["a"])
-    assert not np.array_equal(own[0]["a"], own[1]["a"])
+        assert np.array_equal(state["memory/local"][0], sent_heads[-1]["a"])
+    assert not np.array_equal(sent_heads[0]["a"], sent_heads[1]["a"])
 
 
 @pytest.mark.parametrize("cohort_size", [1, 16])
@@ -272,7 +281,7 @@ def test_a_node_writes_only_the_clients_that_a_head_came_for(
     tmp_path: Path, cohort_size: int
 ) -> None:
     """Both train in round 1; in round 2 neither does, and a head comes for a."""
-    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
+    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
     shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
     node = WholeNode(learner, shard, ClientStore(tmp_path))
     node.train(order(1))

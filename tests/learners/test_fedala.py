@@ -24,9 +24,9 @@ def receive(cohort: Cohort, model: Arrays, number: int) -> None:
         cohort.parameters[name].copy_(torch.from_numpy(value).expand_as(cohort.parameters[name]))
 
 
-def train(learner: AnyLearner, cohort: Cohort, what: Guidance) -> None:
+def train(learner: AnyLearner, cohort: Cohort, guidance: Guidance) -> None:
     learner.begin(cohort)
-    train_cohort(learner, cohort, learner.context(what, cohort))
+    train_cohort(learner, cohort, learner.context(guidance, cohort))
 
 
 def copied(cohort: Cohort) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest()
     receive(cohort, model, 2)
     learner.begin(cohort)
     after = cohort.parameters
-    for name, sent in model.items():
-        received = torch.from_numpy(sent).expand_as(after[name])
+    for name, value in model.items():
+        received = torch.from_numpy(value).expand_as(after[name])
         if name not in HEAD:
             assert torch.equal(after[name], received)
             continue
@@ -100,21 +100,24 @@ def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch
     learner = tiny_learner("fedala", **{"fedala.share": 0.5, "fedala.threshold": 1e9})
     cohort = tiny_cohort(learner)
     train(learner, cohort, Guidance(global_model(learner)))
-    seen: list[Any] = []
+    watched_inputs: list[Any] = []
     loss = learner.loss
 
     def watched(parameters: Any, batch: Any, context: Any) -> Any:
-        seen.append(batch.targets)
+        watched_inputs.append(batch.targets)
         return loss(parameters, batch, context)
 
     monkeypatch.setattr(learner, "loss", watched)
     for number, epochs in ((2, 11), (3, 1)):
         receive(cohort, global_model(learner), number)
-        seen.clear()
+        watched_inputs.clear()
         learner.begin(cohort)
-        each = -(-cohort.samples.batch_counts[0] // 2)
-        assert len(seen) == epochs * each
-        assert all(torch.equal(seen[i], seen[i % each]) for i in range(len(seen)))
+        steps_per_epoch = -(-cohort.samples.batch_counts[0] // 2)
+        assert len(watched_inputs) == epochs * steps_per_epoch
+        assert all(
+            torch.equal(watched_inputs[i], watched_inputs[i % steps_per_epoch])
+            for i in range(len(watched_inputs))
+        )
 
 
 def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +131,7 @@ def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_is_judged_by_what_it_would_begin_with() -> None:
-    """Nothing of what it goes on with changes; who never trained is judged by the received one."""
+    """Evaluation changes no state; without training a client has the received model."""
     learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
     cohort, model = tiny_cohort(learner), other_model(learner)
     train(learner, cohort, Guidance(global_model(learner)))
@@ -154,16 +157,16 @@ def test_it_is_judged_by_what_it_would_begin_with() -> None:
 def test_layers_count_from_the_top(layers: int, mixed: set[str] | None) -> None:
     learner = image_learner("fedala", **{"fedala.layers": layers})
     initial = learner.initial_parameters()
-    own = set(learner.initial_memory().own)
-    every = {name for name in initial if learner.is_shared(name)}
+    local_names = set(learner.initial_memory().own)
+    shared_names = {name for name in initial if learner.is_shared(name)}
     if mixed is None:
-        assert own == every
+        assert local_names == shared_names
     else:
-        assert {name.rpartition(".")[0] for name in own} == mixed
+        assert {name.rpartition(".")[0] for name in local_names} == mixed
     cohort = image_cohort(learner)  # with all layers the encoder learns, too
-    what = Guidance()
-    train(learner, cohort, what)
-    receive(cohort, {name: np.zeros(initial[name].shape, np.float32) for name in every}, 2)
+    guidance = Guidance()
+    train(learner, cohort, guidance)
+    receive(cohort, {name: np.zeros(initial[name].shape, np.float32) for name in shared_names}, 2)
     learner.begin(cohort)
     assert cohort.memory.learned.tolist() == [1, 1]
 
@@ -172,5 +175,5 @@ def test_nothing_but_the_model_is_sent() -> None:
     """As many values as FedAvg's: 100,865 at the papers' size."""
     sizes = {"model.representation-dim": 256, "data.period": 24}
     sizes |= {"data.close-window": 3, "data.periodic-window": 3}
-    sent = global_model(tiny_learner("fedala", **sizes))
-    assert sum(value.size for value in sent.values()) == 100_865
+    model = global_model(tiny_learner("fedala", **sizes))
+    assert sum(value.size for value in model.values()) == 100_865

@@ -22,23 +22,23 @@ def test_fine_tuning_is_training_that_the_shared_model_does_not_see() -> None:
     learner = tiny_learner("fedavg", **{"fedavg.fine-tune-epochs": 1})
     cohort = tiny_cohort(learner)
     before = {name: value.clone() for name, value in cohort.parameters.items()}
-    made = learner.personalised(cohort, GUIDANCE)
-    assert made is not None
+    personalised = learner.personalised(cohort, GUIDANCE)
+    assert personalised is not None
     assert all(torch.equal(value, cohort.parameters[name]) for name, value in before.items())
     _, _, trained = train(tiny_learner("fedavg"), GUIDANCE)
-    for name, value in made.items():  # one epoch of its own order of batches
+    for name, value in personalised.items():  # one epoch of its own order of batches
         assert not torch.equal(value[0], before[name][0])
         assert value.shape == trained.parameters[name].shape
-    assert not torch.equal(made["decoder.weight"][0], made["decoder.weight"][1])
+    assert not torch.equal(personalised["decoder.weight"][0], personalised["decoder.weight"][1])
 
 
 @pytest.mark.parametrize(("epochs", "as_many"), [(0, 1), (3, 3)])
 def test_fedavg_ft_is_fedavg_with_at_least_one_epoch_of_it(epochs: int, as_many: int) -> None:
-    made = []
-    for method, own in (("fedavg-ft", epochs), ("fedavg", as_many)):
-        learner = tiny_learner(method, **{"fedavg.fine-tune-epochs": own})
-        made.append(learner.personalised(tiny_cohort(learner), GUIDANCE))
-    named, plain = made
-    assert named is not None
+    models = []
+    for method, fine_tune_epochs in (("fedavg-ft", epochs), ("fedavg", as_many)):
+        learner = tiny_learner(method, **{"fedavg.fine-tune-epochs": fine_tune_epochs})
+        models.append(learner.personalised(tiny_cohort(learner), GUIDANCE))
+    fine_tuned, plain = models
+    assert fine_tuned is not None
     assert plain is not None
-    assert all(torch.equal(value, plain[name]) for name, value in named.items())
+    assert all(torch.equal(value, plain[name]) for name, value in fine_tuned.items())

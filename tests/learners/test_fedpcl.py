@@ -48,11 +48,15 @@ def test_the_loss_is_prediction_and_weighted_contrast() -> None:
 
 def test_what_is_sent_is_the_mean_representation_over_the_batches() -> None:
     learner = tiny_learner("fedpcl", **STILL)
-    _, sent, cohort = train(learner, LATER)
+    _, sent_arrays, cohort = train(learner, LATER)
     batches = tiny_batches(learner, cohort)
-    every = torch.stack([learner.task.represent(cohort.parameters, batch) for batch in batches])
-    assert set(sent) == {PROTOTYPES}
-    np.testing.assert_allclose(sent[PROTOTYPES], every.mean(dim=0), rtol=1e-5, atol=1e-6)
+    representations = torch.stack(
+        [learner.task.represent(cohort.parameters, batch) for batch in batches]
+    )
+    assert set(sent_arrays) == {PROTOTYPES}
+    np.testing.assert_allclose(
+        sent_arrays[PROTOTYPES], representations.mean(dim=0), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_first_round_is_fedavgs() -> None:
@@ -77,7 +81,7 @@ def test_without_supervision_the_contrast_alone_moves_the_encoder(
 
 
 def test_training_makes_a_phase_look_like_its_prototype() -> None:
-    """Rows at right angles can be told apart: the contrast falls to less than half of chance."""
+    """Rows at right angles are separable: the contrast falls to less than half of chance."""
     target = np.eye(PERIOD, WIDTH, dtype=np.float32)[None]
     guidance = Guidance({GLOBAL_PROTOTYPES: target})
     learner = tiny_learner(
@@ -96,11 +100,11 @@ def test_clients_are_judged_with_a_head_of_their_own_on_the_averaged_encoder(
     learner = tiny_learner("fedpcl", **{"fedpcl.supervised": supervised})
     cohort = tiny_cohort(learner)
     before = {name: value.clone() for name, value in cohort.parameters.items()}
-    made: Any = learner.personalised(cohort, FIRST)
+    personalised: Any = learner.personalised(cohort, FIRST)
     for name, value in before.items():
         assert torch.equal(cohort.parameters[name], value)
         frozen = name.startswith(learner.task.encoder)
-        assert torch.equal(made[name], value) == frozen, name
-    assert not torch.equal(made["decoder.weight"][0], made["decoder.weight"][1])
+        assert torch.equal(personalised[name], value) == frozen, name
+    assert not torch.equal(personalised["decoder.weight"][0], personalised["decoder.weight"][1])
     plain = tiny_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
     assert plain.personalised(cohort, FIRST) is None

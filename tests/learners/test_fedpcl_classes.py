@@ -47,11 +47,11 @@ def guidance(prototypes: dict[int, list[float]]) -> Guidance:
 
 def guidance_of_clients(*clients: dict[int, list[float]]) -> Guidance:
     """With these prototypes of each of some clients."""
-    each = np.zeros((len(clients), len(CLASSES), WIDTH), np.float32)
+    arrays = np.zeros((len(clients), len(CLASSES), WIDTH), np.float32)
     for number, prototypes in enumerate(clients):
         for label, values in prototypes.items():
-            each[number, label, : len(values)] = values
-    return Guidance({GLOBAL_PROTOTYPES: each})
+            arrays[number, label, : len(values)] = values
+    return Guidance({GLOBAL_PROTOTYPES: arrays})
 
 
 def rows(*values: list[float]) -> Any:
@@ -79,16 +79,16 @@ def test_the_loss_by_hand(weight: float) -> None:
     changes = {"classification.batch-size": 3, "fedpcl.temperature": 0.5}
     learner = image_learner("fedpcl", **changes, **{"fedpcl.contrast-weight": weight})
     received = guidance({0: [1.0], 1: [0.0, 7.0]})
-    found = contrast(learner, received, [[1.0], [0.0, 1.0]])
+    loss = contrast(learner, received, [[1.0], [0.0, 1.0]])
     aligned = weight * math.log(1 + math.exp(-2))
-    torch.testing.assert_close(found, torch.tensor([aligned, aligned]))
+    torch.testing.assert_close(loss, torch.tensor([aligned, aligned]))
 
 
 def test_a_class_without_a_prototype_adds_nothing() -> None:
     learner = image_learner("fedpcl", **{"classification.batch-size": 3})
-    found = contrast(learner, guidance({0: [1.0], 2: [0.0, 1.0]}), [[1.0], [0.0, 1.0]])
-    own = math.log(1 + math.exp(-1 / 0.07))
-    torch.testing.assert_close(found, torch.tensor([2 * own / 3, 0.0]))
+    loss = contrast(learner, guidance({0: [1.0], 2: [0.0, 1.0]}), [[1.0], [0.0, 1.0]])
+    matching_loss = math.log(1 + math.exp(-1 / 0.07))
+    torch.testing.assert_close(loss, torch.tensor([2 * matching_loss / 3, 0.0]))
 
 
 def test_a_client_with_one_class_contrasts_with_nothing() -> None:
@@ -96,9 +96,9 @@ def test_a_client_with_one_class_contrasts_with_nothing() -> None:
     both its prototypes are alike, and the mean is half of that."""
     learner = image_learner("fedpcl", **MULTIPLE, **{"classification.batch-size": 3})
     received = guidance_of_clients({1: [0.0, 1.0]}, {0: [1.0, 1.0], 1: [1.0, 1.0]})
-    found = contrast(learner, received, [[1.0], [0.0, 1.0]])
+    loss = contrast(learner, received, [[1.0], [0.0, 1.0]])
     of_a = (2 * math.log(2) + math.log(2) / 2) / 3
-    torch.testing.assert_close(found, torch.tensor([of_a, math.log(2) / 2]))
+    torch.testing.assert_close(loss, torch.tensor([of_a, math.log(2) / 2]))
 
 
 def test_the_first_round_is_fedavgs() -> None:
@@ -116,12 +116,12 @@ def test_the_first_round_is_fedavgs() -> None:
 def test_the_clients_send_the_means_of_their_classes() -> None:
     learner = image_learner("fedpcl")
     cohort = image_cohort(learner)
-    sent = learner.contribution(cohort, learner.context(guidance({}), cohort), 1)
-    assert sent.present is not None
-    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    contribution = learner.contribution(cohort, learner.context(guidance({}), cohort), 1)
+    assert contribution.present is not None
+    assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     features, _, _ = learner.task.train_vectors(cohort.parameters, cohort.samples)
     expected = features[0, :2].mean(dim=0)  # a's images of class 0
-    torch.testing.assert_close(torch.from_numpy(sent.arrays[PROTOTYPES][0, 0]), expected)
+    torch.testing.assert_close(torch.from_numpy(contribution.arrays[PROTOTYPES][0, 0]), expected)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_the_clients_send_the_means_of_their_classes() -> None:
 def test_clients_answer_by_the_most_similar_prototype_or_by_the_head(received: Guidance) -> None:
     """All images are said to be of class 1; a is tested on classes 0 and 1, b on class 1."""
     learner = image_learner("fedpcl", **{"fedpcl.inference": "prototypes"})
-    found = learner.evaluate(image_cohort(learner), received)
-    assert found[Metric("accuracy")] == [0.5, 1.0]
+    metrics = learner.evaluate(image_cohort(learner), received)
+    assert metrics[Metric("accuracy")] == [0.5, 1.0]
     by_head = image_learner("fedpcl")
     expected = by_head.evaluate(image_cohort(by_head), received)[Metric("accuracy")]
-    assert found[Metric("accuracy", rule="head")] == expected
+    assert metrics[Metric("accuracy", rule="head")] == expected
     before = learner.evaluate(image_cohort(learner), guidance({}))  # any prototype came
     assert before[Metric("accuracy")] == expected
 
@@ -144,9 +144,9 @@ def test_clients_answer_by_the_most_similar_prototype_or_by_the_head(received: G
 def test_clients_are_judged_with_a_head_of_their_own() -> None:
     learner = image_learner("fedpcl")
     cohort = image_cohort(learner)
-    made: Any = learner.personalised(cohort, guidance({}))
+    personalised: Any = learner.personalised(cohort, guidance({}))
     for name, value in cohort.parameters.items():
-        assert torch.equal(made[name], value) == name.startswith(learner.task.encoder), name
+        assert torch.equal(personalised[name], value) == name.startswith(learner.task.encoder), name
     plain = image_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
     assert plain.personalised(cohort, guidance({})) is None
     assert learner.personalises()
@@ -169,8 +169,10 @@ def received_of(strategy: FedPclClassesStrategy, **clients: dict[int, list[float
     received = strategy.received
     received.take(
         [
-            ClientReply(ClientKey(name, "n"), 3, {PROTOTYPES: rows(*sent.values())}, tuple(sent))
-            for name, sent in sorted(clients.items(), reverse=True)
+            ClientReply(
+                ClientKey(name, "n"), 3, {PROTOTYPES: rows(*prototypes.values())}, tuple(prototypes)
+            )
+            for name, prototypes in sorted(clients.items(), reverse=True)
         ]
     )
     return received
@@ -196,9 +198,9 @@ def test_or_those_of_every_client_of_the_round_in_the_order_of_names() -> None:
     expected = [rows([1.0], [], [4.0]), rows([], [], [0.0, 2.0])]
     np.testing.assert_array_equal(guidance.arrays[GLOBAL_PROTOTYPES], expected)
 
-    again = server(**MULTIPLE)
-    again.restore(strategy.state())
-    restored = again.guide(again.received, [], ROUND).arrays[GLOBAL_PROTOTYPES]
+    resumed = server(**MULTIPLE)
+    resumed.restore(strategy.state())
+    restored = resumed.guide(resumed.received, [], ROUND).arrays[GLOBAL_PROTOTYPES]
     np.testing.assert_array_equal(restored, expected)
 
 
@@ -206,8 +208,8 @@ def test_or_those_of_every_client_of_the_round_in_the_order_of_names() -> None:
 def test_prototypes_come_to_an_evaluation_that_needs_them(inference: str) -> None:
     strategy = server(**{"fedpcl.inference": inference})
     strategy.update(received_of(strategy, a={0: [1.0]}), ROUND)
-    sent = strategy.guide_evaluation(strategy.received, [], ROUND)
-    assert (PROTOTYPES in sent.arrays) == (inference == "prototypes")
+    sent_guidance = strategy.guide_evaluation(strategy.received, [], ROUND)
+    assert (PROTOTYPES in sent_guidance.arrays) == (inference == "prototypes")
 
 
 def test_what_the_declaration_says() -> None:
@@ -232,7 +234,7 @@ def test_a_site_must_allow_that_others_see_its_prototypes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("task", ["classification", "sequence-classification"])
 @pytest.mark.parametrize(
-    ("same", "changes"),
+    ("unchanged", "changes"),
     [
         (True, {"aggregation.secure": True, "aggregation.secure-minimum": 2}),
         (False, NOISED),
@@ -242,7 +244,7 @@ def test_a_site_must_allow_that_others_see_its_prototypes(tmp_path: Path) -> Non
     ids=["masked", "noised", "noised, multiple", "median"],
 )
 def test_masks_noise_and_robust_rules_come_by_the_declaration(
-    tmp_path: Path, task: str, same: bool, changes: dict[str, Any]
+    tmp_path: Path, task: str, unchanged: bool, changes: dict[str, Any]
 ) -> None:
     runs = SmallRuns(task, "fedpcl", tmp_path)
     plain, changed = (
@@ -250,7 +252,7 @@ def test_masks_noise_and_robust_rules_come_by_the_declaration(
         for label, more in (("plain", {}), ("changed", changes))
     )
     assert set(plain) == set(changed) == {"prediction", "contrast", "total"}
-    if same:
+    if unchanged:
         assert changed["total"] == pytest.approx(plain["total"], rel=1e-3)
     else:
         assert np.isfinite(changed["total"])

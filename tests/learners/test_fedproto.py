@@ -63,20 +63,20 @@ def test_the_loss_is_prediction_and_distance() -> None:
 
 
 def test_in_the_first_round_there_is_no_global_prototype() -> None:
-    losses, sent, _ = train(tiny_learner("fedproto"), guidance(first_round=True))
+    losses, sent_arrays, _ = train(tiny_learner("fedproto"), guidance(first_round=True))
     assert set(losses) == {"prediction", "total"}
-    assert set(sent) == {"prototypes"}
+    assert set(sent_arrays) == {"prototypes"}
 
 
 def test_what_is_sent_is_the_mean_representation_over_the_batches() -> None:
     # At so small a learning rate the parameters stay what they are.
     fedproto = tiny_learner("fedproto", **{"optimizer.learning-rate": 1e-12})
-    _, sent, _ = train(fedproto, guidance())
-    assert sent["prototypes"].shape == (len(NAMES), PERIOD, WIDTH)
-    assert sent["prototypes"].dtype == np.float32
+    _, sent_arrays, _ = train(fedproto, guidance())
+    assert sent_arrays["prototypes"].shape == (len(NAMES), PERIOD, WIDTH)
+    assert sent_arrays["prototypes"].dtype == np.float32
     expected = torch.stack(representations(fedproto)).mean(dim=0)
-    np.testing.assert_allclose(sent["prototypes"], expected, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(sent["prototypes"][0], sent["prototypes"][1])
+    np.testing.assert_allclose(sent_arrays["prototypes"], expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(sent_arrays["prototypes"][0], sent_arrays["prototypes"][1])
 
 
 def test_only_the_last_epoch_is_sent() -> None:
@@ -92,11 +92,11 @@ def test_only_the_last_epoch_is_sent() -> None:
 def test_training_pulls_the_representations_to_the_global_prototype() -> None:
     changes = {"optimizer.learning-rate": 0.05, "local-epochs": 20}
     target = np.full((PERIOD, WIDTH), 0.5, dtype=np.float32)
-    what = Guidance({"prototype": target})
+    received = Guidance({"prototype": target})
 
     def distance(weight: float) -> float:
         fedproto = tiny_learner("fedproto", **changes, **{"fedproto.prototype-weight": weight})
-        _, sent, _ = train(fedproto, what)
-        return float(np.square(sent["prototypes"] - target).mean())
+        _, sent_arrays, _ = train(fedproto, received)
+        return float(np.square(sent_arrays["prototypes"] - target).mean())
 
     assert distance(100.0) < distance(0.0) / 10

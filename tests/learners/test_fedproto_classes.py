@@ -63,17 +63,17 @@ def test_clients_answer_by_the_nearest_prototype(
 ) -> None:
     """Client a is tested on classes 0 and 1, b on class 1."""
     learner = image_learner("fedproto", **{"fedproto.inference": inference})
-    found = learner.evaluate(image_cohort(learner), guidance(prototypes))
-    assert found[Metric("accuracy")] == share
-    assert Metric("accuracy", rule="head") in found
+    metrics = learner.evaluate(image_cohort(learner), guidance(prototypes))
+    assert metrics[Metric("accuracy")] == share
+    assert Metric("accuracy", rule="head") in metrics
 
 
 def test_without_prototypes_or_by_choice_the_head_answers() -> None:
     by_head = image_learner("fedproto", **{"fedproto.inference": "head"})
     expected = by_head.evaluate(image_cohort(by_head), guidance({1: 0.0}))
     learner = image_learner("fedproto")
-    found = learner.evaluate(image_cohort(learner), guidance({}))
-    assert found[Metric("accuracy")] == expected[Metric("accuracy")]
+    metrics = learner.evaluate(image_cohort(learner), guidance({}))
+    assert metrics[Metric("accuracy")] == expected[Metric("accuracy")]
 
 
 @pytest.mark.parametrize("task", ["classification", "sequence-classification"])

@@ -44,7 +44,7 @@ def test_at_the_global_model_there_is_nothing_to_pull() -> None:
 
 
 def test_the_term_and_its_gradient_by_hand() -> None:
-    """All n values of client b moved by 2: µ/2 · 4n, and a pull of 2µ back on every one."""
+    """All n values of client b moved by 2: µ/2 · 4n, and a pull of 2µ back on every value."""
     fedprox = fedprox_with(0.5)
     moved = torch.tensor([0.0, 2.0])
     parameters = {

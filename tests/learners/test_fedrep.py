@@ -80,10 +80,10 @@ def test_each_phase_leaves_the_other_part_untouched(
 
 def test_only_the_encoder_crosses_the_wire(tmp_path: Path) -> None:
     fedrep = tiny_learner("fedrep")
-    sent = set(global_model(fedrep))
-    assert sent == set(part(fedrep.initial_parameters(), ENCODER))
+    sent_names = set(global_model(fedrep))
+    assert sent_names == set(part(fedrep.initial_parameters(), ENCODER))
     reply = node(fedrep, tmp_path).train(order(global_model(fedrep)))
-    assert set(reply.arrays) == sent
+    assert set(reply.arrays) == sent_names
 
 
 def test_the_uplink_is_the_papers() -> None:
@@ -116,7 +116,7 @@ def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) ->
         [(_, states)] = ClientStore(tmp_path).read_states([client], upto=2)
         state = {name: value[0] for name, value in states.items()}
         assert len(state) == len(expected) * len(part(clients.parameters, DECODER))
-        for group, named in expected.items():
-            own = {name: value[row] for name, value in part(named, DECODER).items()}
-            assert_equal(unflatten(state, group), own)
+        for group, tensors in expected.items():
+            client_values = {name: value[row] for name, value in part(tensors, DECODER).items()}
+            assert_equal(unflatten(state, group), client_values)
     assert set(clients.optimizer.steps[DECODER + "weight"].tolist()) == {2 * BATCHES}

@@ -24,18 +24,18 @@ def guidance(prototypes: dict[int, float] | None = None) -> Guidance:
     return Guidance(arrays, classes=list(prototypes or {}))
 
 
-def trained(what: Guidance, method: str = "fedtgp", **changes: Any) -> tuple[Any, Any, Any]:
+def trained(received: Guidance, method: str = "fedtgp", **changes: Any) -> tuple[Any, Any, Any]:
     learner = image_learner(method, **changes)
     cohort = image_cohort(learner)
-    context = learner.context(what, cohort)
+    context = learner.context(received, cohort)
     losses = train_cohort(learner, cohort, context)
     return losses, cohort, learner.contribution(cohort, context, 1)
 
 
 @pytest.mark.parametrize("weight", [10.0, 0.0])
 def test_without_prototypes_or_their_weight_it_trains_as_solo(weight: float) -> None:
-    what = guidance() if weight else guidance({0: 1.0, 1: 2.0})
-    _, cohort, _ = trained(what, **{"fedtgp.prototype-weight": weight})
+    received = guidance() if weight else guidance({0: 1.0, 1: 2.0})
+    _, cohort, _ = trained(received, **{"fedtgp.prototype-weight": weight})
     _, alone, _ = trained(guidance(), "solo")
     for name, value in alone.parameters.items():
         assert torch.equal(cohort.parameters[name], value)
@@ -58,23 +58,25 @@ def test_the_pull_by_hand() -> None:
 
 def test_it_sends_the_mean_representation_of_each_class_that_it_has() -> None:
     """By the encoder as training left it, of images without augmentation."""
-    _, cohort, sent = trained(guidance({0: 1.0, 1: 0.0}))
+    _, cohort, contribution = trained(guidance({0: 1.0, 1: 0.0}))
     learner = image_learner("fedtgp")
     assert not any(learner.is_shared(name) for name in cohort.parameters)
     vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
-    assert sent.present is not None
-    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    assert contribution.present is not None
+    assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     for row, label in ((0, 0), (0, 1), (1, 1)):
         mean = vectors[row, :3][cohort.samples.labels[row, :3] == label].mean(dim=0)
-        torch.testing.assert_close(torch.from_numpy(sent.arrays[PROTOTYPES][row, label]), mean)
+        torch.testing.assert_close(
+            torch.from_numpy(contribution.arrays[PROTOTYPES][row, label]), mean
+        )
 
 
 def test_it_is_judged_by_its_head_and_beside_that_by_the_nearest_prototype() -> None:
     learner = image_learner("fedtgp")
     cohort = image_cohort(learner)
-    found = learner.evaluate(cohort, guidance({1: 0.0}))  # says class 1, which client b has alone
+    metrics = learner.evaluate(cohort, guidance({1: 0.0}))  # says class 1, which client b has alone
     by_head = learner.task.evaluate(cohort.parameters, cohort.samples)
-    assert found.items() >= by_head.items()
-    assert found[Metric("accuracy", rule="global-prototypes")] == [0.5, 1.0]
+    assert metrics.items() >= by_head.items()
+    assert metrics[Metric("accuracy", rule="global-prototypes")] == [0.5, 1.0]
     before = learner.evaluate(cohort, guidance())
     assert before[Metric("accuracy", rule="global-prototypes")] == [0.0, 0.0]

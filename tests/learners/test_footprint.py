@@ -18,7 +18,7 @@ ORDER = Order("run", "t", 1, ["a"])
 
 
 @dataclass
-class Kept:
+class CachedBatches:
     """A client's two batches, of 4 bytes each."""
 
     of: Tensor
@@ -26,8 +26,8 @@ class Kept:
 
 
 class Gathered(Quadratic):
-    def gather(self, clients: list[str], server_round: int) -> Kept:
-        return Kept(torch.ones(2), clients)
+    def gather(self, clients: list[str], server_round: int) -> CachedBatches:
+        return CachedBatches(torch.ones(2), clients)
 
 
 def test_the_parts_by_hand() -> None:

@@ -51,25 +51,25 @@ def test_mu_learns_with_nu_frozen_and_then_the_reverse() -> None:
 def test_the_head_learns_from_the_representations_that_mu_ended_with() -> None:
     """One pass over the images serves all epochs of the head: as if each batch were encoded."""
     gldp = image_learner(**{"gldp.head-epochs": 3, "optimizer.learning-rate": 0.1})
-    cohort, again = image_cohort(gldp), image_cohort(gldp)
+    cohort, second_cohort = image_cohort(gldp), image_cohort(gldp)
     train(gldp, cohort, guidance(gldp))
 
     gldp.task.fix_encoder = lambda parameters, samples: samples  # type: ignore[method-assign]
-    train(gldp, again, guidance(gldp))
+    train(gldp, second_cohort, guidance(gldp))
     for name, value in cohort.parameters.items():
-        torch.testing.assert_close(value, again.parameters[name])
+        torch.testing.assert_close(value, second_cohort.parameters[name])
 
 
 def test_only_the_prototypes_of_present_classes_are_sent() -> None:
     gldp = image_learner()
     cohort = image_cohort(gldp)
-    _, sent = train(gldp, cohort, guidance(gldp))
-    assert sent.present is not None
-    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    _, contribution = train(gldp, cohort, guidance(gldp))
+    assert contribution.present is not None
+    assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     labels = cohort.samples.labels[0]
     embedded = gldp.task.encode_all(cohort.parameters, cohort.samples.pixels)[0]
     expected = embedded[labels == 0].mean(dim=0)
-    torch.testing.assert_close(torch.from_numpy(sent.arrays["prototypes"][0, 0]), expected)
+    torch.testing.assert_close(torch.from_numpy(contribution.arrays["prototypes"][0, 0]), expected)
 
 
 def test_local_prototypes_over_two_stages() -> None:
@@ -88,8 +88,8 @@ def test_local_prototypes_over_two_stages() -> None:
     assert (losses["local-prototypes"] > 0).all()
     second = cohort.memory.new.clone()
 
-    prototypes, known = gldp._remembered_prototypes(cohort)  # type: ignore[attr-defined]
-    assert known.tolist() == [[True, True, True], [False, True, False]]
+    prototypes, has_prototype = gldp._remembered_prototypes(cohort)  # type: ignore[attr-defined]
+    assert has_prototype.tolist() == [[True, True, True], [False, True, False]]
     torch.testing.assert_close(prototypes[0, 0], 0.25 * first[0, 0] + 0.75 * second[0, 0])
     assert torch.equal(prototypes[0, 1], first[0, 1])
     assert torch.equal(prototypes[0, 2], second[0, 2])
@@ -100,10 +100,10 @@ def test_prototypes_of_the_shared_encoder_are_those_before_training() -> None:
     gldp = image_learner(**{"gldp.prototype-encoder": "shared", "optimizer.learning-rate": 0.1})
     cohort = image_cohort(gldp)
     before, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
-    _, sent = train(gldp, cohort, guidance(gldp))
+    _, contribution = train(gldp, cohort, guidance(gldp))
     after, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
     assert not torch.allclose(before, after)
-    torch.testing.assert_close(torch.from_numpy(sent.arrays["prototypes"]), before)
+    torch.testing.assert_close(torch.from_numpy(contribution.arrays["prototypes"]), before)
     assert torch.equal(cohort.memory.new, before)
 
 
@@ -127,9 +127,9 @@ def terms(**changes: Any) -> dict[str, Tensor]:
 
 
 def test_lambda_weighs_the_two_relations() -> None:
-    both, only_global, only_local = (terms(**{"gldp.balance": b}) for b in (0.5, 0.0, 1.0))
-    assert (both["local-prototypes"] > 0).all()
-    assert (both["global-prototypes"] > 0).all()
+    balanced, only_global, only_local = (terms(**{"gldp.balance": b}) for b in (0.5, 0.0, 1.0))
+    assert (balanced["local-prototypes"] > 0).all()
+    assert (balanced["global-prototypes"] > 0).all()
     assert only_global["local-prototypes"].tolist() == [0, 0]
     assert only_local["global-prototypes"].tolist() == [0, 0]
     assert set(terms(**{"gldp.relations": False})) == {"total", "prediction"}
@@ -163,10 +163,10 @@ def test_training_pulls_prototypes_to_the_global_ones() -> None:
 def test_accuracy_is_that_of_the_chosen_inference(inference: str) -> None:
     gldp = image_learner(**{"gldp.inference": inference})
     cohort = image_cohort(gldp)
-    what = guidance(gldp, [0, 1, 2])
-    train(gldp, cohort, what)
+    received = guidance(gldp, [0, 1, 2])
+    train(gldp, cohort, received)
     cohort.parameters["head.bias"][:, 2] = 100.0  # a class that neither client has
-    metrics = gldp.evaluate(cohort, what)
+    metrics = gldp.evaluate(cohort, received)
     rules = ("local-prototypes", "global-prototypes", "head")
     assert len({tuple(metrics[Metric("accuracy", rule=rule)]) for rule in rules}) > 1
     assert metrics[Metric("accuracy", rule="head")] == [0, 0]
@@ -192,11 +192,14 @@ def test_of_classes_at_hand_the_encoder_in_use_makes_the_prototypes_anew() -> No
     """What it remembers of them, here nonsense, counts for classes of earlier stages only."""
     gldp = image_learner()
     cohort = image_cohort(gldp)
-    fresh = gldp.evaluate(cohort, guidance(gldp))[Metric("accuracy", rule="local-prototypes")]
+    initial_accuracy = gldp.evaluate(cohort, guidance(gldp))[
+        Metric("accuracy", rule="local-prototypes")
+    ]
     cohort.memory.new.fill_(1e6)
     cohort.memory.new_known.fill_(1)
     assert (
-        gldp.evaluate(cohort, guidance(gldp))[Metric("accuracy", rule="local-prototypes")] == fresh
+        gldp.evaluate(cohort, guidance(gldp))[Metric("accuracy", rule="local-prototypes")]
+        == initial_accuracy
     )
     later = at_round(gldp, cohort, 3)  # client a has no image of class 1 any more
     metrics = gldp.evaluate(later, guidance(gldp))

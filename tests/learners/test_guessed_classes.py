@@ -23,7 +23,7 @@ from tests.learners.tiny_sequences import (
     task_of,
 )
 
-FEW = 6  # of a client's train sequences have a label
+LABELLED = 6  # of a client's train sequences have a label
 
 
 def plain(client: ClientSequences) -> ClientSequences:
@@ -35,18 +35,22 @@ def plain(client: ClientSequences) -> ClientSequences:
     return replace(client, train=replace(client.train, values=apart))
 
 
-WHOLE = [
+COMPLETE = [
     plain(sequence_client("a", [0, 1, 2] * 8, (6, 9))),
     plain(sequence_client("b", [0, 2, 1] * 7, (6, 9))),
     plain(sequence_client("c", [0, 1, 2] * 2, (6, 9))),  # all of it has labels
 ]
 CLIENTS = [
     replace(
-        one,
-        train=replace(one.train, values=one.train.values[:FEW], targets=one.train.targets[:FEW]),
-        unlabelled=one.train.values[FEW:],
+        client,
+        train=replace(
+            client.train,
+            values=client.train.values[:LABELLED],
+            targets=client.train.targets[:LABELLED],
+        ),
+        unlabelled=client.train.values[LABELLED:],
     )
-    for one in WHOLE
+    for client in COMPLETE
 ]
 SHARES = {"analytic.sharing": "shrunk"}
 
@@ -73,64 +77,72 @@ def a_round(
     cohort.samples = learner.task.gather(clients, server_round)
     context = learner.context(Guidance(), cohort)
     train_cohort(learner, cohort, context)
-    sent = learner.contribution(cohort, context, server_round).arrays
-    total = {name: one.sum(axis=0) for name, one in sent.items()}
+    sent_arrays = learner.contribution(cohort, context, server_round).arrays
+    total = {name: array.sum(axis=0) for name, array in sent_arrays.items()}
     assert learner.receive(cohort, Guidance(total)) == [0, 1, 2]
-    return sent
+    return sent_arrays
 
 
 def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
     learner = learner_of()
     cohort = sequence_cohort(learner, CLIENTS, 1)
     first = a_round(learner, cohort, 1)
-    assert first[COUNTS].sum(axis=1).tolist() == [FEW, FEW, FEW]
+    assert first[COUNTS].sum(axis=1).tolist() == [LABELLED, LABELLED, LABELLED]
     # By hand: what the model of the first round says of the unlabelled ones.
-    every = learner.task.gather(CLIENTS, 2)
-    vectors = learner.task.train_vectors(cohort.parameters, every)
-    said = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
+    all_samples = learner.task.gather(CLIENTS, 2)
+    vectors = learner.task.train_vectors(cohort.parameters, all_samples)
+    predictions = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
     labels, present = vectors.labels.clone(), torch.zeros_like(vectors.present)
     for row, client in enumerate(CLIENTS):
-        labels[row, FEW : client.train_samples] = said[row, FEW : client.train_samples]
+        labels[row, LABELLED : client.train_samples] = predictions[
+            row, LABELLED : client.train_samples
+        ]
         present[row, : client.train_samples] = 1
     second = a_round(learner, cohort, 2)
     assert second[COUNTS].sum(axis=1).tolist() == [24, 21, 6]
     expected = class_sums(vectors._replace(labels=labels, present=present), 3)
-    found = arrived(second, torch.device("cpu"))
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+    actual = arrived(second, torch.device("cpu"))
+    for ours, expected_part in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, expected_part, rtol=1e-5, atol=1e-4)
 
 
 def test_guesses_that_are_right_are_as_good_as_labels() -> None:
     learner = learner_of()
     cohort = sequence_cohort(learner, CLIENTS, 1)
     for server_round in (1, 2, 3):
-        sent = a_round(learner, cohort, server_round)
-    told = learner_of()
-    whole = sequence_cohort(told, WHOLE, 1)
-    every = a_round(told, whole, 1, WHOLE)
-    right = [(one.train.targets == label).sum() for one in WHOLE for label in range(3)]
-    assert sent[COUNTS].flatten().tolist() == right
+        sent_arrays = a_round(learner, cohort, server_round)
+    complete_learner = learner_of()
+    complete_cohort = sequence_cohort(complete_learner, COMPLETE, 1)
+    complete_arrays = a_round(complete_learner, complete_cohort, 1, COMPLETE)
+    right = [(client.train.targets == label).sum() for client in COMPLETE for label in range(3)]
+    assert sent_arrays[COUNTS].flatten().tolist() == right
     for name in (GRAM, MOMENT):
-        torch.testing.assert_close(torch.from_numpy(sent[name]), torch.from_numpy(every[name]))
+        torch.testing.assert_close(
+            torch.from_numpy(sent_arrays[name]), torch.from_numpy(complete_arrays[name])
+        )
 
 
 def test_who_has_no_model_yet_guesses_nothing() -> None:
     learner = learner_of()
-    sent = a_round(learner, sequence_cohort(learner, CLIENTS, 2), 2)
-    assert sent[COUNTS].sum(axis=1).tolist() == [FEW, FEW, FEW]
+    sent_arrays = a_round(learner, sequence_cohort(learner, CLIENTS, 2), 2)
+    assert sent_arrays[COUNTS].sum(axis=1).tolist() == [LABELLED, LABELLED, LABELLED]
 
 
 def test_without_guesses_such_sequences_are_left_out() -> None:
     learner = learner_of(**{"analytic.guess-rounds": 0})
     cohort = sequence_cohort(learner, CLIENTS, 1)
     a_round(learner, cohort, 1)
-    assert a_round(learner, cohort, 2)[COUNTS].sum(axis=1).tolist() == [FEW, FEW, FEW]
+    assert a_round(learner, cohort, 2)[COUNTS].sum(axis=1).tolist() == [
+        LABELLED,
+        LABELLED,
+        LABELLED,
+    ]
 
 
 def test_alone_a_client_guesses_by_its_own_model() -> None:
     learner = learner_of(**{"analytic.sharing": "none"})
     cohort = sequence_cohort(learner, CLIENTS, 1)
-    for server_round, count in ((1, [FEW, FEW, FEW]), (2, [24, 21, 6])):
+    for server_round, count in ((1, [LABELLED, LABELLED, LABELLED]), (2, [24, 21, 6])):
         cohort.server_round = server_round
         cohort.samples = learner.task.gather(CLIENTS, server_round)
         train_cohort(learner, cohort, learner.context(Guidance(), cohort))

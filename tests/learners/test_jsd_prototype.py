@@ -48,12 +48,12 @@ def guidance(guided: list[str], **options: float) -> Guidance:
 
 
 def test_all_three_losses_and_the_prototype() -> None:
-    losses, sent, clients = train(learner(), guidance(NAMES))
+    losses, sent_arrays, clients = train(learner(), guidance(NAMES))
     assert set(losses) == {"prediction", "intra", "inter", "total"}
     total = losses["prediction"] + losses["intra"] + losses["inter"]
     torch.testing.assert_close(losses["total"], total)
-    assert sent["prototypes"].shape == (2, PERIOD, PROTOTYPE)
-    assert sent["prototypes"].dtype == np.float32
+    assert sent_arrays["prototypes"].shape == (2, PERIOD, PROTOTYPE)
+    assert sent_arrays["prototypes"].dtype == np.float32
     assert (clients.parameters[FILTER] != 1).any()
 
 
@@ -67,15 +67,15 @@ def test_only_guided_clients_have_an_inter_loss() -> None:
 
 def test_rho_multiplies_the_inter_loss() -> None:
     fuels = learner(**{"fuels.inter-weight": 3.0})
-    what = guidance(["b", "a"])  # its rows need not be in the cohort's order
+    received = guidance(["b", "a"])  # its rows need not be in the cohort's order
     clients = tiny_cohort(fuels)
-    context = fuels.context(what, clients)
+    context = fuels.context(received, clients)
     batch = tiny_batches(fuels, clients)[0]
     terms = fuels.loss(clients.parameters, batch, context)
-    own = context.own.value()  # one batch so far: its projected representations
-    swapped = {name: torch.from_numpy(array[[1, 0]]) for name, array in what.arrays.items()}
+    projected = context.own.value()  # one batch so far: its projected representations
+    swapped = {name: torch.from_numpy(array[[1, 0]]) for name, array in received.arrays.items()}
     plain = inter_client_loss(
-        own, swapped["positive"], swapped["negative"], torch.tensor([True, True]), 0.02
+        projected, swapped["positive"], swapped["negative"], torch.tensor([True, True]), 0.02
     )
     torch.testing.assert_close(terms["inter"], 3 * plain)
 
@@ -84,10 +84,10 @@ def test_every_loss_has_its_weight() -> None:
     """As A, Algorithm 1 has them: ρ on the prediction, none on L_inter."""
     changes = {"fuels.prediction-weight": 5, "fuels.intra-weight": 3, "fuels.inter-weight": 1}
     plain, weighted = learner(**{"fuels.inter-weight": 1}), learner(**changes)
-    clients, what = tiny_cohort(plain), guidance(NAMES)
+    clients, received = tiny_cohort(plain), guidance(NAMES)
     batch = tiny_batches(plain, clients)[0]
     ours, expected = (
-        fuels.loss(clients.parameters, batch, fuels.context(what, clients))
+        fuels.loss(clients.parameters, batch, fuels.context(received, clients))
         for fuels in (weighted, plain)
     )
     torch.testing.assert_close(ours["prediction"], 5 * expected["prediction"])
@@ -101,8 +101,8 @@ def test_the_filters_start_and_rate() -> None:
     clients = tiny_cohort(fuels)
     assert (clients.parameters[FILTER] == 0.25).all()
     before = {name: value.clone() for name, value in clients.parameters.items()}
-    ones = {name: torch.ones_like(value) for name, value in before.items()}
-    clients.optimizer.step(clients.parameters, ones)
+    unit_gradients = {name: torch.ones_like(value) for name, value in before.items()}
+    clients.optimizer.step(clients.parameters, unit_gradients)
     for name, old in before.items():
         step = 0.01 if name == FILTER else 0.001
         moved = old - clients.parameters[name]
@@ -115,45 +115,45 @@ def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> 
     _, _, clients = train(fuels, guidance([]))
     assert clients.memory.guided.tolist() == [0, 0]
     steps = clients.optimizer.state["steps"][FILTER]
-    once = int(steps[0])
-    assert steps.tolist() == [once, once] != [0, 0]
+    steps_so_far = int(steps[0])
+    assert steps.tolist() == [steps_so_far, steps_so_far] != [0, 0]
     train(fuels, guidance(["b"]), clients)
     assert clients.memory.guided.tolist() == [0, 1]
-    for named in clients.optimizer.state.values():
-        for value in named.values():
+    for tensors in clients.optimizer.state.values():
+        for value in tensors.values():
             assert not value[1].any()
             assert value[0].any()
-    assert steps.tolist() == [2 * once, 0]
-    fresh = tiny_cohort(fuels)
+    assert steps.tolist() == [2 * steps_so_far, 0]
+    new_cohort = tiny_cohort(fuels)
     for name, value in clients.parameters.items():
-        fresh.parameters[name].copy_(value)
-    fresh.memory.guided.copy_(clients.memory.guided)
-    expected, *_ = train(fuels, guidance(["b"]), fresh)
-    made, *_ = train(fuels, guidance(["b"]), clients)
-    torch.testing.assert_close(made["total"][1], expected["total"][1])
-    assert (made["total"][0] - expected["total"][0]).abs() > 1e-5  # a went on
-    for name, value in fresh.parameters.items():
+        new_cohort.parameters[name].copy_(value)
+    new_cohort.memory.guided.copy_(clients.memory.guided)
+    expected, *_ = train(fuels, guidance(["b"]), new_cohort)
+    renewed, *_ = train(fuels, guidance(["b"]), clients)
+    torch.testing.assert_close(renewed["total"][1], expected["total"][1])
+    assert (renewed["total"][0] - expected["total"][0]).abs() > 1e-5  # a went on
+    for name, value in new_cohort.parameters.items():
         torch.testing.assert_close(clients.parameters[name][1], value[1])
     train(fuels, guidance(["b"]), clients)
-    assert steps.tolist() == [4 * once, 2 * once]  # once and never again
+    assert steps.tolist() == [4 * steps_so_far, 2 * steps_so_far]  # once and never again
 
 
 def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
     """The mark and the renewed moments are state: a node of another process goes on the same."""
     fuels = learner(**{"fuels.renew-optimizer": True})
-    shard = Shard({one.name: one for one in tiny_windows(fuels.task.settings)}, {})
+    shard = Shard({client.name: client for client in tiny_windows(fuels.task.settings)}, {})
 
     def node(name: str) -> WholeNode:
         return WholeNode(fuels, shard, ClientStore(tmp_path / name))
 
-    staying, sent = node("staying"), []
+    staying, sent_prototypes = node("staying"), []
     for server_round, guided in enumerate(([], ["b"], ["b"], NAMES), start=1):
-        what = Order("run", "t", server_round, NAMES, guidance=guidance(guided))
-        sent.append(staying.train(what).arrays["prototypes"])
-        again = node("restarted").train(what).arrays["prototypes"]
-        np.testing.assert_array_equal(sent[-1], again)
-    found = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in NAMES]
-    stored = [tensors for [(_, tensors)] in found]
+        order = Order("run", "t", server_round, NAMES, guidance=guidance(guided))
+        sent_prototypes.append(staying.train(order).arrays["prototypes"])
+        repeated = node("restarted").train(order).arrays["prototypes"]
+        np.testing.assert_array_equal(sent_prototypes[-1], repeated)
+    read_states = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in NAMES]
+    stored = [tensors for [(_, tensors)] in read_states]
     assert [state["memory/guided"].item() for state in stored] == [1, 1]
     steps = [int(state[f"steps/{FILTER}"]) for state in stored]
     # b has trained two rounds since its first one with guidance, a none.
@@ -162,8 +162,8 @@ def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
 
 def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
     fuels = learner(**{"fuels.diagnostics": True})
-    clients, what = tiny_cohort(fuels), guidance(["b"])
-    context = fuels.context(what, clients)
+    clients, received = tiny_cohort(fuels), guidance(["b"])
+    context = fuels.context(received, clients)
     context.start_epoch()
     first, second = tiny_batches(fuels, clients)[:2]
     leaves = {n: value.clone().requires_grad_() for n, value in clients.parameters.items()}
@@ -198,17 +198,17 @@ def test_diagnostics_change_no_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "gone"),
+    ("change", "dropped"),
     [
         ({"fuels.inter": False}, {"inter"}),
         ({"fuels.intra": False}, {"intra"}),
         ({"fuels.intra": False, "fuels.inter": False}, {"intra", "inter"}),
     ],
 )
-def test_ablations_drop_their_loss(change: dict[str, bool], gone: set[str]) -> None:
-    losses, sent, _ = train(learner(**change), guidance(NAMES))
-    assert set(losses) == {"prediction", "intra", "inter", "total"} - gone
-    assert sent["prototypes"].shape == (2, PERIOD, PROTOTYPE)
+def test_ablations_drop_their_loss(change: dict[str, bool], dropped: set[str]) -> None:
+    losses, sent_arrays, _ = train(learner(**change), guidance(NAMES))
+    assert set(losses) == {"prediction", "intra", "inter", "total"} - dropped
+    assert sent_arrays["prototypes"].shape == (2, PERIOD, PROTOTYPE)
     train(learner(**change), guidance([]))  # nor does it need guidance, as in the first round
 
 
@@ -250,24 +250,24 @@ def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> N
     )
     for k in range(2):
         similarity = np.exp(cosine_similarity(first[k].detach(), second[k].detach()) / 0.5)
-        own = similarity.diagonal()
-        expected = -np.log(own / (own + similarity.sum(axis=1))).mean()
+        positive = similarity.diagonal()
+        expected = -np.log(positive / (positive + similarity.sum(axis=1))).mean()
         assert intra[k].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_without_a_projector_the_representation_is_sent() -> None:
     fuels = learner(**{"fuels.prototype-dim": 0, "fuels.inter": False})
-    _, sent, _ = train(fuels, guidance([]))
-    assert sent["prototypes"].shape == (2, PERIOD, WIDTH)
+    _, sent_arrays, _ = train(fuels, guidance([]))
+    assert sent_arrays["prototypes"].shape == (2, PERIOD, WIDTH)
 
 
 def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
     fuels = learner(**{"fuels.periodicity-aware": False})
-    what = guidance(NAMES, **{"prototype-batches": 3})
-    losses, sent, clients = train(fuels, what)
-    assert sent["prototypes"].shape == (2, 3 * PERIOD, PROTOTYPE)
+    received = guidance(NAMES, **{"prototype-batches": 3})
+    losses, sent_arrays, clients = train(fuels, received)
+    assert sent_arrays["prototypes"].shape == (2, 3 * PERIOD, PROTOTYPE)
     assert (losses["inter"] > 0).all()
-    context = fuels.context(what, clients)
+    context = fuels.context(received, clients)
     for batch in tiny_batches(fuels, clients):
         inter = fuels.loss(clients.parameters, batch, context)["inter"]
         assert ((inter > 0) == (batch.age < 3)).all()  # batches older than 3 have no rows
@@ -280,12 +280,12 @@ def test_noise_is_added_to_what_is_sent_and_only_there() -> None:
     assert all(
         torch.equal(value, noisy[2].parameters[name]) for name, value in clean[2].parameters.items()
     )
-    again = train(learner(**{"fuels.noise": "laplace"}), guidance(NAMES))
-    np.testing.assert_array_equal(noisy[1]["prototypes"], again[1]["prototypes"])
+    repeated = train(learner(**{"fuels.noise": "laplace"}), guidance(NAMES))
+    np.testing.assert_array_equal(noisy[1]["prototypes"], repeated[1]["prototypes"])
 
 
 def test_the_scale_of_the_noise_is_the_settings() -> None:
-    clean, one, two = (
+    clean, single, two = (
         train(learner(**changes), guidance(NAMES))[1]["prototypes"]
         for changes in (
             {},
@@ -293,12 +293,12 @@ def test_the_scale_of_the_noise_is_the_settings() -> None:
             {"fuels.noise": "gaussian", "fuels.noise-scale": 2.0},
         )
     )
-    np.testing.assert_allclose(two - clean, 2 * (one - clean), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(two - clean, 2 * (single - clean), rtol=1e-4, atol=1e-6)
 
 
 def test_the_shift_of_the_augmented_view_is_the_settings() -> None:
     """a ~ U(low, 1): with low = 1 nothing is shifted."""
-    for low, same in ((1.0, True), (0.5, False)):
+    for low, unshifted in ((1.0, True), (0.5, False)):
         fuels = learner(**{"fuels.augmentation-low": low})
         for batch in tiny_batches(fuels, tiny_cohort(fuels)):
-            assert torch.equal(batch.inputs, batch.augmented) == same
+            assert torch.equal(batch.inputs, batch.augmented) == unshifted

@@ -1,4 +1,4 @@
-"""Kindred's client half alone: what it sends, and which fit it makes of which prior."""
+"""Kindred's client half alone: the arrays it sends, and its fits for given priors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SMALL = {"data.calendar": "phase", "kindred.features": 3}
 def test_the_mean_day_is_that_of_the_train_targets_that_are_there() -> None:
     learner = tiny_learner("kindred", **SMALL)
     values = np.tile([0.0, 1.0, 2.0, 3.0], 10)
-    whole = make_windows(ClientSeries("a", values), learner.task.settings.data)
+    complete = make_windows(ClientSeries("a", values), learner.task.settings.data)
     holed = make_windows(
         ClientSeries("b", np.r_[values[:20], np.nan, values[21:]]), learner.task.settings.data
     )
-    found = mean_day(learner.task.gather([whole, holed], 1))
-    for client, day in zip((whole, holed), found, strict=True):
+    days = mean_day(learner.task.gather([complete, holed], 1))
+    for client, day in zip((complete, holed), days, strict=True):
         expected = (np.arange(PERIOD) - client.mean) / client.std
         np.testing.assert_allclose(day, expected, atol=1e-6)
 
@@ -43,23 +43,23 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
     learner = tiny_learner("kindred", **SMALL, **{"data.horizon": 2})
     data = learner.task.settings.data
     values = np.random.default_rng(3).normal(size=40)
-    whole = make_windows(ClientSeries("a", values), data)
+    complete = make_windows(ClientSeries("a", values), data)
     holed = make_windows(ClientSeries("b", np.r_[values[:20], np.nan, values[21:]]), data)
-    cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
-    made = learner.context(GUIDANCE, cohort)
+    cohort = replace(tiny_cohort(learner), samples=learner.task.gather([complete, holed], 1))
+    context = learner.context(GUIDANCE, cohort)
     used = np.sort(holed.batches.ravel())
     inputs, targets = cohort.samples.inputs, cohort.samples.targets
     features = learner.task.encode(cohort.parameters, inputs)[1].double().numpy()
     residuals = targets[1].double().numpy() - features[:, learner.model.newest, None]
     np.testing.assert_allclose(  # one of its targets is there in every sample
-        made.own.gram[1], features[used].T @ features[used] / len(used), rtol=1e-6, atol=1e-9
+        context.own.gram[1], features[used].T @ features[used] / len(used), rtol=1e-6, atol=1e-9
     )
     lacking = {step: used[~holed.present[used, step]] for step in range(2)}
-    assert [len(some) for some in lacking.values()] == [1, 1]
-    for step, some in lacking.items():
-        rest = np.setdiff1d(used, some)
-        expected = features[rest].T @ residuals[rest, step] / len(rest)
-        np.testing.assert_allclose(made.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
+    assert [len(rows) for rows in lacking.values()] == [1, 1]
+    for step, lacking_rows in lacking.items():
+        present_rows = np.setdiff1d(used, lacking_rows)
+        expected = features[present_rows].T @ residuals[present_rows, step] / len(present_rows)
+        np.testing.assert_allclose(context.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_scattered_gaps_do_not_spoil_a_day_ahead() -> None:
@@ -84,19 +84,19 @@ def test_scattered_gaps_do_not_spoil_a_day_ahead() -> None:
             clients.append(make_windows(ClientSeries(name, values), learner.task.settings.data))
         initial = learner.initial_parameters()
         parameters = {name: torch.stack([value] * 2) for name, value in initial.items()}
-        clients.sort(key=lambda one: -len(one.batches))
+        clients.sort(key=lambda client: -len(client.batches))
         samples = learner.task.gather(clients, 1)
         _, _, cohort = train(learner, GUIDANCE, new_cohort(learner, parameters, samples, 1))
-        found = learner.task.evaluate(cohort.parameters, cohort.samples)[Metric("mse")]
-        errors[method] = float(np.mean(found))
+        mse = learner.task.evaluate(cohort.parameters, cohort.samples)[Metric("mse")]
+        errors[method] = float(np.mean(mse))
     assert errors["kindred"] < 1.25 * errors["analytic"]
 
 
 def test_validation_samples_lie_between_those_of_train_and_test() -> None:
     learner = tiny_learner("kindred", **SMALL)
     client = tiny_windows(learner.task.settings)[0]
-    found = extent(tiny_cohort(learner).samples.is_validation)
-    assert found == (client.validation.start, client.validation.stop)
+    span = extent(tiny_cohort(learner).samples.is_validation)
+    assert span == (client.validation.start, client.validation.stop)
 
 
 def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +104,8 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(learner, KindredLearner)
     cohort = tiny_cohort(learner)
     first, end = extent(cohort.samples.is_validation)
-    whole = learner.context(GUIDANCE, cohort)
-    learner.conclude(cohort, whole)
+    complete_context = learner.context(GUIDANCE, cohort)
+    learner.conclude(cohort, complete_context)
     fitted = cohort.parameters[COEFFICIENTS].clone()
 
     read: list[int] = []
@@ -121,8 +121,10 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     parts = learner.context(GUIDANCE, cohort)
     assert max(read) == 3
     assert sum(read) < first  # no other samples than those of train
-    for one, other in zip(parts.own, whole.own, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # features are float32
+    for part_sum, complete_sum in zip(parts.own, complete_context.own, strict=True):
+        torch.testing.assert_close(
+            part_sum, complete_sum, rtol=1e-6, atol=1e-7
+        )  # features are float32
     read.clear()
     learner.conclude(cohort, parts)  # one client after the other, then the training error
     assert read[:-1] == [1] * (end - first) * len(NAMES)
@@ -139,13 +141,13 @@ def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:
     cohort = tiny_cohort(learner)
     first = {name: value[:1] for name, value in cohort.parameters.items()}
     cohort = replace(cohort, parameters=first, samples=samples)
-    _, sent, cohort = train(learner, GUIDANCE, cohort)
+    _, sent_arrays, cohort = train(learner, GUIDANCE, cohort)
     assert learner.receive(cohort, GUIDANCE) == []  # nothing came
     alone = cohort.parameters[COEFFICIENTS].clone()
     criterion = Metric("mse")
     before = learner.evaluate(cohort, GUIDANCE)[criterion][0]
 
-    width = symmetric(torch.from_numpy(sent["gram"]), alone.shape[2]).shape[-1]
+    width = symmetric(torch.from_numpy(sent_arrays["gram"]), alone.shape[2]).shape[-1]
     truth = torch.zeros(1, 1, 1, width)
     truth[..., 0] = 1.0  # the first feature is the older value less the newest
     gram = torch.eye(width)[torch.triu_indices(width, width).unbind()].expand(1, 1, -1)
@@ -190,17 +192,17 @@ def test_naive_forecasts_are_models_too(method: str, horizon: int) -> None:
     else:
         coefficients = task.layout.regressor_copies(weights)
     for forecast, values in zip(coefficients, expected, strict=True):
-        found = task.forecast({COEFFICIENTS: forecast[None].float()}, samples)
-        torch.testing.assert_close(found.double(), values, rtol=0, atol=1e-5)
+        actual = task.forecast({COEFFICIENTS: forecast[None].float()}, samples)
+        torch.testing.assert_close(actual.double(), values, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1e12, 1e30, float("nan")])
 def test_a_prior_of_huge_values_does_not_spoil_the_model(size: float) -> None:
     learner = tiny_learner("kindred", **SMALL)
     cohort = tiny_cohort(learner)
-    _, sent, cohort = train(learner, GUIDANCE, cohort)
+    _, sent_arrays, cohort = train(learner, GUIDANCE, cohort)
     alone = learner.evaluate(cohort, GUIDANCE)[Metric("mse")]
-    arrays = {name: sent[name][:, None] * size for name in ("gram", "moment")}
+    arrays = {name: sent_arrays[name][:, None] * size for name in ("gram", "moment")}
     guidance = Guidance(arrays, NAMES)
     assert learner.receive(cohort, guidance) == [0, 1]
     assert cohort.parameters[COEFFICIENTS].isfinite().all()

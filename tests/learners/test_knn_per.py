@@ -25,53 +25,53 @@ GUIDANCE = Guidance()
 
 
 def remembered(learner: AnyLearner, cohort: Cohort) -> dict[str, Any]:
-    made = learner.personalised(cohort, GUIDANCE)
-    assert made is not None
-    assert all(made[name] is value for name, value in cohort.parameters.items())
-    return made
+    personalised = learner.personalised(cohort, GUIDANCE)
+    assert personalised is not None
+    assert all(personalised[name] is value for name, value in cohort.parameters.items())
+    return personalised
 
 
 def test_training_is_fedavgs_and_nothing_of_the_memory_is_sent() -> None:
-    made = {}
+    trained = {}
     for method in ("knn-per", "fedavg"):
         learner = image_learner(method)
         cohort = image_cohort(learner)
-        what = Guidance(shared_model(learner))
-        train_cohort(learner, cohort, learner.context(what, cohort))
-        made[method] = cohort.parameters
-        assert not learner.contribution(cohort, learner.context(what, cohort), 1).arrays
-    assert made["knn-per"].keys() == made["fedavg"].keys()
-    assert all(torch.equal(made["knn-per"][n], value) for n, value in made["fedavg"].items())
+        guidance = Guidance(shared_model(learner))
+        train_cohort(learner, cohort, learner.context(guidance, cohort))
+        trained[method] = cohort.parameters
+        assert not learner.contribution(cohort, learner.context(guidance, cohort), 1).arrays
+    assert trained["knn-per"].keys() == trained["fedavg"].keys()
+    assert all(torch.equal(trained["knn-per"][n], value) for n, value in trained["fedavg"].items())
     sizes = {"model.representation-dim": 256, "data.period": 24}
     sizes |= {"data.close-window": 3, "data.periodic-window": 3}
-    sent = global_model(tiny_learner("knn-per", **sizes))
-    assert sum(value.size for value in sent.values()) == 100_865
+    model = global_model(tiny_learner("knn-per", **sizes))
+    assert sum(value.size for value in model.values()) == 100_865
 
 
 def test_a_client_remembers_its_train_images_as_the_encoder_has_them() -> None:
     learner = image_learner("knn-per", **{"knn-per.most-samples": 5})
     cohort = image_cohort(learner)
-    made = remembered(learner, cohort)
+    parameters = remembered(learner, cohort)
     vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
-    assert made["memory.samples"].tolist() == [3, 3]
-    assert made["memory.vectors"].shape == (2, 5, 6)
-    torch.testing.assert_close(made["memory.vectors"][:, :3], vectors[:, :3])
-    assert torch.equal(made["memory.targets"][:, :3], cohort.samples.labels[:, :3])
+    assert parameters["memory.samples"].tolist() == [3, 3]
+    assert parameters["memory.vectors"].shape == (2, 5, 6)
+    torch.testing.assert_close(parameters["memory.vectors"][:, :3], vectors[:, :3])
+    assert torch.equal(parameters["memory.targets"][:, :3], cohort.samples.labels[:, :3])
 
 
-@pytest.mark.parametrize("most", [2, 8])
-def test_some_are_drawn_where_a_client_has_more_the_same_in_every_round(most: int) -> None:
-    learner = tiny_learner("knn-per", **{"knn-per.most-samples": most})
+@pytest.mark.parametrize("most_samples", [2, 8])
+def test_some_are_drawn_where_a_client_has_more_the_same_in_every_round(most_samples: int) -> None:
+    learner = tiny_learner("knn-per", **{"knn-per.most-samples": most_samples})
     cohort = tiny_cohort(learner)
     first = remembered(learner, cohort)
     cohort.server_round = 2
-    again = remembered(learner, cohort)
-    assert first["memory.samples"].tolist() == [most, most]
-    assert torch.equal(first["memory.targets"], again["memory.targets"])
+    repeated = remembered(learner, cohort)
+    assert first["memory.samples"].tolist() == [most_samples, most_samples]
+    assert torch.equal(first["memory.targets"], repeated["memory.targets"])
     used = learner.task.train_targets(cohort.samples).amin(dim=2).bool()
     for row in range(2):
-        own = cohort.samples.targets[row][used[row]]
-        assert all(target in own for target in first["memory.targets"][row])
+        used_targets = cohort.samples.targets[row][used[row]]
+        assert all(target in used_targets for target in first["memory.targets"][row])
 
 
 def test_a_sample_without_one_of_its_targets_is_not_remembered() -> None:
@@ -92,37 +92,43 @@ def test_k_and_lambda_are_those_of_least_validation_loss() -> None:
     cohort.parameters["decoder.weight"].zero_()
     cohort.parameters["decoder.bias"][0] = 0.0
     cohort.parameters["decoder.bias"][1] = 9.0
-    made = remembered(learner, cohort)
+    parameters = remembered(learner, cohort)
     errors = {}
     for neighbours in (5, 10, 20):
         for tenths in range(11):
-            tried = dict(made)
+            tried = dict(parameters)
             tried["memory.neighbours"] = torch.full((2,), neighbours)
             tried["memory.share"] = torch.full((2,), tenths / 10)
-            found = learner.task.validation_error(tried, cohort.samples)
-            errors[neighbours, tenths] = found.tolist()
+            error = learner.task.validation_error(tried, cohort.samples)
+            errors[neighbours, tenths] = error.tolist()
     for row in range(2):
-        best = min(errors, key=lambda one: errors[one][row])
-        chosen = int(made["memory.neighbours"][row]), round(10 * float(made["memory.share"][row]))
+        best = min(errors, key=lambda choice: errors[choice][row])
+        chosen = (
+            int(parameters["memory.neighbours"][row]),
+            round(10 * float(parameters["memory.share"][row])),
+        )
         assert chosen == best
-    assert made["memory.share"][1] > 0.8
+    assert parameters["memory.share"][1] > 0.8
 
 
 def test_who_has_no_validation_samples_takes_what_is_common() -> None:
     learner = image_learner("knn-per")
     cohort = image_cohort(learner)
     cohort.samples.is_validation[0] = 0
-    made = remembered(learner, cohort)
-    assert (made["memory.neighbours"][0].item(), made["memory.share"][0].item()) == (10, 0.5)
+    parameters = remembered(learner, cohort)
+    assert (parameters["memory.neighbours"][0].item(), parameters["memory.share"][0].item()) == (
+        10,
+        0.5,
+    )
 
 
 def test_who_has_no_train_samples_has_the_shared_model() -> None:
     learner = image_learner("knn-per")
     cohort = image_cohort(learner)
     cohort.samples.train_samples[1] = 0
-    made = remembered(learner, cohort)
-    assert made["memory.share"][1] == 0
-    judged = learner.task.evaluate(made, cohort.samples)
+    parameters = remembered(learner, cohort)
+    assert parameters["memory.share"][1] == 0
+    judged = learner.task.evaluate(parameters, cohort.samples)
     plain = learner.task.evaluate(cohort.parameters, cohort.samples)
     assert judged[Metric("accuracy")][1] == plain[Metric("accuracy")][1]
 
@@ -131,12 +137,12 @@ def test_a_memory_of_what_is_asked_knows_it() -> None:
     """The test images are the train images, and λ = 1 by hand: the nearest is the image itself."""
     learner = image_learner("knn-per")
     cohort = image_cohort(learner)
-    made = remembered(learner, cohort)
-    made["memory.share"].fill_(1)
-    made["memory.neighbours"].fill_(1)
+    parameters = remembered(learner, cohort)
+    parameters["memory.share"].fill_(1)
+    parameters["memory.neighbours"].fill_(1)
     vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
-    said = learner.task.predict(made, vectors).argmax(dim=2)
-    assert torch.equal(said, cohort.samples.labels)
+    predictions = learner.task.predict(parameters, vectors).argmax(dim=2)
+    assert torch.equal(predictions, cohort.samples.labels)
 
 
 def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -> None:
@@ -145,9 +151,9 @@ def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -
     )
     learner = make_learner(settings, task_of(settings))
     cohort = sequence_cohort(learner, [sequence_client("a", [20.0, 40.0])], 1)
-    made = remembered(learner, cohort)
-    assert made["memory.targets"][0, :2, 0].tolist() == [2.0, 4.0]
-    made["memory.share"].fill_(1)
+    parameters = remembered(learner, cohort)
+    assert parameters["memory.targets"][0, :2, 0].tolist() == [2.0, 4.0]
+    parameters["memory.share"].fill_(1)
     vectors = learner.task.train_vectors(cohort.parameters, cohort.samples)
-    said = learner.task.predict(made, vectors.features)
-    assert ((said > 2) & (said < 4)).all()
+    predictions = learner.task.predict(parameters, vectors.features)
+    assert ((predictions > 2) & (predictions < 4)).all()

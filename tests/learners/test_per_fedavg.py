@@ -41,48 +41,51 @@ def test_the_gradient_is_that_of_the_loss_after_the_step(gradient: str) -> None:
     context = learner.context(GUIDANCE, cohort)
     leaves = {name: value.clone().requires_grad_() for name, value in cohort.parameters.items()}
     total = learner.loss(leaves, pair, context)["prediction"]
-    found = torch.autograd.grad(total.sum(), list(leaves.values()))
+    gradients = torch.autograd.grad(total.sum(), list(leaves.values()))
 
     start = tuple(cohort.parameters.values())
 
     def loss_on(batch: object, values: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        named = dict(zip(cohort.parameters, values, strict=True))
-        return solo.loss(named, batch, context)["prediction"].sum()
+        parameters = dict(zip(cohort.parameters, values, strict=True))
+        return solo.loss(parameters, batch, context)["prediction"].sum()
 
     first = torch.func.grad(lambda values: loss_on(pair.first, values))(start)
     adapted = tuple(value - 0.3 * step for value, step in zip(start, first, strict=True))
-    wanted = torch.func.grad(lambda values: loss_on(pair.second, values))(adapted)
+    expected = torch.func.grad(lambda values: loss_on(pair.second, values))(adapted)
     if gradient == "exact":  # (I − α·H)·g, H·g by central differences of the gradient along g
         shift = 0.03
 
         def along(sign: int) -> tuple[torch.Tensor, ...]:
-            moved = tuple(w + sign * shift * g for w, g in zip(start, wanted, strict=True))
+            moved = tuple(w + sign * shift * g for w, g in zip(start, expected, strict=True))
             return torch.func.grad(lambda values: loss_on(pair.first, values))(moved)
 
-        wanted = tuple(
+        expected = tuple(
             g - 0.3 * (up - down) / (2 * shift)
-            for g, up, down in zip(wanted, along(1), along(-1), strict=True)
+            for g, up, down in zip(expected, along(1), along(-1), strict=True)
         )
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for ours, reference in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-4)
 
 
 def test_a_client_is_judged_after_a_step_that_training_does_not_see() -> None:
     learner = tiny_learner("per-fedavg", **{"per-fedavg.step-size": 0.5})
     _, _, cohort = train(learner, GUIDANCE)
     before = {name: value.clone() for name, value in cohort.parameters.items()}
-    once, again = learner.personalised(cohort, GUIDANCE), learner.personalised(cohort, GUIDANCE)
-    assert once is not None
-    torch.testing.assert_close(once, again, rtol=0, atol=0)  # the same batch
+    first_call, second_call = (
+        learner.personalised(cohort, GUIDANCE),
+        learner.personalised(cohort, GUIDANCE),
+    )
+    assert first_call is not None
+    torch.testing.assert_close(first_call, second_call, rtol=0, atol=0)  # the same batch
     torch.testing.assert_close(cohort.parameters, before, rtol=0, atol=0)
-    assert not torch.equal(once["decoder.weight"], before["decoder.weight"])
+    assert not torch.equal(first_call["decoder.weight"], before["decoder.weight"])
 
 
 def test_it_sends_the_model_alone() -> None:
     """With FUELS's sizes 100,865 values."""
     learner = tiny_learner("per-fedavg", **{"model.representation-dim": 256})
-    sent = {n: v for n, v in learner.initial_parameters().items() if learner.is_shared(n)}
-    assert sum(value.numel() for value in sent.values()) == 100_865
+    shared = {n: v for n, v in learner.initial_parameters().items() if learner.is_shared(n)}
+    assert sum(value.numel() for value in shared.values()) == 100_865
 
 
 def test_the_adapted_models_forecast(tmp_path: object) -> None:

@@ -45,6 +45,6 @@ def test_from_batch_to_batch_theta_goes_on_and_a_round_starts_it_at_w() -> None:
 
 def test_it_sends_w_alone() -> None:
     learner = tiny_learner("pfedme", **{"model.representation-dim": 256})
-    sent = {n: v for n, v in learner.initial_parameters().items() if learner.is_shared(n)}
-    assert sum(value.numel() for value in sent.values()) == 100_865
-    assert not any(name.startswith("personal.") for name in sent)
+    shared = {n: v for n, v in learner.initial_parameters().items() if learner.is_shared(n)}
+    assert sum(value.numel() for value in shared.values()) == 100_865
+    assert not any(name.startswith("personal.") for name in shared)

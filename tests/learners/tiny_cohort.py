@@ -65,8 +65,8 @@ def train(
     clients.server_round = server_round
     context = learner.context(guidance, clients)
     losses = train_cohort(learner, clients, context)
-    sent = learner.contribution(clients, context, server_round)
-    return losses, sent.arrays, clients
+    contribution = learner.contribution(clients, context, server_round)
+    return losses, contribution.arrays, clients
 
 
 def global_model(learner: AnyLearner) -> Arrays:

@@ -55,14 +55,14 @@ def images_of(labels: list[int], seed: int = 0) -> LabelledImages:
 
 def client_of(name: str, stages: list[list[int]]) -> ClientImages:
     """A client that is validated and tested on one image of each class that it trains on."""
-    made = tuple(
+    image_stages = tuple(
         ImageStage(
             images_of(labels), images_of(sorted(set(labels)), 1), images_of(sorted(set(labels)), 2)
         )
         for labels in stages
     )
     counts = tuple(tuple(labels.count(c) for c in range(len(CLASSES))) for labels in stages)
-    return ClientImages(name, made, counts)
+    return ClientImages(name, image_stages, counts)
 
 
 def image_cohort(learner: AnyLearner, server_round: int = 1) -> Cohort:

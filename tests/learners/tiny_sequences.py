@@ -116,7 +116,7 @@ def sequence_cohort(
 
 
 def with_clients(parameters: dict[str, torch.Tensor], clients: int) -> dict[str, torch.Tensor]:
-    """One client's parameters, for so many clients of which each has moved elsewhere."""
+    """Return one client's parameters for several clients, each with its own random shift."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: value + 0.3 * torch.randn(clients, *value.shape, generator=generator)

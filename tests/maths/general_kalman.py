@@ -104,8 +104,8 @@ def expectation_maximisation(observations: Array, model: StateSpace, steps: int)
         Q = C - F @ B.T - B @ F.T + F @ A @ F.T  # Fed-REACT, eq. 20 where F = B A⁻¹
         residuals = observations - later @ H.T  # Fed-REACT, eq. 21
         R = residuals.T @ residuals + H @ smoothed.covariances[1:].sum(axis=0) @ H.T
-        seen = len(observations)
-        model = replace(model, Q=_floored(Q / seen), R=_floored(R / seen))
+        count = len(observations)
+        model = replace(model, Q=_floored(Q / count), R=_floored(R / count))
     return model
 
 

@@ -53,8 +53,8 @@ def test_the_forgetting_factor_by_hand() -> None:
     """Σ Var = 12·1/3 + 6·8/3 + 2·4 + 3·8 = 52 in squared eighths. Where the past is W, (ψ̂ − E)²
     adds up to as much; where it is 0, to 12·1 + 2·36 + 6·25 + 2·36 + 3·36 = 414."""
     assert forgetting_factor(EIGHTHS, EIGHTHS, LABELS) == pytest.approx(0.5)
-    nothing = np.zeros_like(EIGHTHS)
-    assert forgetting_factor(nothing, EIGHTHS, LABELS) == pytest.approx(52 / (52 + 414))
+    zeros = np.zeros_like(EIGHTHS)
+    assert forgetting_factor(zeros, EIGHTHS, LABELS) == pytest.approx(52 / (52 + 414))
 
 
 def test_sample_variances_by_hand() -> None:
@@ -186,7 +186,7 @@ def test_the_three_results_belong_together() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
 def test_iterations_are_those_of_algorithm_4(iterations: int) -> None:
-    """Against the loop without a stop, on rounds in which α moves the clusters."""
+    """Compared with the loop without a stop, on rounds where α moves the clusters."""
     moved = 0
     for seed in range(2, 12):
         past, current = noisy_round(1), noisy_round(seed)
@@ -205,17 +205,17 @@ def test_the_toolbox_starts_from_given_clusters_by_hand() -> None:
     """W pairs clients 02 and 13, the past and the start 01 and 23. By the start each cluster has
     one number, 0, and between them stand ½, 0, 0, ½: mean ¼, sample variance 4·(1/16)/3 = 1/12.
     Σ Var = 8/12. The past differs within by 1, four times, between by ¼, eight times: 4½.
-    α = (2/3) / (4½ + 2/3) = 4/31. ψ̂ of 01 is then 4/31, of 02 ½·27/31: W's clusters, by which W
+    α = (2/3) / (4½ + 2/3) = 4/31. ψ̂ of 01 is then 4/31, of 02 ½·27/31: W's clusters, where W
     has mean ½ and variance 0 within, 0 and 0 between: α = 0."""
     current = np.eye(4, dtype=np.float32)
     current[[0, 2, 1, 3], [2, 0, 3, 1]] = 0.5
     past = np.kron(np.eye(2), np.ones((2, 2))).astype(np.float32)
     start = np.array([0, 0, 1, 1])
-    one = affect(past, current, 2, 1, start, True)
-    assert one.alpha == pytest.approx(4 / 31)
-    assert one.labels.tolist() == [0, 1, 0, 1]
-    assert one.psi[0, 1] == pytest.approx(4 / 31)
-    assert one.psi[0, 2] == pytest.approx(27 / 62)
+    result = affect(past, current, 2, 1, start, True)
+    assert result.alpha == pytest.approx(4 / 31)
+    assert result.labels.tolist() == [0, 1, 0, 1]
+    assert result.psi[0, 1] == pytest.approx(4 / 31)
+    assert result.psi[0, 2] == pytest.approx(27 / 62)
     two = affect(past, current, 2, 2, start, True)
     assert two.alpha == 0
     assert np.array_equal(two.psi, current)
@@ -237,25 +237,25 @@ def test_shares_of_rounds_together_make_the_mean() -> None:
     rounds = [noisy_round(seed) for seed in range(1, 5)]
     past, together = np.full_like(rounds[0], np.nan), np.zeros_like(rounds[0])
     for number, current in enumerate(rounds):
-        there = np.arange(24) if number >= 2 else np.delete(np.arange(24), 5)
-        block = np.ix_(there, there)
+        present = np.arange(24) if number >= 2 else np.delete(np.arange(24), 5)
+        block = np.ix_(present, present)
         share = together[block] / (together[block] + 1)
-        found = remember(past[block], current[block], 3, share)
-        assert found.alpha == pytest.approx(number / (number + 1))
-        past[block], together[block] = found.psi, together[block] + 1
+        result = remember(past[block], current[block], 3, share)
+        assert result.alpha == pytest.approx(number / (number + 1))
+        past[block], together[block] = result.psi, together[block] + 1
     old = np.ix_(np.delete(np.arange(24), 5), np.delete(np.arange(24), 5))
     np.testing.assert_allclose(past[old], np.mean(rounds, axis=0)[old], atol=1e-6)
     np.testing.assert_allclose(past[5], np.mean(rounds[2:], axis=0)[5], atol=1e-6)
 
 
 def test_the_past_finds_clusters_that_a_snapshot_does_not() -> None:
-    psi, snapshots, found = None, [], []
+    psi, snapshots, with_past = None, [], []
     for seed in range(1, 16):
         current = noisy_round(seed, noise=2.0)
         labels, _, psi = affect(psi, current, 3)
         snapshots.append(rand_score(TRUTH, agglomerate(current, 3)))
-        found.append(rand_score(TRUTH, labels))
-    assert found[5:] == [1] * 10
+        with_past.append(rand_score(TRUTH, labels))
+    assert with_past[5:] == [1] * 10
     assert np.mean(snapshots[5:]) < 0.9
 
 
@@ -275,8 +275,11 @@ def test_as_long_as_nothing_changes_the_past_grows_in_weight() -> None:
 
 def test_after_a_change_the_past_weighs_less() -> None:
     past = affect(noisy_round(1, noise=1.0), noisy_round(2, noise=1.0), 3).psi
-    other = np.random.default_rng(0).permutation(24)  # clients whose groups are now others'
-    stays, changes = noisy_round(3, noise=1.0), noisy_round(3, noise=1.0)[other][:, other]
+    permutation = np.random.default_rng(0).permutation(24)  # clients whose groups are now others'
+    stays, changes = (
+        noisy_round(3, noise=1.0),
+        noisy_round(3, noise=1.0)[permutation][:, permutation],
+    )
     assert affect(past, changes, 3).alpha < 0.5 * affect(past, stays, 3).alpha
 
 
@@ -285,9 +288,9 @@ def test_newcomers_have_this_rounds_similarity_and_do_not_weigh() -> None:
     gaps = past.copy()
     gaps[[3, 20]] = gaps[:, [3, 20]] = np.nan
     labels, alpha, psi = affect(gaps, current, 3)
-    known = ~np.isnan(gaps)
-    assert np.array_equal(psi[~known], current[~known])
-    assert np.array_equal(psi[known], blend(past, current, alpha)[known])
+    finite = ~np.isnan(gaps)
+    assert np.array_equal(psi[~finite], current[~finite])
+    assert np.array_equal(psi[finite], blend(past, current, alpha)[finite])
     assert alpha == forgetting_factor(gaps, current, labels) != affect(past, current, 3).alpha
 
 
@@ -326,7 +329,7 @@ def test_hardly_any_clients(clients: int, clusters: int) -> None:
 
 def test_what_goes_in_stays_as_it_is() -> None:
     past, current = noisy_round(1), noisy_round(2)
-    kept = past.copy(), current.copy()
+    copies = past.copy(), current.copy()
     affect(past, current, 3)
-    assert np.array_equal(past, kept[0])
-    assert np.array_equal(current, kept[1])
+    assert np.array_equal(past, copies[0])
+    assert np.array_equal(current, copies[1])

@@ -23,13 +23,13 @@ def symmetric(clients: int, seed: int, levels: int | None = None) -> NDArray[np.
 def merged_sets(pairs: NDArray[np.int64], clients: int) -> list[frozenset[int]]:
     """Who is in the cluster that each merge makes."""
     cluster_of = {client: frozenset([client]) for client in range(clients)}
-    made = []
+    merged = []
     for first, second in pairs.tolist():
-        both = cluster_of[first] | cluster_of[second]
+        union = cluster_of[first] | cluster_of[second]
         assert not cluster_of[first] & cluster_of[second]
-        made.append(both)
-        cluster_of |= dict.fromkeys(both, both)
-    return made
+        merged.append(union)
+        cluster_of |= dict.fromkeys(union, union)
+    return merged
 
 
 def sets_of_scipy(similar: NDArray[np.float32]) -> list[frozenset[int]]:
@@ -43,9 +43,9 @@ def sets_of_scipy(similar: NDArray[np.float32]) -> list[frozenset[int]]:
 def test_four_clients_by_hand() -> None:
     """0-2 are 0.1 apart; then 1-3, 0.3; the two pairs (0.5 + 0.7 + 0.6 + 0.6)/4 = 0.6."""
     apart = np.array([[0, 5, 1, 7], [5, 0, 6, 3], [1, 6, 0, 6], [7, 3, 6, 0]], np.float32) / 10
-    found = merges(1 - apart)
-    assert [set(pair) for pair in found[:2].tolist()] == [{0, 2}, {1, 3}]
-    assert merged_sets(found, 4)[-1] == {0, 1, 2, 3}
+    pairs = merges(1 - apart)
+    assert [set(pair) for pair in pairs[:2].tolist()] == [{0, 2}, {1, 3}]
+    assert merged_sets(pairs, 4)[-1] == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("clients", [0, 1, 2])
@@ -73,9 +73,9 @@ def test_hundreds_of_clients_as_in_scipy() -> None:
 
 def test_room_is_used_and_what_goes_in_stays() -> None:
     similar, room = symmetric(30, 1), np.empty((30, 30))
-    kept = similar.copy()
+    similar_before = similar.copy()
     assert np.array_equal(merges(similar, room), merges(similar))
-    assert np.array_equal(similar, kept)
+    assert np.array_equal(similar, similar_before)
     assert np.array_equal(merges(similar, room), merges(similar))
 
 

@@ -26,13 +26,13 @@ FINE_TUNED = torch.tensor([[0.0, 1.0]])
 
 def net(**changes: list[float]) -> dict[str, torch.Tensor]:
     """a = (1, 1), a₀ = 0, g = 1, h = 0, v = 0, v₀ = 0."""
-    named = {SCORE: "a", SCORE_BIAS: "a0", SCALE: "g", SHIFT: "h", GATE: "v", GATE_BIAS: "v0"}
-    given = {"a": [1.0, 1.0], **changes}
-    made = neutral(2, 3)
-    for name, letter in named.items():
-        if letter in given:
-            made[name] = torch.tensor(given[letter]).reshape(made[name].shape)
-    return made
+    letters = {SCORE: "a", SCORE_BIAS: "a0", SCALE: "g", SHIFT: "h", GATE: "v", GATE_BIAS: "v0"}
+    values = {"a": [1.0, 1.0], **changes}
+    calibration = neutral(2, 3)
+    for name, letter in letters.items():
+        if letter in values:
+            calibration[name] = torch.tensor(values[letter]).reshape(calibration[name].shape)
+    return calibration
 
 
 def test_models_weigh_by_their_scores() -> None:
@@ -50,17 +50,17 @@ def test_scores_too_small_for_their_sum_still_weigh() -> None:
 
 def test_the_teacher_by_hand() -> None:
     """z̄ = (1.2758, 0); γ = ½."""
-    found = teacher(net(), LOGITS, FEATURES, FINE_TUNED)
-    assert found[0].tolist() == pytest.approx([0.6379, 0.5], abs=1e-4)
+    actual = teacher(net(), LOGITS, FEATURES, FINE_TUNED)
+    assert actual[0].tolist() == pytest.approx([0.6379, 0.5], abs=1e-4)
 
 
 def test_the_teacher_scales_shifts_and_gates() -> None:
     """ẑ = (2·1.2758 + 1, −3); the mean feature is (2, 2, 0), so γ = σ(2·½ − 2·1 + 0.5) = 0.3775."""
     changes = {"g": [2.0, 5.0], "h": [1.0, -3.0], "v": [0.5, -1.0, 9.0], "v0": [0.5]}
-    found = teacher(net(**changes), LOGITS, FEATURES, FINE_TUNED)
+    actual = teacher(net(**changes), LOGITS, FEATURES, FINE_TUNED)
     share = 0.37754
     expected = [share * 3.5516, -3 * share + (1 - share)]
-    assert found[0].tolist() == pytest.approx(expected, abs=1e-3)
+    assert actual[0].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_student_learns_from_the_teacher_and_not_the_reverse() -> None:

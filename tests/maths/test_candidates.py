@@ -15,22 +15,22 @@ ALIKE = torch.tensor([1.0, 1.0])
 def test_two_candidates_share_by_hand() -> None:
     # exp(−0.5 · 4/2 · (2/1 − 1)) = exp(−1)
     less = math.exp(-1)
-    found = shares(torch.tensor([1.0, 2.0]), torch.tensor(4), 0.5, ALIKE)
-    assert found.tolist() == pytest.approx([1 / (1 + less), less / (1 + less)])
-    found = shares(torch.tensor([1.0, 2.0]), torch.tensor(4), 0.5, torch.tensor([1.0, 3.0]))
-    assert found.tolist() == pytest.approx([1 / (1 + 3 * less), 3 * less / (1 + 3 * less)])
+    actual = shares(torch.tensor([1.0, 2.0]), torch.tensor(4), 0.5, ALIKE)
+    assert actual.tolist() == pytest.approx([1 / (1 + less), less / (1 + less)])
+    actual = shares(torch.tensor([1.0, 2.0]), torch.tensor(4), 0.5, torch.tensor([1.0, 3.0]))
+    assert actual.tolist() == pytest.approx([1 / (1 + 3 * less), 3 * less / (1 + 3 * less)])
 
 
 @pytest.mark.parametrize("failed", [math.nan, math.inf])
 def test_equal_candidates_share_equally_and_a_failed_one_gets_nothing(failed: float) -> None:
     for errors in ([0.0, 0.0, failed], [2.0, 2.0, failed]):
-        found = shares(torch.tensor(errors), torch.tensor(10), 0.3, torch.ones(3))
-        assert found.tolist() == [0.5, 0.5, 0]
+        actual = shares(torch.tensor(errors), torch.tensor(10), 0.3, torch.ones(3))
+        assert actual.tolist() == [0.5, 0.5, 0]
 
 
 def test_a_family_weighs_the_same_however_many_it_has() -> None:
-    many, one = torch.zeros(9, 1), torch.full((1, 1), 4.0)
-    candidates = Candidates([Family(1.0, many), Family(3.0, one)])
+    many_fits, single_fit = torch.zeros(9, 1), torch.full((1, 1), 4.0)
+    candidates = Candidates([Family(1.0, many_fits), Family(3.0, single_fit)])
     assert candidates.prior.tolist() == pytest.approx([1 / 9] * 9 + [3])
     equal = torch.ones(10)
     assert candidates.mean(equal, equal, torch.tensor(50), 0.2).item() == pytest.approx(3)

@@ -1,4 +1,4 @@
-"""Clusters of clients by what their classes mean: by hand, against slower ways, with a liar."""
+"""Clusters of clients by the meaning of their classes: by hand, and against slower methods."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Shape = tuple[int, int, int]  # classes, clients, samples of each
 def test_evidence_by_hand() -> None:
     # One sample at 2, means with variance 3: ½·4·3/4 − ½·ln 4. No sample of a class says nothing.
     points = torch.tensor([[[2.0], [0.0]]]).double()
-    found = evidence(points, torch.tensor([[1.0, 0.0]]).double(), torch.tensor([3.0]).double())
-    assert found.tolist() == [[pytest.approx(1.5 - math.log(4) / 2), 0]]
+    actual = evidence(points, torch.tensor([[1.0, 0.0]]).double(), torch.tensor([3.0]).double())
+    assert actual.tolist() == [[pytest.approx(1.5 - math.log(4) / 2), 0]]
 
 
 def test_evidence_is_the_ratio_of_two_normal_densities() -> None:
@@ -35,30 +35,30 @@ def test_evidence_is_the_ratio_of_two_normal_densities() -> None:
         torch.tensor([[samples.sum()]]), torch.tensor([3.0]).double(), torch.tensor([0.7]).double()
     )
     common = np.eye(3) + 0.7 * np.ones((3, 3))  # of samples that share a drawn mean
-    theirs = multivariate_normal(cov=common).logpdf(samples) - multivariate_normal(
+    reference = multivariate_normal(cov=common).logpdf(samples) - multivariate_normal(
         cov=np.eye(3)
     ).logpdf(samples)
-    assert float(ours) == pytest.approx(theirs)
+    assert float(ours) == pytest.approx(reference)
 
 
 def best_pair_by_pair(points: Tensor, counts: Tensor, variances: Tensor) -> list[set[int]]:
     """The slow way: look at all pairs after each merge."""
     groups = [{row} for row in range(len(points))]
 
-    def told(group: set[int]) -> float:
+    def score(group: set[int]) -> float:
         rows = sorted(group)
-        own = evidence(points[rows].sum(0), counts[rows].sum(0), variances)
-        return float(own.sum()) + math.lgamma(len(rows))
+        log_evidence = evidence(points[rows].sum(0), counts[rows].sum(0), variances)
+        return float(log_evidence.sum()) + math.lgamma(len(rows))
 
     while len(groups) > 1:
-        gain, one, other = max(
-            (told(a | b) - told(a) - told(b), i, j)
+        gain, first, second = max(
+            (score(a | b) - score(a) - score(b), i, j)
             for i, a in enumerate(groups)
             for j, b in enumerate(groups[:i])
         )
         if gain < 0:
             break
-        groups[other] |= groups.pop(one)
+        groups[second] |= groups.pop(first)
     return groups
 
 
@@ -71,11 +71,13 @@ def test_merging_finds_what_looking_at_all_pairs_finds(seed: int) -> None:
     points = centres[torch.arange(14) % 3] * counts.unsqueeze(-1) + noise
     variances = torch.tensor([4.0, 1.0]).double()
     labels = merged(points, counts, variances)
-    found = {frozenset(np.flatnonzero(labels == one).tolist()) for one in set(labels.tolist())}
-    assert found == set(map(frozenset, best_pair_by_pair(points, counts, variances)))
+    clusters = {
+        frozenset(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist())
+    }
+    assert clusters == set(map(frozenset, best_pair_by_pair(points, counts, variances)))
 
 
-def named(
+def with_conventions(
     clients: int, conventions: int, samples: int, classes: int = CLASSES, of_a_client: int = 0
 ) -> LabelledVectors:
     """Client k calls the classes as k modulo `conventions` others do: each a step further on.
@@ -102,44 +104,46 @@ def clusters_of(vectors: LabelledVectors, classes: int = CLASSES) -> list[int]:
 @pytest.mark.parametrize("shape", [(4, 12, 10), (3, 60, 50), (10, 30, 20), (10, 30, 12)])
 def test_it_finds_who_calls_the_classes_alike(shape: Shape, conventions: int) -> None:
     classes, clients, samples = shape
-    found = clusters_of(named(clients, conventions, samples, classes), classes)
-    assert found == [client % conventions for client in range(clients)]
+    labels = clusters_of(with_conventions(clients, conventions, samples, classes), classes)
+    assert labels == [client % conventions for client in range(clients)]
 
 
 @pytest.mark.parametrize("shape", [(2, 30, 21), (2, 100, 51)])
 def test_two_classes_have_two_names_or_one(shape: Shape) -> None:
     classes, clients, samples = shape
     for conventions in (1, 2):
-        found = clusters_of(named(clients, conventions, samples, classes), classes)
-        assert found == [client % conventions for client in range(clients)]
+        labels = clusters_of(with_conventions(clients, conventions, samples, classes), classes)
+        assert labels == [client % conventions for client in range(clients)]
 
 
 @pytest.mark.parametrize("of_a_client", [1, 2])
 def test_clients_of_other_classes_are_not_parted_by_that(of_a_client: int) -> None:
-    assert not any(clusters_of(named(30, 1, 20, 10, of_a_client), 10))
+    assert not any(clusters_of(with_conventions(30, 1, 20, 10, of_a_client), 10))
 
 
 def test_the_covariance_is_that_around_the_means_of_each_clusters_classes() -> None:
-    vectors = named(6, 2, 30)
+    vectors = with_conventions(6, 2, 30)
     sums = class_sums(vectors, CLASSES)
-    total = ClassSums(*(one.sum(dim=0) for one in sums))
+    total = ClassSums(*(part.sum(dim=0) for part in sums))
     clusters = [slice(0, None, 2), slice(1, None, 2)]
     moments = torch.stack([sums.moment[rows].sum(0) for rows in clusters])
     counts = torch.stack([sums.counts[rows].sum(0) for rows in clusters])
     adjusted = within_clusters(total, moments, counts)
     ours = adjusted.gram - (total.moment / total.counts.unsqueeze(1)).T @ total.moment
-    theirs = torch.zeros(WIDTH, WIDTH).double()
+    reference = torch.zeros(WIDTH, WIDTH).double()
     for rows in clusters:
         features, labels = vectors.features[rows].double(), vectors.labels[rows]
         for label in range(CLASSES):
-            its = features[labels == label]
-            theirs += (its - its.mean(0)).T @ (its - its.mean(0))
-    torch.testing.assert_close(ours, theirs)
+            class_features = features[labels == label]
+            reference += (class_features - class_features.mean(0)).T @ (
+                class_features - class_features.mean(0)
+            )
+    torch.testing.assert_close(ours, reference)
 
 
 def test_a_liar_is_alone_and_parts_nobody_else() -> None:
     """Its classes lie where nobody's do, each in a direction of its own."""
-    sums = class_sums(named(9, 1, 20), CLASSES)
+    sums = class_sums(with_conventions(9, 1, 20), CLASSES)
     counts, moment = sums.counts.clone(), sums.moment.clone()
     counts[0] = 50
     moment[0] = 50 * 30 * torch.eye(CLASSES, WIDTH).double()
@@ -151,14 +155,14 @@ def test_a_liar_is_alone_and_parts_nobody_else() -> None:
     "counts", [torch.zeros(3, CLASSES), torch.eye(CLASSES)[:1], torch.eye(CLASSES)]
 )
 def test_what_does_not_differ_is_one(counts: Tensor) -> None:
-    """Nobody's samples, one client's, and equal ones of which each client calls one otherwise."""
+    """No samples, one client's, and equal samples to which each client gives another label."""
     moments = counts.unsqueeze(-1) * torch.ones(WIDTH)
     gram = counts.sum() * torch.ones(WIDTH, WIDTH)
-    found = class_clusters(gram.double(), moments.double(), counts.double(), 1.0)
-    assert not found.any()
+    labels = class_clusters(gram.double(), moments.double(), counts.double(), 1.0)
+    assert not labels.any()
 
 
 def test_sums_that_no_samples_have_part_nobody() -> None:
-    sums = class_sums(named(6, 2, 10), CLASSES)
+    sums = class_sums(with_conventions(6, 2, 10), CLASSES)
     gram = torch.zeros(WIDTH, WIDTH).double()
     assert not class_clusters(gram, sums.moment, sums.counts, 1.0).any()

@@ -28,12 +28,12 @@ from fedproto_app.maths.class_gaussian import (
 
 
 def vectors_of(rows: list[list[float]], labels: list[int]) -> LabelledVectors:
-    """Of one client, all present."""
+    """Return one client's vectors, all present."""
     return LabelledVectors(torch.tensor([rows]), torch.tensor([labels]), torch.ones(1, len(labels)))
 
 
 def of_first(sums: ClassSums) -> ClassSums:
-    return ClassSums(*(one[0] for one in sums))
+    return ClassSums(*(part[0] for part in sums))
 
 
 def classifier(sums: ClassSums, penalty: float) -> tuple[Tensor, Tensor]:
@@ -87,13 +87,13 @@ def test_the_evidence_by_hand() -> None:
     spread = of_first(
         class_sums(vectors_of([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], [0] * 4), 1)
     )
-    own = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0])
-    others = torch.tensor([[0.0, 2.0], [9.0, 9.0]]), torch.tensor([2.0, 5.0])
+    local = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0])
+    reference = torch.tensor([[0.0, 2.0], [9.0, 9.0]]), torch.tensor([2.0, 5.0])
     wide = spread._replace(gram=4 * spread.gram)
-    for some, trace in ((spread, 2), (wide, 8)):
+    for sums, trace in ((spread, 2), (wide, 8)):
         for lean, v in ((1.0, 2), (1e12, 1)):
-            found = lean_evidence(own, others, some, lean, directions(some))
-            assert float(found) == pytest.approx(-math.log(v * trace) - 2 / (v * trace))
+            actual = lean_evidence(local, reference, sums, lean, directions(sums))
+            assert float(actual) == pytest.approx(-math.log(v * trace) - 2 / (v * trace))
 
 
 def test_one_covariance_for_several_clients_is_as_one_for_each() -> None:
@@ -107,11 +107,11 @@ def test_one_covariance_for_several_clients_is_as_one_for_each() -> None:
     )
     first = of_first(sums)
     factor, centre = precision_factor(first, 1.0), overall_mean(first)
-    means, known = class_means(sums.moment, sums.counts), sums.counts > 0
-    together = discriminant(factor, centre, means, known)
-    apart = discriminant(factor.expand(2, 3, 3), centre.expand(2, 3), means, known)
-    for one, other in zip(together, apart, strict=True):
-        torch.testing.assert_close(one, other)
+    means, has_samples = class_means(sums.moment, sums.counts), sums.counts > 0
+    together = discriminant(factor, centre, means, has_samples)
+    apart = discriminant(factor.expand(2, 3, 3), centre.expand(2, 3), means, has_samples)
+    for joint, separate in zip(together, apart, strict=True):
+        torch.testing.assert_close(joint, separate)
 
 
 def test_a_class_that_nobody_has_is_never_chosen() -> None:
@@ -124,11 +124,11 @@ def test_a_class_that_nobody_has_is_never_chosen() -> None:
 
 
 def test_what_is_not_present_does_not_count() -> None:
-    some = vectors_of([[1.0], [3.0], [99.0]], [0, 1, 1])
-    some.present[0, 2] = 0
+    masked = vectors_of([[1.0], [3.0], [99.0]], [0, 1, 1])
+    masked.present[0, 2] = 0
     shorter = vectors_of([[1.0], [3.0]], [0, 1])
-    for one, other in zip(class_sums(some, 2), class_sums(shorter, 2), strict=True):
-        torch.testing.assert_close(one, other)
+    for masked_sum, shorter_sum in zip(class_sums(masked, 2), class_sums(shorter, 2), strict=True):
+        torch.testing.assert_close(masked_sum, shorter_sum)
 
 
 def test_it_is_scikit_learns_and_sums_of_parts_are_those_of_all() -> None:
@@ -150,8 +150,8 @@ def test_it_is_scikit_learns_and_sums_of_parts_are_those_of_all() -> None:
 
 def test_few_samples_and_equal_ones_still_give_a_classifier() -> None:
     alone = of_first(class_sums(vectors_of([[1.0, 0.0], [0.0, 1.0]], [0, 1]), 3))
-    same = of_first(class_sums(vectors_of([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 3))
-    for sums in (alone, same):
+    equal = of_first(class_sums(vectors_of([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 3))
+    for sums in (alone, equal):
         weight, offset = classifier(sums, 1.0)
         assert torch.isfinite(weight).all()
         assert torch.isfinite(offset).all()
@@ -180,8 +180,8 @@ def test_a_feature_with_a_negative_square_is_no_slack_of_another() -> None:
 def test_sizes_see_a_large_class_among_many_small_samples() -> None:
     assert sizes(TRUE) == pytest.approx((2**2 + 1.5**2) / 2)  # class 0; all: 16 / 6
     moment = torch.tensor([[2.0, 2.0], [20.0, 0.0]]).double()
-    few = ClassSums(torch.eye(2).double() * 100, moment, torch.tensor([98, 2]).double())
-    assert sizes(few) == pytest.approx(50)  # (10² + 0²) / 2
+    few_samples = ClassSums(torch.eye(2).double() * 100, moment, torch.tensor([98, 2]).double())
+    assert sizes(few_samples) == pytest.approx(50)  # (10² + 0²) / 2
 
 
 @pytest.mark.parametrize("reason", LIES)

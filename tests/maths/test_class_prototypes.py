@@ -47,30 +47,30 @@ def test_a_prototype_passes_its_gradient_to_its_images_in_equal_parts() -> None:
 
 def test_moving_averages_over_three_stages_with_recurring_and_new_classes() -> None:
     """β = 0.25. Class 0 recurs in stage 3, class 1 comes in stage 2, class 2 in stage 3."""
-    old, known = torch.zeros(1, 3, 1), torch.zeros(1, 3, dtype=torch.bool)
+    old, has_prototype = torch.zeros(1, 3, 1), torch.zeros(1, 3, dtype=torch.bool)
     for new in ([8.0, 0, 0], [0, 5.0, 0], [4.0, 0, 2.0]):
         stage = torch.tensor(new).view(1, 3, 1)
-        old, known = moving_average(old, known, stage, stage.squeeze(2) > 0, 0.25)
+        old, has_prototype = moving_average(old, has_prototype, stage, stage.squeeze(2) > 0, 0.25)
     assert old.flatten().tolist() == [0.25 * 8 + 0.75 * 4, 5, 2]
-    assert known.tolist() == [[True, True, True]]
+    assert has_prototype.tolist() == [[True, True, True]]
 
 
 def test_the_global_average_needs_no_client_axis() -> None:
     old, new = torch.tensor([[2.0], [7.0]]), torch.tensor([[4.0], [9.0]])
-    average, known = moving_average(
+    average, has_prototype = moving_average(
         old, torch.tensor([True, True]), new, torch.tensor([True, False]), 0.5
     )
     assert average.tolist() == [[3], [7]]  # a class that no selected client has stays as it is
-    assert known.tolist() == [True, True]
+    assert has_prototype.tolist() == [True, True]
 
 
 def test_the_local_relation_is_the_divergence_from_the_old_to_the_new() -> None:
     """softmax([0, ln 3]) = (1/4, 3/4) and softmax([0, 0]) = (1/2, 1/2)."""
     old = torch.tensor([[[0.0, math.log(3)], [5.0, 5.0]]])
     means = torch.zeros(1, 2, 2)
-    known = torch.tensor([[True, False]])
+    has_prototype = torch.tensor([[True, False]])
     expected = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
-    value = local_relation(means, torch.tensor([[4.0, 4.0]]), old, known)
+    value = local_relation(means, torch.tensor([[4.0, 4.0]]), old, has_prototype)
     torch.testing.assert_close(value, torch.tensor([expected]))
 
 
@@ -78,12 +78,14 @@ def test_the_local_relation_is_a_mean_over_the_classes_that_both_stages_have() -
     generator = torch.Generator().manual_seed(0)
     old = torch.randn(1, 3, 4, generator=generator)
     means = torch.randn(1, 3, 4, generator=generator)
-    both = local_relation(means, torch.tensor([[1.0, 2.0, 0.0]]), old, torch.ones(1, 3).bool())
+    two_classes = local_relation(
+        means, torch.tensor([[1.0, 2.0, 0.0]]), old, torch.ones(1, 3).bool()
+    )
     single = [
         local_relation(means, torch.ones(1, 3), old, torch.tensor([[n == 0, n == 1, False]]))
         for n in range(2)
     ]
-    torch.testing.assert_close(both, (single[0] + single[1]) / 2)
+    torch.testing.assert_close(two_classes, (single[0] + single[1]) / 2)
 
 
 def test_without_an_old_class_there_is_no_local_relation() -> None:
@@ -127,8 +129,8 @@ def test_the_global_relation_weighs_classes_by_their_share_of_the_images() -> No
     has class 1 only, which has no global prototype."""
     means, counts = class_means(EMBEDDED, LABELS, PRESENT, 4)
     prototypes = torch.tensor([[0.0, 1.0], [50.0, 50.0], [10.0, 2.0], [1.0, 1.0]])
-    known = torch.tensor([True, False, True, True])
-    value = global_relation(means, counts, prototypes, known)
+    has_prototype = torch.tensor([True, False, True, True])
+    value = global_relation(means, counts, prototypes, has_prototype)
     torch.testing.assert_close(value, torch.tensor([10 / 3, 0.0]))
 
 
@@ -136,7 +138,7 @@ NEAR = torch.tensor([[[0.0, 0.0], [4.0, 0.0], [1.0, 0.0]]])
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("has_prototype", "expected"),
     [
         ([True, True, True], [0, 1, 2]),
         ([True, True, False], [0, 1, 0]),
@@ -144,8 +146,8 @@ NEAR = torch.tensor([[[0.0, 0.0], [4.0, 0.0], [1.0, 0.0]]])
         ([False, False, False], [-1, -1, -1]),
     ],
 )
-def test_the_nearest_known_prototype(known: list[bool], expected: list[int]) -> None:
-    assert nearest_prototype(NEAR, NEAR, torch.tensor([known])).tolist() == [expected]
+def test_the_nearest_known_prototype(has_prototype: list[bool], expected: list[int]) -> None:
+    assert nearest_prototype(NEAR, NEAR, torch.tensor([has_prototype])).tolist() == [expected]
 
 
 def test_of_equally_near_prototypes_the_lowest_class_is_taken() -> None:
@@ -155,12 +157,12 @@ def test_of_equally_near_prototypes_the_lowest_class_is_taken() -> None:
 
 
 def test_clients_do_not_see_each_others_prototypes() -> None:
-    def one(rows: slice) -> tuple[Tensor, Tensor]:
+    def nearest_of(rows: slice) -> tuple[Tensor, Tensor]:
         means, counts = class_means(EMBEDDED[rows], LABELS[rows], PRESENT[rows], 4)
         return nearest_prototype(EMBEDDED[rows], means, counts > 0), means
 
-    together = one(slice(None))
+    together = nearest_of(slice(None))
     for k in range(2):
-        alone = one(slice(k, k + 1))
+        alone = nearest_of(slice(k, k + 1))
         assert torch.equal(together[0][k], alone[0][0])
         assert torch.equal(together[1][k], alone[1][0])

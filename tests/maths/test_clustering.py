@@ -150,9 +150,9 @@ def test_the_silhouette_takes_the_best_number_up_to_the_most() -> None:
         clusters: silhouette_score(distance, agglomerate(matrix, clusters), metric="precomputed")
         for clusters in range(2, 30)
     }
-    for most in (2, 3, 29, 1000):
-        best = max(range(2, min(most, 29) + 1), key=lambda c: scores[c])
-        assert agglomerate_by_silhouette(matrix, most).max() + 1 == best
+    for limit in (2, 3, 29, 1000):
+        best = max(range(2, min(limit, 29) + 1), key=lambda c: scores[c])
+        assert agglomerate_by_silhouette(matrix, limit).max() + 1 == best
 
 
 @pytest.mark.parametrize("clients", [0, 1, 2, 5])
@@ -185,9 +185,9 @@ def test_a_row_of_any_size_gives_a_finite_similarity(kind: HeadSimilarity, scale
     """The square of 1e30 overflows float32."""
     heads = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
     heads[2, 1] *= np.float32(scale)
-    found = head_similarity(heads, kind, np.ones(3))
-    assert np.isfinite(found).all()
-    assert np.abs(found).max() <= 1
+    similarities = head_similarity(heads, kind, np.ones(3))
+    assert np.isfinite(similarities).all()
+    assert np.abs(similarities).max() <= 1
 
 
 def test_clusters_are_as_many_as_wanted_or_as_the_silhouette_says() -> None:
@@ -214,7 +214,7 @@ def test_predictions_compare_what_heads_make_of_the_probe() -> None:
     probe = np.array([1.0, 2.0])
     np.testing.assert_allclose(head_similarity(heads, "predictions", probe), expected, rtol=1e-6)
     assert head_similarity(heads[:2], "predictions", probe).tolist() == [[1, 1], [1, 1]]
-    with pytest.raises(ValueError, match="the probe is missing"):
+    with pytest.raises(ValueError, match="probe = None: missing"):
         head_similarity(heads, "predictions")
 
 

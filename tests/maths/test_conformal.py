@@ -15,7 +15,7 @@ from fedproto_app.tasks.forecasting.intervals import (
 LEVELS = (80, 95)
 
 
-def one(values: list[float]) -> np.ndarray:
+def series_of(values: list[float]) -> np.ndarray:
     """A series of scores one step ahead, [1, n, 1]."""
     return np.array(values)[None, :, None]
 
@@ -36,8 +36,8 @@ def one(values: list[float]) -> np.ndarray:
 )
 def test_the_quantile_has_the_finite_sample_rank(n: int, level: int, rank: int) -> None:
     scores = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
-    found = conformal_quantile(one(list(scores)), np.ones((1, n, 1), dtype=bool), level)
-    assert found.tolist() == [[rank]]
+    quantile = conformal_quantile(series_of(list(scores)), np.ones((1, n, 1), dtype=bool), level)
+    assert quantile.tolist() == [[rank]]
 
 
 def test_missing_scores_count_for_nothing() -> None:
@@ -53,24 +53,24 @@ def test_missing_scores_count_for_nothing() -> None:
 def test_tracking_by_hand() -> None:
     """80%: a miss widens by e^(0.1 · 0.8), a hit narrows by e^(-0.1 · 0.2)."""
     wider, narrower = np.exp(GAIN * 0.8), np.exp(-GAIN * 0.2)
-    scores = one([0.5, 2.0, 0.5, 9.0, 0.5])
+    scores = series_of([0.5, 2.0, 0.5, 9.0, 0.5])
     judged = np.array([True, True, True, False, True])[None, :, None]
-    made = tracked(np.ones((1, 1, 1)), scores, judged, [80])
+    result = tracked(np.ones((1, 1, 1)), scores, judged, [80])
     expected = [1, narrower, narrower * wider, narrower**2 * wider, narrower**2 * wider]
-    np.testing.assert_allclose(made.at[0, 0, :, 0], expected, rtol=1e-6)
-    assert made.after[0, 0, 0] == pytest.approx(narrower**3 * wider)
+    np.testing.assert_allclose(result.at[0, 0, :, 0], expected, rtol=1e-6)
+    assert result.after[0, 0, 0] == pytest.approx(narrower**3 * wider)
 
 
 def test_a_forecast_two_steps_ahead_teaches_two_steps_later() -> None:
     wider, narrower = np.exp(GAIN * 0.8), np.exp(-GAIN * 0.2)
     scores = np.zeros((1, 4, 2))
     scores[0, 0] = 5  # both values of the first forecast are far off
-    made = tracked(np.ones((1, 1, 2)), scores, np.ones((1, 4, 2), dtype=bool), [80])
+    result = tracked(np.ones((1, 1, 2)), scores, np.ones((1, 4, 2), dtype=bool), [80])
     near = [1, wider, wider * narrower, wider * narrower**2]
     far = [1, 1, wider, wider * narrower]
-    np.testing.assert_allclose(made.at[0, 0], np.transpose([near, far]), rtol=1e-6)
+    np.testing.assert_allclose(result.at[0, 0], np.transpose([near, far]), rtol=1e-6)
     # After the last sample come its own values: one two steps ahead, and none unknown is left.
-    np.testing.assert_allclose(made.after[0, 0], [wider * narrower**3] * 2)
+    np.testing.assert_allclose(result.after[0, 0], [wider * narrower**3] * 2)
 
 
 def test_no_width_knows_what_comes_later() -> None:
@@ -80,10 +80,10 @@ def test_no_width_knows_what_comes_later() -> None:
     first = np.ones((2, 1, 3))
     before = tracked(first, scores, judged, LEVELS).at
     for place in (5, 20):
-        other = scores.copy()
+        changed = scores.copy()
         for ahead in range(3):  # the values of time `place` and later
-            other[0, place - ahead :, ahead] = 1e9
-        after = tracked(first, other, judged, LEVELS).at
+            changed[0, place - ahead :, ahead] = 1e9
+        after = tracked(first, changed, judged, LEVELS).at
         assert np.array_equal(after[:, :, : place + 1], before[:, :, : place + 1])
         assert (after[:, :, place + 1] != before[:, :, place + 1]).any()
 
@@ -94,27 +94,29 @@ def test_series_of_several_lengths_are_followed_as_each_alone() -> None:
     judged = np.zeros(scores.shape, dtype=bool)
     judged[0, 4:21], judged[1, 10:] = True, True
     first = rng.uniform(0.5, 1, size=(1, 2, 2)).repeat(2, axis=0)
-    both = tracked(first, scores, judged, LEVELS)
+    together = tracked(first, scores, judged, LEVELS)
     for row, part in enumerate((slice(4, 21), slice(10, 30))):
-        each = slice(row, row + 1)
-        alone = tracked(first[:, each], scores[each, part], judged[each, part], LEVELS)
-        assert np.array_equal(both.at[:, row, part], alone.at[:, 0])
-        assert np.array_equal(both.after[:, row], alone.after[:, 0])
+        row_slice = slice(row, row + 1)
+        alone = tracked(
+            first[:, row_slice], scores[row_slice, part], judged[row_slice, part], LEVELS
+        )
+        assert np.array_equal(together.at[:, row, part], alone.at[:, 0])
+        assert np.array_equal(together.after[:, row], alone.after[:, 0])
 
 
 @pytest.mark.parametrize("drift", [1.0, 3.0])
 @pytest.mark.parametrize("horizon", [1, 24])
 def test_known_noise_is_covered_as_often_as_asked(drift: float, horizon: int) -> None:
-    """Of 20 series, also where errors grow threefold after the validation part."""
+    """Checked on 20 series, also if errors grow threefold after the validation part."""
     rng = np.random.default_rng(3)
     scores = np.abs(rng.standard_t(5, size=(20, 460, horizon)))
     scores[:, 60:] *= drift
     first = first_half_widths(scores[:, :60], np.ones((20, 60, horizon), dtype=bool), LEVELS)
-    made = tracked(first, scores[:, 60:], np.ones((20, 400, horizon), dtype=bool), LEVELS)
-    for level, widths in zip(LEVELS, made.at, strict=True):
+    result = tracked(first, scores[:, 60:], np.ones((20, 400, horizon), dtype=bool), LEVELS)
+    for level, widths in zip(LEVELS, result.at, strict=True):
         assert (scores[:, 60:] <= widths).mean() == pytest.approx(level / 100, abs=0.03)
-    assert (made.at[0] <= made.at[1]).all()
-    assert (made.after[0] <= made.after[1]).all()
+    assert (result.at[0] <= result.at[1]).all()
+    assert (result.after[0] <= result.after[1]).all()
     static = (scores[:, 60:] <= first[:, :, None]).mean(axis=(1, 2, 3))
     assert (drift == 1) == (abs(static[0] - 0.8) < 0.03)  # not to follow is not enough
 
@@ -131,8 +133,8 @@ def test_late_answers_do_not_make_widths_swing() -> None:
 
 def test_a_width_of_nothing_can_grow() -> None:
     first = first_half_widths(np.zeros((1, 20, 1)), np.ones((1, 20, 1), dtype=bool), LEVELS)
-    made = tracked(first, np.ones((1, 600, 1)), np.ones((1, 600, 1), dtype=bool), LEVELS)
-    assert made.after.min() > 0.5
+    result = tracked(first, np.ones((1, 600, 1)), np.ones((1, 600, 1), dtype=bool), LEVELS)
+    assert result.after.min() > 0.5
 
 
 def test_a_sensor_that_stood_still_is_followed_again() -> None:

@@ -65,26 +65,26 @@ def test_large_products_overflow_nothing() -> None:
     seed=st.integers(0, 2**32),
 )
 def test_crops_lie_where_they_should(lengths: list[int], batch: int, seed: int) -> None:
-    whole = torch.tensor(lengths)
-    series, starts, cropped = draw_crops(whole, 7, batch, 3, seeded(seed))
+    series_lengths = torch.tensor(lengths)
+    series, starts, cropped = draw_crops(series_lengths, 7, batch, 3, seeded(seed))
     assert series.shape == starts.shape == cropped.shape == (7, batch, 5)
     assert (series >= 0).all()
     assert (starts >= 0).all()
     assert (cropped >= 1).all()
-    assert (starts + cropped <= whole[series]).all()
+    assert (starts + cropped <= series_lengths[series]).all()
     ends = starts + cropped
     assert (series[..., 1] == series[..., 0]).all()
     assert (starts[..., 1] >= starts[..., 0]).all()
     assert (ends[..., 1] <= ends[..., 0]).all()
-    others = series[..., 2:] != series[..., :1]
-    assert others.all() if len(lengths) > 1 else not others.any()
+    different = series[..., 2:] != series[..., :1]
+    assert different.all() if len(lengths) > 1 else not different.any()
     if len(set(lengths)) == 1:  # rectangular, as in the paper's code
         assert (cropped[..., 1:] == cropped[:, :1, 1:2]).all()
         assert (cropped[..., 0] == cropped[:, :1, 0]).all()
 
 
 def test_every_length_start_and_other_series_is_as_likely() -> None:
-    """Of 5 series with 6 steps, over 20,000 batches; a share of 1/6 has standard error 0.003."""
+    """5 series with 6 steps, 20,000 batches; a share of 1/6 has standard error 0.003."""
     series, starts, lengths = draw_crops(torch.full((5,), 6), 20_000, 1, 1, seeded(0))
     positive, reference = lengths[:, 0, 1], lengths[:, 0, 0]
     torch.testing.assert_close(shares(positive, 7)[1:], torch.full((6,), 1 / 6), atol=0.012, rtol=0)
@@ -94,8 +94,10 @@ def test_every_length_start_and_other_series_is_as_likely() -> None:
     torch.testing.assert_close(shares(start, 4), torch.full((4,), 1 / 4), atol=0.03, rtol=0)
     inside = (starts[:, 0, 1] - starts[:, 0, 0])[(positive == 3) & (reference == 6)]
     torch.testing.assert_close(shares(inside, 4), torch.full((4,), 1 / 4), atol=0.06, rtol=0)
-    other = (series[:, 0, 2] - series[:, 0, 0]) % 5
-    torch.testing.assert_close(shares(other, 5)[1:], torch.full((4,), 1 / 4), atol=0.012, rtol=0)
+    distances = (series[:, 0, 2] - series[:, 0, 0]) % 5
+    torch.testing.assert_close(
+        shares(distances, 5)[1:], torch.full((4,), 1 / 4), atol=0.012, rtol=0
+    )
 
 
 def shares(drawn: Tensor, values: int) -> Tensor:
@@ -103,16 +105,18 @@ def shares(drawn: Tensor, values: int) -> Tensor:
 
 
 def test_series_are_references_equally_often_in_changing_order() -> None:
-    own = draw_crops(torch.full((7,), 4), 21, 2, 1, seeded(3)).series[..., 0].flatten()
-    turns = own.view(6, 7)
+    references = draw_crops(torch.full((7,), 4), 21, 2, 1, seeded(3)).series[..., 0].flatten()
+    turns = references.view(6, 7)
     assert (turns.sort(dim=1).values == torch.arange(7)).all()
     assert len({tuple(turn.tolist()) for turn in turns}) > 1
 
 
 def test_the_generator_decides() -> None:
-    first, again, other = (draw_crops(torch.arange(1, 9), 3, 4, 2, seeded(s)) for s in (5, 5, 6))
-    assert all(map(torch.equal, first, again))
-    assert not torch.equal(first.starts, other.starts)
+    first, repeated, other_seed = (
+        draw_crops(torch.arange(1, 9), 3, 4, 2, seeded(s)) for s in (5, 5, 6)
+    )
+    assert all(map(torch.equal, first, repeated))
+    assert not torch.equal(first.starts, other_seed.starts)
 
 
 def test_crops_are_cut_by_hand() -> None:
@@ -155,8 +159,8 @@ CLIENTS = [[1], [5, 9, 2], [12, 12]]  # lengths of their series
 @pytest.fixture
 def cohort() -> tuple[Tensor, Tensor]:
     values, lengths = torch.zeros(3, 3, 12, 2), torch.ones(3, 3, dtype=torch.int64)
-    for k, own in enumerate(CLIENTS):
-        for n, length in enumerate(own):
+    for k, series_lengths in enumerate(CLIENTS):
+        for n, length in enumerate(series_lengths):
             values[k, n, :length] = torch.randn(length, 2, generator=seeded(10 * k + n)) + 9
             lengths[k, n] = length
     return values, lengths
@@ -164,12 +168,12 @@ def cohort() -> tuple[Tensor, Tensor]:
 
 def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tensor]) -> None:
     size = {"steps": 6, "batch": 4, "negatives": 2}
-    counts = [len(own) for own in CLIENTS]
+    counts = [len(series_lengths) for series_lengths in CLIENTS]
     together = list(contrastive_batches(*cohort, counts, [seeded(k) for k in range(3)], **size))
     assert len(together) == 6
     for k in range(3):
-        own = (part[k : k + 1] for part in cohort)
-        alone = contrastive_batches(*own, counts[k : k + 1], [seeded(k)], **size)
+        client_parts = (part[k : k + 1] for part in cohort)
+        alone = contrastive_batches(*client_parts, counts[k : k + 1], [seeded(k)], **size)
         for big, small in zip(together, alone, strict=True):
             assert torch.equal(big.lengths[k], small.lengths[0])
             assert torch.equal(big.other_lengths[k], small.other_lengths[0])
@@ -183,7 +187,10 @@ def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tenso
 
 def test_batches_hold_real_steps_alone(cohort: tuple[Tensor, Tensor]) -> None:
     """Real values are near 9, so 0 tells the padding of a series or of a cohort."""
-    counts, generators = [len(own) for own in CLIENTS], [seeded(k) for k in range(3)]
+    counts, generators = (
+        [len(series_lengths) for series_lengths in CLIENTS],
+        [seeded(k) for k in range(3)],
+    )
     for batch in contrastive_batches(*cohort, counts, generators, steps=5, batch=4, negatives=2):
         for crops, lengths in (
             (batch.inputs, batch.lengths),

@@ -49,7 +49,7 @@ def test_two_values_by_hand() -> None:
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     expected = math.log(2) - entropy
     assert pairwise_divergence(one_row)[0, 1].item() == pytest.approx(expected, abs=1e-7)
-    # A second row in which the two agree halves the mean over the rows.
+    # A second row where the two agree halves the mean over the rows.
     two_rows = torch.stack([with_probabilities(0.25, 0.6), with_probabilities(0.75, 0.6)])
     assert pairwise_divergence(two_rows)[0, 1].item() == pytest.approx(expected / 2, abs=1e-7)
 
@@ -145,13 +145,13 @@ def test_threads_change_no_bit() -> None:
 @given(data=st.data())
 def test_update_equals_a_full_computation_bitwise(data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, 45))
-    known = data.draw(st.integers(0, clients))
+    old_clients = data.draw(st.integers(0, clients))
     reported = data.draw(st.sets(st.integers(0, clients - 1)))
     before = random_prototypes(clients, 3, 8)
-    changed = sorted(reported | set(range(known, clients)))
+    changed = sorted(reported | set(range(old_clients, clients)))
     after = before.clone()
     after[changed] += 1 + random_prototypes(len(changed), 3, 8, seed=1)
-    old = pairwise_divergence(before[:known]) if known else None
+    old = pairwise_divergence(before[:old_clients]) if old_clients else None
     assert torch.equal(update_divergence(old, after, changed), pairwise_divergence(after))
 
 
@@ -232,13 +232,13 @@ def test_contrast_prototypes_by_hand() -> None:
 
 def test_contrast_prototypes_of_wanted_clients_come_in_their_order() -> None:
     prototypes = random_prototypes(3, 4, 2)
-    everyone = contrast_prototypes(prototypes, THREE, 0.15)
-    for wanted in ([2, 0], torch.tensor([2, 0])):
-        chosen = contrast_prototypes(prototypes, THREE, 0.15, wanted)
-        for part, whole in zip(chosen, everyone, strict=True):
-            torch.testing.assert_close(part, whole[[2, 0]])
-    nobody = contrast_prototypes(prototypes, THREE, 0.15, [])
-    assert [tuple(part.shape) for part in nobody] == [(0, 4, 2), (0, 4, 2), (0,)]
+    of_all = contrast_prototypes(prototypes, THREE, 0.15)
+    for chosen_clients in ([2, 0], torch.tensor([2, 0])):
+        chosen = contrast_prototypes(prototypes, THREE, 0.15, chosen_clients)
+        for part, full in zip(chosen, of_all, strict=True):
+            torch.testing.assert_close(part, full[[2, 0]])
+    of_none = contrast_prototypes(prototypes, THREE, 0.15, [])
+    assert [tuple(part.shape) for part in of_none] == [(0, 4, 2), (0, 4, 2), (0,)]
 
 
 def test_contrast_prototypes_when_all_are_equal() -> None:
@@ -290,8 +290,8 @@ def test_blocks_of_contrast_prototypes_only_round_differently(
     values = pairwise_divergence(prototypes)
     expected = contrast_prototypes(prototypes, values, 0.2)
     monkeypatch.setattr(engine, "CONTRAST_ROWS", 5)
-    for part, whole in zip(contrast_prototypes(prototypes, values, 0.2), expected, strict=True):
-        torch.testing.assert_close(part, whole)
+    for part, full in zip(contrast_prototypes(prototypes, values, 0.2), expected, strict=True):
+        torch.testing.assert_close(part, full)
 
 
 def test_random_partners_by_hand() -> None:

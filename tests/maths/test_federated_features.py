@@ -19,7 +19,7 @@ from fedproto_app.strategies.compared.creff import (
     retrained,
 )
 
-NOTHING = torch.zeros(2, 2)  # d = 1, C = 2: W = b = 0
+ZERO_CLASSIFIER = torch.zeros(2, 2)  # d = 1, C = 2: W = b = 0
 FIRST = torch.tensor(0)
 
 
@@ -33,8 +33,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def gradient_of(feature: float) -> torch.Tensor:
-    """Of one image of class 0, [2, 2]."""
-    return class_gradient(NOTHING, torch.tensor([[feature]]), FIRST, torch.ones(1))
+    """Return the gradient of one image of class 0, [2, 2]."""
+    return class_gradient(ZERO_CLASSIFIER, torch.tensor([[feature]]), FIRST, torch.ones(1))
 
 
 def test_the_gradient_of_one_image_by_hand() -> None:
@@ -55,30 +55,30 @@ def test_the_gradient_is_that_of_autograd() -> None:
     classifier, features = torch.randn(4, 6), torch.randn(3, 7, 5)
     labels, weights = torch.tensor([2, 0, 3]), torch.rand(3, 7)
     weights /= weights.sum(dim=1, keepdim=True)
-    found = class_gradient(classifier, features, labels, weights)
+    gradient = class_gradient(classifier, features, labels, weights)
     for row in range(3):
         leaf = classifier.clone().requires_grad_()
-        every = functional.cross_entropy(
+        losses = functional.cross_entropy(
             logits(leaf, features[row]), labels[row].expand(7), reduction="none"
         )
-        (expected,) = torch.autograd.grad((weights[row] * every).sum(), [leaf])
-        torch.testing.assert_close(found[row], expected)
+        (expected,) = torch.autograd.grad((weights[row] * losses).sum(), [leaf])
+        torch.testing.assert_close(gradient[row], expected)
 
 
 def test_features_move_until_their_gradients_point_as_wanted() -> None:
     torch.manual_seed(0)
     classifier, labels = torch.randn(3, 5), torch.tensor([0, 2])
     real = torch.randn(2, 20, 4) + 3
-    wanted = class_gradient(classifier, real, labels, torch.full((2, 20), 1 / 20))
+    target = class_gradient(classifier, real, labels, torch.full((2, 20), 1 / 20))
     start = torch.randn(2, 6, 4)
-    moved, distances = matched_features(start, classifier, labels, wanted, 200, 0.1)
+    moved, distances = matched_features(start, classifier, labels, target, 200, 0.1)
     assert distances[1] < 0.1 * distances[0]
-    now = class_gradient(classifier, moved, labels, torch.full((2, 6), 1 / 6))
-    assert gradient_distance(now, wanted).sum() <= distances[1]
+    gradient_after = class_gradient(classifier, moved, labels, torch.full((2, 6), 1 / 6))
+    assert gradient_distance(gradient_after, target).sum() <= distances[1]
     # One step is the slope of the sum, which each class's features have to themselves.
-    once, _ = matched_features(start, classifier, labels, wanted, 1, 0.1)
-    alone, _ = matched_features(start[1:], classifier, labels[1:], wanted[1:], 1, 0.1)
-    torch.testing.assert_close(once[1:], alone)
+    one_step, _ = matched_features(start, classifier, labels, target, 1, 0.1)
+    alone, _ = matched_features(start[1:], classifier, labels[1:], target[1:], 1, 0.1)
+    torch.testing.assert_close(one_step[1:], alone)
 
 
 def test_a_classifier_is_retrained_as_torchs_sgd_would() -> None:
@@ -89,7 +89,7 @@ def test_a_classifier_is_retrained_as_torchs_sgd_would() -> None:
         torch.tensor([0, 1, 2, 0, 1, 2, 0]),
         torch.zeros(3, 5),
     )
-    found = retrained(start, features, labels, 4, 3, 0.5, torch.Generator().manual_seed(1))
+    actual = retrained(start, features, labels, 4, 3, 0.5, torch.Generator().manual_seed(1))
     leaf, orders = start.clone().requires_grad_(), torch.Generator().manual_seed(1)
     optimizer = torch.optim.SGD([leaf], lr=0.5)
     for _ in range(4):
@@ -97,7 +97,7 @@ def test_a_classifier_is_retrained_as_torchs_sgd_would() -> None:
             optimizer.zero_grad()
             functional.cross_entropy(logits(leaf, features[batch]), labels[batch]).backward()
             optimizer.step()
-    torch.testing.assert_close(found, leaf.detach())
+    torch.testing.assert_close(actual, leaf.detach())
     assert not start.any()
 
 
@@ -124,7 +124,7 @@ def test_a_gradient_tells_the_length_of_its_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bias", "told"),
+    ("bias", "reason"),
     [
         ([0.5, -0.5, 0.0], "wrong signs"),  # the gradient of class 1
         ([-2.0, 1.0, 1.0], "beyond ±1"),
@@ -134,11 +134,11 @@ def test_a_gradient_tells_the_length_of_its_features() -> None:
         ([-0.5, 0.5, 0.0], None),
     ],
 )
-def test_what_cannot_be_the_gradient_of_class_0(bias: list[float], told: str | None) -> None:
+def test_what_cannot_be_the_gradient_of_class_0(bias: list[float], reason: str | None) -> None:
     gradient = torch.zeros(3, 5)
     gradient[:, -1] = torch.tensor(bias)
     fault = gradient_fault(gradient, 0)
-    assert fault is None if told is None else told in str(fault)
+    assert fault is None if reason is None else reason in str(fault)
 
 
 def test_a_classifier_of_matched_features_tells_the_real_ones_apart() -> None:
@@ -148,13 +148,13 @@ def test_a_classifier_of_matched_features_tells_the_real_ones_apart() -> None:
     features, classifier = torch.randn(4, 20, 8), torch.randn(4, 9) / 3
     draws = torch.Generator().manual_seed(0)
     for _ in range(3):
-        wanted = []
+        targets = []
         for label, count in enumerate([40, 40, 40, 4]):
             real = centres[label] + torch.randn(count, 8)
             even = torch.full((count,), 1 / count)
-            wanted.append(class_gradient(classifier, real, torch.tensor(label), even))
+            targets.append(class_gradient(classifier, real, torch.tensor(label), even))
         features, _ = matched_features(
-            features, classifier, labels, torch.stack(wanted), steps=50, rate=0.1
+            features, classifier, labels, torch.stack(targets), steps=50, rate=0.1
         )
         classifier = retrained(
             torch.zeros(4, 9),

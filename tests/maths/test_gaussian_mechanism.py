@@ -55,13 +55,13 @@ def test_noise_is_standard_normal_and_of_independent_entries() -> None:
 
 def test_the_key_decides_the_noise() -> None:
     assert np.array_equal(gaussian_noise(b"key", 7), gaussian_noise(b"key", 7))
-    other = gaussian_noise(b"kez", 10_000)
-    assert abs(np.corrcoef(gaussian_noise(b"key", 10_000), other)[0, 1]) < 0.05
+    other_noise = gaussian_noise(b"kez", 10_000)
+    assert abs(np.corrcoef(gaussian_noise(b"key", 10_000), other_noise)[0, 1]) < 0.05
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 10))
 def test_a_sample_adds_no_more_to_regressions_sums_than_its_bound(seed: int, clip: float) -> None:
-    """Of lengths up to some thousand, and weights 0 or 1."""
+    """Samples have lengths up to some thousand, and weights 0 or 1."""
     torch.manual_seed(seed)
     x, y = torch.randn(1, 5) * 10 ** (seed % 4), torch.randn(1, 1) * 10 ** (seed % 3)
     gram, moment = sums(*clipped_samples(x, y, clip), torch.ones(1))
@@ -73,10 +73,8 @@ def test_a_sample_adds_no_more_to_regressions_sums_than_its_bound(seed: int, cli
 def test_a_vector_adds_no_more_to_class_sums_than_its_bound(seed: int, clip: float) -> None:
     torch.manual_seed(seed)
     x = torch.randn(1, 1, 6) * 10 ** (seed % 4)
-    found = class_sums(
-        LabelledVectors(shortened(x, clip), torch.tensor([[1]]), torch.ones(1, 1)), 3
-    )
-    parts = [triangle(found.gram), found.moment.flatten(1), found.counts]
+    sums = class_sums(LabelledVectors(shortened(x, clip), torch.tensor([[1]]), torch.ones(1, 1)), 3)
+    parts = [triangle(sums.gram), sums.moment.flatten(1), sums.counts]
     length = torch.cat([part.flatten() for part in parts]).norm()
     assert float(length) <= (clip**4 + clip**2 + 1) ** 0.5 * (1 + 1e-6)
 

@@ -119,12 +119,12 @@ def test_equations_14_and_18_as_printed_are_not_the_joint_gaussian() -> None:
     true = np.array([covariance[t, :, t - 1] for t in range(1, 5)])
 
     lag_one = [true[3]]
-    kept = np.eye(2) - filtered.covariances[4] @ model.H.T @ np.linalg.inv(model.R) @ model.H
-    np.testing.assert_allclose(true[3], kept @ model.F @ past[3], atol=1e-10)
+    correction = np.eye(2) - filtered.covariances[4] @ model.H.T @ np.linalg.inv(model.R) @ model.H
+    np.testing.assert_allclose(true[3], correction @ model.F @ past[3], atol=1e-10)
     for t in (3, 2, 1):
         spread = filtered.covariances[t]
-        rest = gains[t] @ (lag_one[0] - model.F @ spread)
-        lag_one.insert(0, (spread + rest) @ gains[t - 1].T)
+        gain_term = gains[t] @ (lag_one[0] - model.F @ spread)
+        lag_one.insert(0, (spread + gain_term) @ gains[t - 1].T)
     np.testing.assert_allclose(lag_one, true, atol=1e-10)
 
     printed_gains = past @ model.F @ inverse
@@ -136,13 +136,17 @@ def test_equations_14_and_18_as_printed_are_not_the_joint_gaussian() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_statsmodels_smooths_alike(shape: tuple[int, int, int]) -> None:
     model, observations = drawn(4, *shape)
-    theirs = KalmanSmoother(k_endog=shape[2], k_states=shape[1])
-    theirs.bind(np.asfortranarray(observations.T))
-    theirs["transition"], theirs["design"], theirs["selection"] = model.F, model.H, np.eye(shape[1])
-    theirs["state_cov"], theirs["obs_cov"] = model.Q, model.R
+    reference = KalmanSmoother(k_endog=shape[2], k_states=shape[1])
+    reference.bind(np.asfortranarray(observations.T))
+    reference["transition"], reference["design"], reference["selection"] = (
+        model.F,
+        model.H,
+        np.eye(shape[1]),
+    )
+    reference["state_cov"], reference["obs_cov"] = model.Q, model.R
     # Theirs starts at x_1.
-    theirs.initialize_known(model.F @ model.mean0, model.F @ model.cov0 @ model.F.T + model.Q)
-    result = theirs.smooth()
+    reference.initialize_known(model.F @ model.mean0, model.F @ model.cov0 @ model.F.T + model.Q)
+    result = reference.smooth()
     filtered = kalman_filter(model, observations)
     smoothed = rts_smoother(model, filtered)
     np.testing.assert_allclose(filtered.means[1:], result.filtered_state.T, atol=1e-9)

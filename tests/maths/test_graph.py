@@ -15,10 +15,10 @@ from fedproto_app.maths.graph import (
 
 
 def adjacency_of(edges: list[tuple[int, int]], vertices: int) -> np.ndarray:
-    made = np.zeros((vertices, vertices), np.float32)
-    for one, other in edges:
-        made[one, other] = made[other, one] = 1
-    return made
+    adjacency = np.zeros((vertices, vertices), np.float32)
+    for source, target in edges:
+        adjacency[source, target] = adjacency[target, source] = 1
+    return adjacency
 
 
 def test_places_far_apart_have_no_edge() -> None:
@@ -63,10 +63,10 @@ def test_neighbours_are_the_same_however_many_are_looked_at_at_a_time(
 ) -> None:
     profiles = np.random.default_rng(0).normal(size=(23, 6))
     profiles[7] = profiles[3]
-    whole = weights_of_profiles(profiles, 4)
+    at_once = weights_of_profiles(profiles, 4)
     monkeypatch.setattr("fedproto_app.maths.graph.BLOCK", 5)
-    np.testing.assert_allclose(weights_of_profiles(profiles, 4), whole, atol=1e-6)
-    assert ((whole > 0).sum(axis=1) >= 1).all()
+    np.testing.assert_allclose(weights_of_profiles(profiles, 4), at_once, atol=1e-6)
+    assert ((at_once > 0).sum(axis=1) >= 1).all()
     assert weights_of_profiles(np.ones((1, 6)), 8).tolist() == [[0.0]]
 
 

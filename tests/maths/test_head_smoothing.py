@@ -35,9 +35,9 @@ def drawn(rounds: int, dtype: Any = np.float32) -> list[Head]:
     return [rng.normal(size=(2, 3)).astype(dtype) for _ in range(rounds)]
 
 
-def estimates(of: HeadSmoother) -> list[float]:
+def estimates(smoother: HeadSmoother) -> list[float]:
     return [
-        of.update(np.array([head]), factor).item()
+        smoother.update(np.array([head]), factor).item()
         for head, factor in zip(HEADS, FACTORS, strict=True)
     ]
 
@@ -95,25 +95,25 @@ def test_equal_heads_stay_what_they_are(new: Callable[[], HeadSmoother]) -> None
 
 @pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
 def test_a_restored_smoother_goes_on_bit_for_bit(new: Callable[[], HeadSmoother]) -> None:
-    whole, first, second = new(), new(), new()
+    uninterrupted, first, second = new(), new(), new()
     heads = drawn(6)
     for head in heads[:3]:
-        whole.update(head, 0.3)
+        uninterrupted.update(head, 0.3)
         first.update(head, 0.3)
     second.restore(first.state())
     for head in heads[3:]:
-        np.testing.assert_array_equal(second.update(head, 0.6), whole.update(head, 0.6))
+        np.testing.assert_array_equal(second.update(head, 0.6), uninterrupted.update(head, 0.6))
 
 
 @pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
 def test_a_state_of_nothing_is_a_new_start(new: Callable[[], HeadSmoother]) -> None:
-    used, fresh = new(), new()
-    assert fresh.state() == {}
+    used, new_smoother = new(), new()
+    assert new_smoother.state() == {}
     heads = drawn(3)
     used.update(heads[0], 0.5)
-    used.restore(fresh.state())
+    used.restore(new_smoother.state())
     for head in heads[1:]:
-        np.testing.assert_array_equal(used.update(head, 0.5), fresh.update(head, 0.5))
+        np.testing.assert_array_equal(used.update(head, 0.5), new_smoother.update(head, 0.5))
 
 
 @pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)

@@ -33,7 +33,7 @@ def noisy_walk(seed: int, steps: int, coordinates: int, q: float, r: float) -> A
 
 
 def smoothed_walk(observations: Array, q: float, r: float) -> tuple[Array, Array]:
-    """x̂_{1|T} … x̂_{T|T} and their variances, of what a step of the EM algorithm works with."""
+    """Return x̂_{1|T} … x̂_{T|T} and their variances, as in a step of the EM algorithm."""
     covariance = _walk(len(observations), q, r).covariance()[1:, 1:]
     start = observations[0]
     return start + covariance / r @ (observations - start), covariance.diagonal().copy()
@@ -82,8 +82,8 @@ def test_a_step_of_the_random_walks_em_is_the_mean_over_the_coordinates(
 def test_the_random_walks_em_is_the_general_form_over_many_steps() -> None:
     observations = noisy_walk(8, 12, 1, 0.3, 0.2)
     fitted = expectation_maximisation(observations, random_walk(observations[0], 0.01, 10.0), 25)
-    found = fit_random_walk(observations, 0.01, 10.0, 25)
-    np.testing.assert_allclose(found, [fitted.Q.item(), fitted.R.item()], rtol=1e-10)
+    actual = fit_random_walk(observations, 0.01, 10.0, 25)
+    np.testing.assert_allclose(actual, [fitted.Q.item(), fitted.R.item()], rtol=1e-10)
 
 
 def test_two_observations_by_hand() -> None:

@@ -46,7 +46,7 @@ def test_without_a_difference_all_others_are_alike() -> None:
 
 
 def test_many_equal_clients_do_not_hide_who_is_like_whom() -> None:
-    """Of eight dead sensors and three live ones more than half of the pairs do not differ."""
+    """With eight dead and three live sensors more than half of the pairs do not differ."""
     divergence = torch.zeros(11, 11)
     divergence[8:, :8] = divergence[:8, 8:] = 0.4
     divergence[8, 9] = divergence[9, 8] = 0.1
@@ -60,9 +60,9 @@ def test_more_clients_than_rows_at_once_get_the_formulas_weights() -> None:
     draws = torch.rand(clients, clients, generator=torch.Generator().manual_seed(1))
     divergence = ((draws + draws.T) / 2).fill_diagonal_(0)
     before = divergence.clone()
-    found = kinship(divergence, 0.3)
+    actual = kinship(divergence, 0.3)
     assert torch.equal(divergence, before)
     apart = divergence.double().numpy()
     nearness = -apart / (0.3 * np.median(apart[apart > 0]))
     np.fill_diagonal(nearness, -np.inf)
-    np.testing.assert_allclose(found, softmax(nearness, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(actual, softmax(nearness, axis=1), rtol=1e-12)

@@ -85,8 +85,8 @@ def liblinear(
     """scikit-learn's head of the classes that there are; of two it keeps the second's alone."""
     machine = LinearSVC(C=penalty, random_state=0, max_iter=1_000_000, tol=1e-8)
     machine.fit(vectors.astype(np.float64), labels)
-    found = np.concatenate([machine.coef_, machine.intercept_[:, None]], axis=1)
-    return np.concatenate([-found, found]) if len(found) == 1 else found
+    weights = np.concatenate([machine.coef_, machine.intercept_[:, None]], axis=1)
+    return np.concatenate([-weights, weights]) if len(weights) == 1 else weights
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_heads_are_liblinears(rows: int, columns: int, classes: int, penalty: fl
     vectors /= np.float32(np.sqrt(columns))
     vectors[1], labels[1] = vectors[0], (labels[0] + 1) % classes  # nobody can part these two
     head = fit_classifier(vectors, labels, classes, penalty)
-    there = np.unique(labels)
-    np.testing.assert_allclose(head[there], liblinear(vectors, labels, penalty), atol=1e-5)
+    present = np.unique(labels)
+    np.testing.assert_allclose(head[present], liblinear(vectors, labels, penalty), atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(30, 3), (8, 20)])
@@ -119,18 +119,18 @@ def test_each_class_is_a_binary_problem_of_its_own(rows: int, columns: int) -> N
         signs = np.where(labels == row, 1.0, -1.0)
 
         def objective(unknown: NDArray[np.float64], signs: NDArray[np.float64] = signs) -> float:
-            made = vectors @ unknown[:-1] + unknown[-1]
-            errors = np.maximum(0.0, 1.0 - signs * made)
+            outputs = vectors @ unknown[:-1] + unknown[-1]
+            errors = np.maximum(0.0, 1.0 - signs * outputs)
             return float(0.5 * unknown @ unknown + 2.0 * errors @ errors)
 
-        found = minimize(objective, np.zeros(columns + 1), method="BFGS")
-        np.testing.assert_allclose(head[row], found.x, atol=2e-3)
-        one = fit_classifier(vectors, (labels == row).astype(np.int64), 2, 2.0)
-        np.testing.assert_allclose(head[row], one[1], atol=1e-3)
+        minimum = minimize(objective, np.zeros(columns + 1), method="BFGS")
+        np.testing.assert_allclose(head[row], minimum.x, atol=2e-3)
+        two_class_head = fit_classifier(vectors, (labels == row).astype(np.int64), 2, 2.0)
+        np.testing.assert_allclose(head[row], two_class_head[1], atol=1e-3)
 
 
 def test_newton_ends_where_the_gradient_is_zero() -> None:
-    """Of classes far apart, where a full step goes too far and is halved."""
+    """With classes far apart, a full step goes too far and is halved."""
     vectors, labels = noise(300, 12, 3, shift=5.0)
     vectors *= 10
     head = fit_classifier(vectors, labels, 3, 50.0).astype(np.float64)
@@ -159,9 +159,9 @@ def test_ridge_solves_its_normal_equations(rows: int, columns: int, penalty: flo
     rng = np.random.default_rng([rows, columns])
     vectors = (rng.normal(size=(rows, columns)) + 3).astype(np.float32)
     targets = rng.normal(size=rows) * 10 + 40
-    ones = np.concatenate([vectors.astype(np.float64), np.ones((rows, 1))], axis=1)
+    with_ones = np.concatenate([vectors.astype(np.float64), np.ones((rows, 1))], axis=1)
     pull = np.diag([1.0] * columns + [0.0]) / (2 * penalty)
-    expected = np.linalg.solve(ones.T @ ones + pull, ones.T @ targets)
+    expected = np.linalg.solve(with_ones.T @ with_ones + pull, with_ones.T @ targets)
     head = fit_regressor(vectors, targets, penalty)
     assert head.shape == (1, columns + 1)
     assert head.dtype == np.float32
@@ -177,8 +177,8 @@ def test_ridge_by_hand() -> None:
 def test_ridge_of_one_sample_or_of_equal_ones_is_their_mean() -> None:
     vector = np.array([[5.0, -7.0, 2.0]], dtype=np.float32)
     assert fit_regressor(vector, np.array([4.5]), 1.0).tolist() == [[0, 0, 0, 4.5]]
-    many = fit_regressor(np.repeat(vector, 3, axis=0), np.array([1.0, 2.0, 6.0]), 1.0)
-    np.testing.assert_allclose(many, [[0, 0, 0, 3]], atol=1e-6)
+    repeated = fit_regressor(np.repeat(vector, 3, axis=0), np.array([1.0, 2.0, 6.0]), 1.0)
+    np.testing.assert_allclose(repeated, [[0, 0, 0, 3]], atol=1e-6)
 
 
 HEAD = np.array([[1, 2, -1], [0, -1, 0.5], [0, 0, -1]], dtype=np.float32)
@@ -191,8 +191,8 @@ def test_scores_and_losses_by_hand() -> None:
     assert scores(HEAD, VECTORS).tolist() == [[2, -0.5, -1], [-1, 1.5, -1]]
     assert classifier_loss(HEAD, VECTORS[:1], labels_of(0)) == 0.25
     assert classifier_loss(HEAD, VECTORS[1:], labels_of(2)) == 2.5**2 + 2**2
-    both = (0.25 + 2.5**2 + 2**2) / 2
-    assert classifier_loss(HEAD, VECTORS, labels_of(0, 2)) == both
+    mean_loss = (0.25 + 2.5**2 + 2**2) / 2
+    assert classifier_loss(HEAD, VECTORS, labels_of(0, 2)) == mean_loss
     assert regressor_loss(HEAD[:1], VECTORS, np.array([0.0, -4.0])) == (2**2 + 3**2) / 2
 
 

@@ -33,14 +33,14 @@ def test_a_neighbour_counts_by_its_distance() -> None:
         weights, torch.tensor([[[first, 1 - first, 0]], [[1, 0, 0]]], dtype=torch.float64)
     )
     labels = torch.tensor([[2, 0, 0], [1, 0, 0]])
-    said = votes(weights, places, labels, 3)
+    shares = votes(weights, places, labels, 3)
     torch.testing.assert_close(
-        said, torch.tensor([[[first, 0, 1 - first]], [[0, 1, 0]]], dtype=torch.float64)
+        shares, torch.tensor([[[first, 0, 1 - first]], [[0, 1, 0]]], dtype=torch.float64)
     )
     targets = torch.tensor([[[4.0, 0.0], [8.0, 1.0], [0.0, 0.0]], [[7.0, 5.0]] * 3])
     numbers = means(weights, places, targets)
-    wanted = [[[8 * first + 4 * (1 - first), first]], [[7.0, 5.0]]]
-    torch.testing.assert_close(numbers, torch.tensor(wanted, dtype=torch.float64))
+    expected = [[[8 * first + 4 * (1 - first), first]], [[7.0, 5.0]]]
+    torch.testing.assert_close(numbers, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_who_remembers_nothing_says_nothing() -> None:
@@ -56,7 +56,7 @@ def test_scikit_learn_says_the_same() -> None:
     vectors, queries = rng.normal(size=(60, 5)), rng.normal(size=(300, 5))
     labels, targets = rng.integers(0, 4, size=60), rng.normal(size=(60, 2))
     distances, places = nearest(
-        *(torch.from_numpy(one)[None] for one in (queries, vectors)), torch.tensor([60]), 20
+        *(torch.from_numpy(array)[None] for array in (queries, vectors)), torch.tensor([60]), 20
     )
     weights = kernel_weights(distances, torch.tensor([10]))
 
@@ -64,8 +64,8 @@ def test_scikit_learn_says_the_same() -> None:
         return np.exp(-far)
 
     classifier = KNeighborsClassifier(10, weights=kernel).fit(vectors, labels)
-    said = votes(weights, places, torch.from_numpy(labels)[None], 4)[0]
-    np.testing.assert_allclose(said, classifier.predict_proba(queries), atol=1e-9)
+    shares = votes(weights, places, torch.from_numpy(labels)[None], 4)[0]
+    np.testing.assert_allclose(shares, classifier.predict_proba(queries), atol=1e-9)
     regressor = KNeighborsRegressor(10, weights=kernel).fit(vectors, targets)
     numbers = means(weights, places, torch.from_numpy(targets)[None])[0]
     np.testing.assert_allclose(numbers, regressor.predict(queries), atol=1e-9)

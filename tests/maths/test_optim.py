@@ -45,8 +45,8 @@ def require_torchs_adam(device: torch.device) -> None:
             optimizers[k].step()
     for k, single in enumerate(singles):
         for name, value in single.items():
-            found = cohort[name][k].cpu()
-            torch.testing.assert_close(found, value.detach(), rtol=1e-6, atol=1e-7)
+            actual = cohort[name][k].cpu()
+            torch.testing.assert_close(actual, value.detach(), rtol=1e-6, atol=1e-7)
     assert adam.steps["w"].tolist() == [6, 5, 3]
 
 
@@ -148,17 +148,17 @@ def test_a_renewed_client_goes_on_as_with_a_fresh_optimiser() -> None:
     generator = torch.Generator().manual_seed(0)
     gradients = [{"w": torch.randn(3, 4, generator=generator)} for _ in range(4)]
     old, renewed = {"w": torch.zeros(3, 4)}, {"w": torch.zeros(3, 4)}
-    kept, adam = CohortAdam(old, learning_rate=0.1), CohortAdam(renewed, learning_rate=0.1)
+    unrenewed, adam = CohortAdam(old, learning_rate=0.1), CohortAdam(renewed, learning_rate=0.1)
     for gradient in gradients[:2]:
-        kept.step(old, gradient)
+        unrenewed.step(old, gradient)
         adam.step(renewed, gradient)
     adam.renew(torch.tensor([False, True, False]))
     single = {"w": renewed["w"][1:2].clone()}
-    fresh = CohortAdam(single, learning_rate=0.1)
+    new_adam = CohortAdam(single, learning_rate=0.1)
     for gradient in gradients[2:]:
-        kept.step(old, gradient)
+        unrenewed.step(old, gradient)
         adam.step(renewed, gradient)
-        fresh.step(single, {"w": gradient["w"][1:2]})
+        new_adam.step(single, {"w": gradient["w"][1:2]})
     torch.testing.assert_close(renewed["w"][1:2], single["w"])
     torch.testing.assert_close(renewed["w"][[0, 2]], old["w"][[0, 2]])
     assert (renewed["w"][1] - old["w"][1]).abs().min() > 1e-3

@@ -15,9 +15,9 @@ from tests.waves import wave
 @given(st.integers(4, 60), st.floats(-1, 1), st.integers(0, 9))
 def test_a_noisy_sinusoid_with_a_trend(period: int, slope: float, seed: int) -> None:
     values = wave(period, 12 * period + 100, noise=0.2, seed=seed)
-    found = find_period(values + slope * np.arange(len(values)) / period)
-    assert found is not None
-    assert abs(found - period) <= period // 20
+    actual = find_period(values + slope * np.arange(len(values)) / period)
+    assert actual is not None
+    assert abs(actual - period) <= period // 20
 
 
 def test_two_peaks_a_day_are_one_period() -> None:
@@ -63,5 +63,5 @@ def test_no_period_where_there_is_none(values: np.ndarray) -> None:
 )
 def test_real_data_have_days_and_weeks(name: str, periods: set[int]) -> None:
     settings = DataSettings(source="wide-csv", path=str(real_data(f"{name}.csv.gz")))
-    found = [find_period(series.values) for series in load_series(settings)]
-    assert sum(period in periods for period in found) >= 0.8 * len(found)
+    actual = [find_period(series.values) for series in load_series(settings)]
+    assert sum(period in periods for period in actual) >= 0.8 * len(actual)

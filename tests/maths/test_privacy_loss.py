@@ -26,8 +26,8 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 def oracle(losses: float) -> float:
     mu = math.sqrt(losses)
-    found: float = brentq(lambda e: delta_of(e, mu) - DELTA, 0, losses / 2 + 10 * mu + 1)
-    return found
+    epsilon: float = brentq(lambda e: delta_of(e, mu) - DELTA, 0, losses / 2 + 10 * mu + 1)
+    return epsilon
 
 
 def test_one_release_by_hand() -> None:
@@ -52,8 +52,8 @@ def test_releases_compose_as_one_of_less_noise(noise: float, releases: int) -> N
 
 
 def test_a_numerical_accountant_finds_the_same() -> None:
-    found = PLDAccountant().compose(GaussianDpEvent(20.0), 30).get_epsilon(DELTA)
-    assert epsilon_of(30 / 400, DELTA) == pytest.approx(found, rel=1e-4)
+    epsilon = PLDAccountant().compose(GaussianDpEvent(20.0), 30).get_epsilon(DELTA)
+    assert epsilon_of(30 / 400, DELTA) == pytest.approx(epsilon, rel=1e-4)
 
 
 @pytest.mark.parametrize(("epsilon", "releases"), [(0.5, 1), (3.0, 40), (100.0, 7)])

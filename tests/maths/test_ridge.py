@@ -41,43 +41,45 @@ def test_it_is_scikit_learns_and_sums_add_up() -> None:
     for client in range(2):
         oracle = Ridge(alpha=0.7, fit_intercept=False)
         oracle.fit(regressors[client, :20].double(), targets[client, :20].double())
-        found = solve(gram, moment, 0.7)[client]
-        np.testing.assert_allclose(found.T, oracle.coef_, rtol=1e-9)
+        solution = solve(gram, moment, 0.7)[client]
+        np.testing.assert_allclose(solution.T, oracle.coef_, rtol=1e-9)
     first = sums(regressors[:, :7], targets[:, :7], weights[:, :7])
-    rest = sums(regressors[:, 7:], targets[:, 7:], weights[:, 7:])
-    torch.testing.assert_close(first[0] + rest[0], gram)
-    torch.testing.assert_close(first[1] + rest[1], moment)
+    later = sums(regressors[:, 7:], targets[:, 7:], weights[:, 7:])
+    torch.testing.assert_close(first[0] + later[0], gram)
+    torch.testing.assert_close(first[1] + later[1], moment)
 
 
 def test_each_regressor_may_have_its_penalty_and_target() -> None:
     gram, moment = torch.eye(2), torch.tensor([[3.0], [3.0]])
-    found = solve(gram, moment, torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [6.0]]))
+    solution = solve(gram, moment, torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [6.0]]))
     # (3 + 1 · 1) / (1 + 1) and (3 + 2 · 6) / (1 + 2)
-    assert found.flatten().tolist() == pytest.approx([2, 5])
+    assert solution.flatten().tolist() == pytest.approx([2, 5])
 
 
 @pytest.mark.parametrize("penalty", [1e-3, 2.0, math.inf])
 def test_eliminating_the_last_regressors_first_gives_the_same(penalty: float) -> None:
-    """Of two problems with 4 regressors and 3 others, by two pairs of penalties and two targets."""
+    """Two problems with 4 + 3 regressors, two pairs of penalties and two targets."""
     gram, moment = sums(draws(2, 30, 7), draws(2, 30, 2), torch.ones(2, 30))
     penalties, targets = torch.tensor([[0.1] * 4, [0.1, 2, 3, 4]]).double(), draws(2, 4, 2).double()
-    found = Eliminated(gram, moment, 4, penalty).solve(penalties, targets)
-    assert found.shape == (2, 2, 2, 7, 2)
-    kept = 4 if math.isinf(penalty) else 7
+    solution = Eliminated(gram, moment, 4, penalty).solve(penalties, targets)
+    assert solution.shape == (2, 2, 2, 7, 2)
+    used = 4 if math.isinf(penalty) else 7
     for pair, of_first in enumerate(penalties):
         for number, target in enumerate(targets):
-            every = torch.cat([of_first, of_first.new_full((3,), penalty)])[:kept]
-            toward = torch.cat([target, target.new_zeros(3, 2)])[:kept]
-            expected = solve(gram[:, :kept, :kept], moment[:, :kept], every, toward)
-            torch.testing.assert_close(found[:, pair, number, :kept], expected)
-            assert not found[:, pair, number, kept:].any()
+            all_penalties = torch.cat([of_first, of_first.new_full((3,), penalty)])[:used]
+            toward = torch.cat([target, target.new_zeros(3, 2)])[:used]
+            expected = solve(gram[:, :used, :used], moment[:, :used], all_penalties, toward)
+            torch.testing.assert_close(solution[:, pair, number, :used], expected)
+            assert not solution[:, pair, number, used:].any()
 
 
 def test_what_is_not_positive_fails_and_not_its_neighbours() -> None:
     gram, moment = torch.stack([torch.eye(3), -torch.eye(3)]).double(), draws(2, 3, 1).double()
-    found = Eliminated(gram, moment, 2, 0.5).solve(torch.ones(1, 2).double(), torch.zeros(1, 2, 1))
-    assert found[0].isfinite().all()
-    assert found[1].isnan().any()
+    solution = Eliminated(gram, moment, 2, 0.5).solve(
+        torch.ones(1, 2).double(), torch.zeros(1, 2, 1)
+    )
+    assert solution[0].isfinite().all()
+    assert solution[1].isnan().any()
 
 
 def test_the_triangle_says_all_of_a_symmetric_matrix() -> None:
@@ -99,10 +101,10 @@ def test_true_sums_have_no_fault_and_others_do() -> None:
     assert "squares allow" in str(sums_fault(wrong, moment, 30, 3.0))
     assert "mean square is" in str(sums_fault(gram * 1e20, moment, 30, 3.0))
     assert "with the targets" in str(sums_fault(gram, moment * 1e6, 30, 3.0))
-    nothing = torch.zeros_like(gram)
-    assert "with the targets" in str(sums_fault(nothing, torch.full_like(moment, 1e-9), 30, 3.0))
-    nothing[0, 1] = nothing[1, 0] = 1e-9
-    assert "squares allow" in str(sums_fault(nothing, moment * 0, 30, 3.0))
+    zeros = torch.zeros_like(gram)
+    assert "with the targets" in str(sums_fault(zeros, torch.full_like(moment, 1e-9), 30, 3.0))
+    zeros[0, 1] = zeros[1, 0] = 1e-9
+    assert "squares allow" in str(sums_fault(zeros, moment * 0, 30, 3.0))
 
 
 def test_a_step_without_any_sample_has_true_sums() -> None:

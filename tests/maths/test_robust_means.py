@@ -26,14 +26,14 @@ def median(rows: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 
 def members(*rows: str) -> Tensor:
-    return torch.tensor([[one == "1" for one in row] for row in rows])
+    return torch.tensor([[character == "1" for character in row] for row in rows])
 
 
 def test_a_long_difference_is_shortened_to_the_median_distance_of_all_others() -> None:
     """From 0 the others are 1, 2 and 100 away, the median is 2; only 0, 1 and 100 are members."""
     flat = torch.tensor([[0.0], [1.0], [2.0], [100.0]])
-    made = shortened_mean(members("1101", "0000"), flat, torch.tensor([0, 3]))
-    np.testing.assert_allclose(made, [[(0 + 1 + 2) / 3], [0.0]])
+    mean = shortened_mean(members("1101", "0000"), flat, torch.tensor([0, 3]))
+    np.testing.assert_allclose(mean, [[(0 + 1 + 2) / 3], [0.0]])
 
 
 @given(st.integers(0, 1000), st.floats(-1e6, 1e6))
@@ -46,26 +46,28 @@ def test_a_minority_of_partners_cannot_carry_a_client_farther_than_the_honest_ar
     draws = torch.Generator().manual_seed(seed)
     honest = torch.randn(4, 6, generator=draws)
     flat = torch.cat([honest, (honest[0] + shift).expand(3, 6)])
-    made = shortened_mean(members("1000111"), flat, torch.tensor([0]))
+    mean = shortened_mean(members("1000111"), flat, torch.tensor([0]))
     farthest = (honest - honest[0]).norm(dim=1).max()
-    assert (made[0] - honest[0]).norm() <= farthest + 1e-4
+    assert (mean[0] - honest[0]).norm() <= farthest + 1e-4
 
 
 def test_the_middle_of_members_is_of_them_alone() -> None:
     flat = torch.tensor([[0.0, 9], [1, 9], [100, 9], [5, 5]])
-    made = middle_of_members(members("1110", "0000"), flat, median)
-    assert made.tolist() == [[1, 9], [0, 0]]
+    middle = middle_of_members(members("1110", "0000"), flat, median)
+    assert middle.tolist() == [[1, 9], [0, 0]]
 
 
 def sums_of(slope: float, scale: float, samples: int = 50) -> tuple[Tensor, Tensor]:
-    """Of x = (scale·z, 1) and y = slope·x, one step ahead."""
+    """Return the sums of x = (scale·z, 1) and y = slope·x, one step ahead."""
     z = torch.linspace(-1, 1, samples).double() * scale
     x = torch.stack([z, torch.ones_like(z)], dim=1)
     return (x.T @ x)[None], (x.T @ (slope * z))[None, :, None]
 
 
 def stacked(*clients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return torch.stack([one for one, _ in clients]), torch.stack([one for _, one in clients])
+    return torch.stack([gram for gram, _ in clients]), torch.stack(
+        [moment for _, moment in clients]
+    )
 
 
 def test_a_client_that_claims_many_samples_counts_as_the_others() -> None:
@@ -86,11 +88,11 @@ def test_a_client_that_claims_next_to_nothing_counts_ten_times_at_most() -> None
 
 def test_a_fit_is_judged_by_the_samples_of_all() -> None:
     """Slopes 1, 1.1, 0.9 and −5 on z with Σ z² = s. On the four clients' samples 1 errs by 0,
-    0.01·s, 0.01·s and 36·s, of which the lower median is 0.01·s; −5 by 36·s, 6.1²·s, 5.9²·s, 0."""
+    0.01·s, 0.01·s and 36·s, with lower median 0.01·s; −5 by 36·s, 6.1²·s, 5.9²·s, 0."""
     gram, moment = stacked(sums_of(1, 1), sums_of(1.1, 1), sums_of(0.9, 1), sums_of(-5, 1))
     s = float(gram[0, 0, 0, 0])
-    found = judged(gram, moment)
-    np.testing.assert_allclose(found / s, [0.01, 0.01, 0.01, 5.9**2], rtol=5e-3)
+    variances = judged(gram, moment)
+    np.testing.assert_allclose(variances / s, [0.01, 0.01, 0.01, 5.9**2], rtol=5e-3)
 
 
 def test_who_has_no_fit_is_judged_worst_and_does_not_judge() -> None:
@@ -102,13 +104,13 @@ def test_who_has_no_fit_is_judged_worst_and_does_not_judge() -> None:
 
 
 def classes_of(*clients: list[tuple[float, int]]) -> list[ClassSums]:
-    found = []
-    for one in clients:
-        features = torch.tensor([[[x, 1.0] for x, _ in one]])
-        labels = torch.tensor([[label for _, label in one]])
+    sums_of_clients = []
+    for samples in clients:
+        features = torch.tensor([[[x, 1.0] for x, _ in samples]])
+        labels = torch.tensor([[label for _, label in samples]])
         sums = class_sums(LabelledVectors(features, labels, torch.ones(labels.shape)), 2)
-        found.append(ClassSums(*(value[0] for value in sums)))
-    return found
+        sums_of_clients.append(ClassSums(*(value[0] for value in sums)))
+    return sums_of_clients
 
 
 def test_sums_of_classes_by_hand() -> None:
@@ -116,10 +118,10 @@ def test_sums_of_classes_by_hand() -> None:
     has four samples where two are usual, and counts with half of them."""
     clients = classes_of([(1, 0), (5, 1)], [(3, 0), (7, 1)], [(-50, 0)] * 4)
 
-    def every() -> Iterator[ClassSums]:
+    def all_sums() -> Iterator[ClassSums]:
         return iter(clients)
 
-    gram, moment, counts = robust_class_sums(every, median)
+    gram, moment, counts = robust_class_sums(all_sums, median)
     assert counts.tolist() == [1 + 1 + 2, 2]
     assert moment.tolist() == [[4 * 1, 4], [2 * 6, 2]]
     assert gram.tolist() == [[4 * 1 + 2 * 36, 4 + 12], [4 + 12, 6]]  # nothing varies within

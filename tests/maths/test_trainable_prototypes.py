@@ -16,7 +16,9 @@ from fedproto_app.maths.trainable_prototypes import (
 )
 
 LABELS = torch.tensor([0, 0, 1, 2])
-CAME = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0], [5.0, 0.0]])  # means (1, 0) (1, 3) (5, 0)
+RECEIVED = torch.tensor(
+    [[0.0, 0.0], [2.0, 0.0], [1.0, 3.0], [5.0, 0.0]]
+)  # means (1, 0) (1, 3) (5, 0)
 
 
 def network(classes: int = 3, width: int = 2) -> dict[str, torch.Tensor]:
@@ -29,7 +31,7 @@ def network(classes: int = 3, width: int = 2) -> dict[str, torch.Tensor]:
 
 def test_a_prototype_is_made_of_its_classs_vector() -> None:
     """(1, −1) → hidden (1, −1) + (0, 3) = (1, 2), of (−1, 1) negative (−1, 4) → (0, 4)."""
-    made = generated(
+    prototypes = generated(
         {
             "embedding": torch.tensor([[1.0, -1.0], [-1.0, 1.0]]),
             "hidden.weight": torch.eye(2),
@@ -38,21 +40,21 @@ def test_a_prototype_is_made_of_its_classs_vector() -> None:
             "output.bias": torch.tensor([0.5, 0.0]),
         }
     )
-    assert made.tolist() == [[3.5, 4.0], [4.5, 8.0]]
+    assert prototypes.tolist() == [[3.5, 4.0], [4.5, 8.0]]
 
 
 def test_the_margin_is_the_largest_distance_of_mean_prototypes_but_capped() -> None:
-    """Of the means, 3, 4 and 5 apart."""
-    assert adaptive_margin(CAME, LABELS, 100.0) == 5.0
-    assert adaptive_margin(CAME, LABELS, 4.5) == 4.5
-    assert adaptive_margin(CAME[:2], LABELS[:2], 100.0) == 0.0
+    """The means are 3, 4 and 5 apart."""
+    assert adaptive_margin(RECEIVED, LABELS, 100.0) == 5.0
+    assert adaptive_margin(RECEIVED, LABELS, 4.5) == 4.5
+    assert adaptive_margin(RECEIVED[:2], LABELS[:2], 100.0) == 0.0
 
 
 def test_the_margin_lengthens_the_distance_to_ones_own() -> None:
     """Distances 1 and 2: with a margin of 3 to one's own, −log e⁻⁴ / (e⁻⁴ + e⁻²) = log(1 + e²)."""
-    made, came = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(1, 2)
+    prototypes, received = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(1, 2)
     for label, margin, exponent in ((0, 3.0, 2.0), (0, 0.0, -1.0), (1, 0.5, 1.5)):
-        loss = contrastive_loss(made, came, torch.tensor([label]), margin)
+        loss = contrastive_loss(prototypes, received, torch.tensor([label]), margin)
         torch.testing.assert_close(loss, torch.tensor(math.log(1 + math.exp(exponent))))
 
 
@@ -67,14 +69,14 @@ def test_training_is_torchs_sgd() -> None:
             hidden = functional.linear(
                 oracle["embedding"], oracle["hidden.weight"].T, oracle["hidden.bias"]
             )
-            made = functional.linear(
+            outputs = functional.linear(
                 hidden.relu(), oracle["output.weight"].T, oracle["output.bias"]
             )
-            far = (CAME[batch][:, None] - made).square().sum(dim=2).sqrt()
+            far = (RECEIVED[batch][:, None] - outputs).square().sum(dim=2).sqrt()
             far = far + 2.0 * functional.one_hot(LABELS[batch], 3)
             functional.cross_entropy(-far, LABELS[batch]).backward()
             sgd.step()
-    after, loss = trained(start, CAME, LABELS, 2.0, 2, 3, 0.1, torch.Generator().manual_seed(1))
+    after, loss = trained(start, RECEIVED, LABELS, 2.0, 2, 3, 0.1, torch.Generator().manual_seed(1))
     assert loss > 0
     for name, value in oracle.items():
         torch.testing.assert_close(after[name], value.detach())
@@ -82,34 +84,34 @@ def test_training_is_torchs_sgd() -> None:
 
 
 def test_much_training_sets_the_prototypes_apart() -> None:
-    """Each class's is then the nearest to what came for it, which at first it is not."""
+    """Each class's prototype becomes the nearest to the received ones; at first it is not."""
     draws = torch.Generator().manual_seed(1)
     labels = torch.arange(4).repeat(5)
     centres = torch.randn(4, 16, generator=draws)
-    came = centres[labels] + 0.1 * torch.randn(20, 16, generator=draws)
-    margin = adaptive_margin(came, labels, 1.0)
+    received = centres[labels] + 0.1 * torch.randn(20, 16, generator=draws)
+    margin = adaptive_margin(received, labels, 1.0)
     start = network(4, 16)
-    after, loss = trained(start, came, labels, margin, 300, 10, 0.05, draws)
-    assert loss < 0.2 * contrastive_loss(generated(start), came, labels, margin).item()
-    assert torch.cdist(came, generated(start)).argmin(dim=1).tolist() != labels.tolist()
-    assert torch.cdist(came, generated(after)).argmin(dim=1).tolist() == labels.tolist()
+    after, loss = trained(start, received, labels, margin, 300, 10, 0.05, draws)
+    assert loss < 0.2 * contrastive_loss(generated(start), received, labels, margin).item()
+    assert torch.cdist(received, generated(start)).argmin(dim=1).tolist() != labels.tolist()
+    assert torch.cdist(received, generated(after)).argmin(dim=1).tolist() == labels.tolist()
 
 
 def test_an_equal_prototype_has_a_gradient() -> None:
     """Where the distance is 0 its slope is none; 0 is taken, not NaN."""
-    made = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
-    contrastive_loss(made, made.detach()[:1], torch.tensor([0]), 1.0).backward()
-    assert made.grad is not None
-    assert bool(made.grad.isfinite().all())
+    prototypes = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    contrastive_loss(prototypes, prototypes.detach()[:1], torch.tensor([0]), 1.0).backward()
+    assert prototypes.grad is not None
+    assert bool(prototypes.grad.isfinite().all())
 
 
 def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> None:
     """Squares 1, 4 → 2.5 of class 0; class 1 is not known; the padded image does not count."""
     representation = torch.tensor([[[1.0, 2.0], [9.0, 9.0], [7.0, 7.0]]], requires_grad=True)
     labels, present = torch.tensor([[0, 1, 0]]), torch.tensor([[1.0, 1.0, 0.0]])
-    prototypes, known = torch.zeros(2, 2), torch.tensor([True, False])
-    found = pull(representation, labels, present, prototypes, known)
-    assert found.tolist() == [1.25]
-    found.sum().backward()
+    prototypes, has_prototype = torch.zeros(2, 2), torch.tensor([True, False])
+    loss = pull(representation, labels, present, prototypes, has_prototype)
+    assert loss.tolist() == [1.25]
+    loss.sum().backward()
     assert representation.grad is not None
     assert representation.grad.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]]]

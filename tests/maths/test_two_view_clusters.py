@@ -20,9 +20,9 @@ def test_separate_patterns_are_found_with_and_without_places() -> None:
     for where in (None, places):
         assert two_view_clusters(PATTERNS, where, 3).tolist() == THREE.tolist()
     mixed = np.random.default_rng(1).permutation(12)
-    again = two_view_clusters(PATTERNS[mixed], None, 3)
+    repeated = two_view_clusters(PATTERNS[mixed], None, 3)
     for label in range(3):
-        assert len(set(THREE[mixed][again == label])) == 1
+        assert len(set(THREE[mixed][repeated == label])) == 1
 
 
 def test_labels_are_those_of_the_patterns_after_a_turn_through_the_places() -> None:

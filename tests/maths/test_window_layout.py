@@ -24,8 +24,8 @@ def test_regressors_of_each_target_by_hand() -> None:
 
 def test_without_a_calendar_there_is_a_constant() -> None:
     layout = WindowLayout(close=1, distances=1, horizon=2, period=4, times=0)
-    made = layout.regressors(torch.tensor([5.0, 6, 7]))
-    assert made.tolist() == [[5, 6, 1], [5, 7, 1]]
+    regressors = layout.regressors(torch.tensor([5.0, 6, 7]))
+    assert regressors.tolist() == [[5, 6, 1], [5, 7, 1]]
     assert layout.with_calendar(torch.ones(3)).tolist() == [1, 1, 1]
 
 
@@ -33,6 +33,6 @@ def test_without_a_calendar_there_is_a_constant() -> None:
 def test_a_long_period_has_24_columns(period: int, phase: int, column: int) -> None:
     layout = WindowLayout(close=1, distances=1, horizon=1, period=period, times=1)
     assert layout.calendar_width == 24
-    made = layout.calendar(torch.tensor([0.0, 0.0, phase]))
-    assert made.argmax() == column
-    assert made.sum() == 1
+    calendar = layout.calendar(torch.tensor([0.0, 0.0, phase]))
+    assert calendar.argmax() == column
+    assert calendar.sum() == 1

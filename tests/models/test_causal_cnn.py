@@ -40,8 +40,8 @@ class Block(nn.Module):
         return hidden + self.residual(series)
 
 
-def reference(own: dict[str, Tensor], dimensions: int) -> tuple[nn.Sequential, nn.Linear]:
-    """torch's model with one client's parameters, in the order in which they are stored."""
+def reference(parameters: dict[str, Tensor], dimensions: int) -> tuple[nn.Sequential, nn.Linear]:
+    """Return torch's model with one client's parameters, in the order of storage."""
     widths = [dimensions, *[SMALL.channels] * (SMALL.blocks - 1), SMALL.reduced_dim]
     blocks = nn.Sequential(
         *(Block(widths[n], widths[n + 1], 2**n) for n in range(SMALL.blocks))
@@ -52,14 +52,16 @@ def reference(own: dict[str, Tensor], dimensions: int) -> tuple[nn.Sequential, n
             for name in ("first", "second"):
                 convolution, stored = getattr(block, name), f"blocks.{n}.{name}."
                 kernel = convolution.parametrizations.weight
-                kernel.original0.copy_(own[stored + "scale"].view(-1, 1, 1))
-                kernel.original1.copy_(own[stored + "direction"].permute(2, 1, 0))
-                convolution.bias.copy_(own[stored + "bias"])
+                kernel.original0.copy_(parameters[stored + "scale"].view(-1, 1, 1))
+                kernel.original1.copy_(parameters[stored + "direction"].permute(2, 1, 0))
+                convolution.bias.copy_(parameters[stored + "bias"])
             if not isinstance(block.residual, nn.Identity):
-                block.residual.weight.copy_(own[f"blocks.{n}.residual.weight"].T.unsqueeze(2))
-                block.residual.bias.copy_(own[f"blocks.{n}.residual.bias"])
-        final.weight.copy_(own["linear.weight"].T)
-        final.bias.copy_(own["linear.bias"])
+                block.residual.weight.copy_(
+                    parameters[f"blocks.{n}.residual.weight"].T.unsqueeze(2)
+                )
+                block.residual.bias.copy_(parameters[f"blocks.{n}.residual.bias"])
+        final.weight.copy_(parameters["linear.weight"].T)
+        final.bias.copy_(parameters["linear.bias"])
     return blocks, final
 
 
@@ -70,17 +72,21 @@ def causal_features(parameters: dict[str, Tensor], prefix: str, inputs: Tensor) 
 
 def clients_parameters(clients: int, dimensions: int) -> dict[str, Tensor]:
     """Stacked, in double precision; scales moved off the norms, so that they have a part."""
-    each = []
+    all_parameters = []
     for k in range(clients):
         generator = torch.Generator().manual_seed(k)
         values = causal_cnn_parameters(dimensions, SMALL, generator)
         for name, value in values.items():
             if name.endswith("scale"):
                 value += 0.3 * torch.rand(value.shape, generator=generator)
-        each.append(values)
+        all_parameters.append(values)
     return {
-        "encoder." + name: torch.stack([one[name] for one in each]).double().requires_grad_()
-        for name in each[0]
+        "encoder." + name: torch.stack(
+            [client_parameters[name] for client_parameters in all_parameters]
+        )
+        .double()
+        .requires_grad_()
+        for name in all_parameters[0]
     }
 
 
@@ -109,13 +115,13 @@ def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int
     features = causal_features(parameters, "encoder.", inputs)
     for k in range(clients):
         blocks, final = reference(one_client(parameters, k), dimensions)
-        theirs = blocks(inputs[k].transpose(1, 2))
-        torch.testing.assert_close(features[k], theirs.transpose(1, 2))
-        expected = final(theirs.amax(dim=2))
+        reference_features = blocks(inputs[k].transpose(1, 2))
+        torch.testing.assert_close(features[k], reference_features.transpose(1, 2))
+        expected = final(reference_features.amax(dim=2))
         torch.testing.assert_close(ours[k], expected)
         expected.backward(upstream[k])
-        named = dict(zip(parameters, gradients, strict=True))
-        mine = one_client(named, k)
+        gradient_of = dict(zip(parameters, gradients, strict=True))
+        mine = one_client(gradient_of, k)
         torch.testing.assert_close(mine["linear.weight"], final.weight.grad.T)
         for n, block in enumerate(blocks):
             for name in ("first", "second"):
@@ -133,9 +139,9 @@ def test_the_gradient_of_the_inputs_is_torchs() -> None:
     causal_cnn(parameters, "encoder.", inputs, torch.full((2, 4), 11)).square().sum().backward()
     for k in range(2):
         blocks, final = reference(one_client(parameters, k), 3)
-        own = inputs[k].detach().requires_grad_()
-        final(blocks(own.transpose(1, 2)).amax(dim=2)).square().sum().backward()
-        torch.testing.assert_close(inputs.grad[k], own.grad)
+        client_inputs = inputs[k].detach().requires_grad_()
+        final(blocks(client_inputs.transpose(1, 2)).amax(dim=2)).square().sum().backward()
+        torch.testing.assert_close(inputs.grad[k], client_inputs.grad)
 
 
 @settings(max_examples=30, deadline=None)
@@ -144,9 +150,9 @@ def test_no_output_sees_what_comes_after_it(steps: int, data: st.DataObject) -> 
     changed = data.draw(st.integers(0, steps - 1))
     parameters, inputs = clients_parameters(2, 2), series(2, 3, steps, 2)
     before = causal_features(parameters, "encoder.", inputs)
-    other = inputs.clone()
-    other[:, :, changed:] += 1
-    after = causal_features(parameters, "encoder.", other)
+    changed_inputs = inputs.clone()
+    changed_inputs[:, :, changed:] += 1
+    after = causal_features(parameters, "encoder.", changed_inputs)
     torch.testing.assert_close(after[:, :, :changed], before[:, :, :changed], rtol=0, atol=0)
     assert (after[:, :, changed] != before[:, :, changed]).any(dim=2).all()
 
@@ -173,9 +179,9 @@ def test_padding_changes_nothing(clients: int, padding: float) -> None:
     for k in range(clients):
         for row in range(4):
             length = int(lengths[k, row])
-            own = {name: value[k : k + 1] for name, value in parameters.items()}
+            client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
             exact = causal_cnn(
-                own,
+                client_parameters,
                 "encoder.",
                 inputs[k : k + 1, row : row + 1, :length],
                 lengths[k, row].view(1, 1),
@@ -192,14 +198,14 @@ def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:
     parameters, inputs = clients_parameters(3, 2), series(3, 4, 12, 2)
     together = causal_features(parameters, "encoder.", inputs)
     for k in range(3):
-        own = {name: value[k : k + 1] for name, value in parameters.items()}
-        alone = causal_features(own, "encoder.", inputs[k : k + 1])
+        client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
+        alone = causal_features(client_parameters, "encoder.", inputs[k : k + 1])
         torch.testing.assert_close(together[k : k + 1], alone)
 
 
 def test_torch_draws_the_same_distribution() -> None:
     """Bounds of `nn.Conv1d` and `nn.Linear`, scales equal to norms; and the paper's sizes."""
-    own = causal_cnn_parameters(3, PAPER, torch.Generator().manual_seed(0))
+    parameters = causal_cnn_parameters(3, PAPER, torch.Generator().manual_seed(0))
     bounds = {
         "blocks.0.first.": 9,
         "blocks.0.residual.": 3,
@@ -207,16 +213,16 @@ def test_torch_draws_the_same_distribution() -> None:
         "linear.": 160,
     }
     for name, fan_in in bounds.items():
-        weight = own.get(name + "direction", own.get(name + "weight"))
-        for drawn in (weight, own[name + "bias"]):
+        weight = parameters.get(name + "direction", parameters.get(name + "weight"))
+        for drawn in (weight, parameters[name + "bias"]):
             assert 0.9 * fan_in**-0.5 < drawn.abs().max() <= fan_in**-0.5
-    for name in own:
+    for name in parameters:
         if name.endswith("direction"):
-            norms = own[name].square().sum(dim=(0, 1)).sqrt()
-            torch.testing.assert_close(own[name.replace("direction", "scale")], norms)
-    assert own["blocks.9.first.direction"].shape == (3, 40, 160)
-    assert own["linear.weight"].shape == (160, 320)
-    residuals = [name for name in own if name.endswith("residual.weight")]
+            norms = parameters[name].square().sum(dim=(0, 1)).sqrt()
+            torch.testing.assert_close(parameters[name.replace("direction", "scale")], norms)
+    assert parameters["blocks.9.first.direction"].shape == (3, 40, 160)
+    assert parameters["linear.weight"].shape == (160, 320)
+    residuals = [name for name in parameters if name.endswith("residual.weight")]
     assert residuals == ["blocks.0.residual.weight", "blocks.9.residual.weight"]
 
 

@@ -41,9 +41,15 @@ def test_a_members_sample_gives_its_row_of_the_output(times: int) -> None:
         ],
         dim=2,
     )
-    made = model.predict(parameters, model.encode(parameters, samples))
+    prediction = model.predict(parameters, model.encode(parameters, samples))
     for client in range(3):
-        own = {name: value[client] for name, value in parameters.items()}
-        first = torch.cat([mixed, calendar], dim=2) @ own["encoder.weight"] + own["encoder.bias"]
-        whole = near @ first.relu() @ own["decoder.weight"] + own["decoder.bias"]
-        torch.testing.assert_close(made[client], whole[:, client])
+        client_parameters = {name: value[client] for name, value in parameters.items()}
+        first = (
+            torch.cat([mixed, calendar], dim=2) @ client_parameters["encoder.weight"]
+            + client_parameters["encoder.bias"]
+        )
+        outputs = (
+            near @ first.relu() @ client_parameters["decoder.weight"]
+            + client_parameters["decoder.bias"]
+        )
+        torch.testing.assert_close(prediction[client], outputs[:, client])

@@ -7,13 +7,13 @@ import torch
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.strategies.compared.fedgru import CHOICE, Ensemble, StackedGru, member, of_member
 
-ONE = StackedGru(2, 3, WindowLayout(close=2, distances=2, horizon=1, period=4, times=0))
+MEMBER = StackedGru(2, 3, WindowLayout(close=2, distances=2, horizon=1, period=4, times=0))
 
 
 def test_its_forecast_is_the_weighted_mean_of_its_members() -> None:
     """Two clients; what a member of weight 0 says does not matter, not even to the gradient."""
-    both, draw = Ensemble(ONE, 2), torch.Generator().manual_seed(0)
-    initial = both.initial_parameters(draw)
+    ensemble, draw = Ensemble(MEMBER, 2), torch.Generator().manual_seed(0)
+    initial = ensemble.initial_parameters(draw)
     assert set(initial) == {of_member(n, c) for n in member(initial, 0) for c in (0, 1)}
     assert all(torch.equal(member(initial, 0)[n], v) for n, v in member(initial, 1).items())
     parameters = {n: torch.randn(2, *v.shape, generator=draw) for n, v in initial.items()}
@@ -22,13 +22,13 @@ def test_its_forecast_is_the_weighted_mean_of_its_members() -> None:
     samples = torch.randn(2, 5, 4, generator=draw) * 100
     alone = []
     for number in (0, 1):
-        own = member(parameters, number)
-        alone.append(ONE.predict(own, ONE.encode(own, samples)))
+        member_parameters = member(parameters, number)
+        alone.append(MEMBER.predict(member_parameters, MEMBER.encode(member_parameters, samples)))
     assert not alone[1][1].isfinite().all() or alone[1][1].abs().max() > 1e37
     weight = parameters["decoder.1.weight"].requires_grad_()
-    made = both.predict(parameters, both.encode(parameters, samples))
-    torch.testing.assert_close(made[0], 0.25 * alone[0][0] + 0.75 * alone[1][0])
-    assert torch.equal(made[1], alone[0][1])
-    [gradient] = torch.autograd.grad(made.sum(), [weight])
+    prediction = ensemble.predict(parameters, ensemble.encode(parameters, samples))
+    torch.testing.assert_close(prediction[0], 0.25 * alone[0][0] + 0.75 * alone[1][0])
+    assert torch.equal(prediction[1], alone[0][1])
+    [gradient] = torch.autograd.grad(prediction.sum(), [weight])
     assert gradient[0].any()
     assert not gradient[1].any()

@@ -41,13 +41,13 @@ def test_sizes_are_the_papers() -> None:
 @pytest.mark.parametrize(("steps", "width"), [(1, 1), (2, 1), (3, 1), (5, 1), (3, 4)])
 def test_gru_equals_torch_for_every_client(steps: int, width: int) -> None:
     hidden, clients, rows = 5, 3, 4
-    each = [
+    all_parameters = [
         {n: value.double() for n, value in gru_parameters(hidden, generator(i), width).items()}
         for i in range(clients)
     ]
     window = torch.randn(clients, rows, steps * width, dtype=torch.float64, generator=generator(9))
-    ours = gru_last_hidden(stack(*each), "", window)
-    for k, client in enumerate(each):
+    ours = gru_last_hidden(stack(*all_parameters), "", window)
+    for k, client in enumerate(all_parameters):
         reference = torch.nn.GRU(width, hidden, batch_first=True).double()
         with torch.no_grad():
             reference.weight_ih_l0.copy_(client["weight_ih"].T)

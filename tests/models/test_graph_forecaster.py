@@ -60,7 +60,7 @@ def torchs(parameters: dict[str, Tensor], prefix: str, hidden: int) -> torch.nn.
 def test_it_equals_torchs_grus_over_the_values_in_the_order_of_time(
     horizon: int, times: int
 ) -> None:
-    """Of Saturday evening's samples and Sunday's; 2 columns of a calendar hold the day, too."""
+    """Samples of Saturday evening and Sunday; with 2 calendar columns they hold the day, too."""
     hidden, rows = 4, 5
     distant = [day + ahead for day in (-72, -48, -24) for ahead in range(horizon)]
     places = [-3, -2, -1, *distant]
@@ -74,25 +74,25 @@ def test_it_equals_torchs_grus_over_the_values_in_the_order_of_time(
     encoder = torchs(parameters, "encoder.", hidden)
     decoder = torchs(parameters, "decoder.gru.", 2 * hidden)
 
-    def at(row: int, place: int) -> list[float]:
+    def time_of(row: int, place: int) -> list[float]:
         hour = 5 * 24 + 22 + row + place  # of the week
         return [hour % 24 / 24, *([hour // 24 % 7 / 7] if times > 1 else [])]
 
     for row in range(rows):
         in_time = sorted(range(len(places)), key=lambda column: places[column])
-        read = [[float(samples[0, row, c]), *at(row, places[c])] for c in in_time]
+        read = [[float(samples[0, row, c]), *time_of(row, places[c])] for c in in_time]
         _, h = encoder(torch.tensor([read], dtype=torch.float64))
         torch.testing.assert_close(model.encoding(parameters, inputs)[0, row], h[0, 0])
         state = torch.cat([h[0, 0], graph[0, row]]).reshape(1, 1, -1)
         value, expected = samples[0, row, 2], []
         for step in range(horizon):
-            known = [[[float(value.detach()), *at(row, step - 1)]]]
-            _, state = decoder(torch.tensor(known, dtype=torch.float64), state)
+            step_input = [[[float(value.detach()), *time_of(row, step - 1)]]]
+            _, state = decoder(torch.tensor(step_input, dtype=torch.float64), state)
             value = state[0, 0] @ parameters["decoder.weight"][0, :, 0]
             value = value + parameters["decoder.bias"][0, 0]
             expected.append(value)
-        found = model.predict(parameters, model.encode(parameters, inputs))
-        torch.testing.assert_close(found[0, row], torch.stack(expected))
+        actual = model.predict(parameters, model.encode(parameters, inputs))
+        torch.testing.assert_close(actual[0, row], torch.stack(expected))
 
 
 def test_what_the_server_gets_does_not_depend_on_what_it_gives() -> None:
@@ -100,19 +100,21 @@ def test_what_the_server_gets_does_not_depend_on_what_it_gives() -> None:
         parameters = one_client(model)
         samples = torch.randn(1, 3, 6, dtype=torch.float64, generator=generator(1))
         none = guided(model, samples, torch.zeros(1, 3, 4, dtype=torch.float64))
-        some = guided(model, samples, torch.ones(1, 3, 4, dtype=torch.float64))
-        encodings = [model.encoding(parameters, one) for one in (none, some)]
+        with_g = guided(model, samples, torch.ones(1, 3, 4, dtype=torch.float64))
+        encodings = [
+            model.encoding(parameters, guided_samples) for guided_samples in (none, with_g)
+        ]
         assert torch.equal(*encodings)
         assert encodings[0].shape == (1, 3, model.encoding_width)
         assert encodings[0].abs().max() < 1
-        forecasts = [model.predict(parameters, model.encode(parameters, o)) for o in (none, some)]
+        forecasts = [model.predict(parameters, model.encode(parameters, o)) for o in (none, with_g)]
         assert not torch.isclose(*forecasts).any()
 
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_without_g_the_guided_forecaster_is_fuelss(times: int) -> None:
-    own = layout(2, times)
-    model, fuels = GuidedForecaster(8, own, 4), Forecaster(8, own)
+    window_layout = layout(2, times)
+    model, fuels = GuidedForecaster(8, window_layout, 4), Forecaster(8, window_layout)
     parameters = one_client(model)
     samples = torch.randn(1, 3, 3 + 6, dtype=torch.float64, generator=generator(1))
     numbers = torch.tensor([[5.0, 1.0], [6.0, 1.0], [7.0, 6.0]], dtype=torch.float64)
@@ -121,7 +123,7 @@ def test_without_g_the_guided_forecaster_is_fuelss(times: int) -> None:
     without["decoder.weight"] = torch.cat(
         [parameters["decoder.weight"][:, :8], parameters["decoder.weight"][:, 12:]], dim=1
     )
-    r = torch.cat([fuels.encode(without, samples), own.calendar(samples)], dim=2)
+    r = torch.cat([fuels.encode(without, samples), window_layout.calendar(samples)], dim=2)
     inputs = guided(model, samples, torch.zeros(1, 3, 4, dtype=torch.float64))
-    found = model.predict(parameters, model.encode(parameters, inputs))
-    torch.testing.assert_close(found, fuels.predict(without, r))
+    actual = model.predict(parameters, model.encode(parameters, inputs))
+    torch.testing.assert_close(actual, fuels.predict(without, r))

@@ -13,8 +13,8 @@ WIDTH, ANSWERS = 5, 3
 
 def drawn(network: GraphNetwork) -> dict[str, Tensor]:
     """In float64, so that other orders of sums tell nothing."""
-    found = network.initial_parameters(torch.Generator().manual_seed(0))
-    return {name: value.double() for name, value in found.items()}
+    initial = network.initial_parameters(torch.Generator().manual_seed(0))
+    return {name: value.double() for name, value in initial.items()}
 
 
 def rand(*shape: int, seed: int = 1) -> Tensor:
@@ -56,36 +56,38 @@ def by_hand(
     parameters: dict[str, Tensor], vertices: Tensor, edges: list[tuple[int, int]]
 ) -> Tensor:
     """One time: edge by edge, vertex by vertex, [N, F] → [N, answers]."""
-    at, whole = list(vertices), vertices.new_zeros(WIDTH)
+    states, graph_values = list(vertices), vertices.new_zeros(WIDTH)
     on = {edge: ADJACENCY[edge].double().reshape(1) for edge in edges}
     for block in range(BLOCKS):
-        sent = {
-            (a, b): network_of(parameters, f"{block}.edges", at[a], at[b], value, whole)
+        messages = {
+            (a, b): network_of(
+                parameters, f"{block}.edges", states[a], states[b], value, graph_values
+            )
             for (a, b), value in on.items()
         }
-        got = [vertices.new_zeros(UPDATED) for _ in at]
-        for (_, b), message in sent.items():
+        got = [vertices.new_zeros(UPDATED) for _ in states]
+        for (_, b), message in messages.items():
             got[b] = got[b] + message
-        made = [
-            network_of(parameters, f"{block}.vertices", one, message, whole)
-            for one, message in zip(at, got, strict=True)
+        updated = [
+            network_of(parameters, f"{block}.vertices", state, message, graph_values)
+            for state, message in zip(states, got, strict=True)
         ]
-        total = sum(sent.values(), start=vertices.new_zeros(UPDATED))
-        sums = torch.stack(made).sum(dim=0), total, whole
-        whole = torch.cat([network_of(parameters, f"{block}.whole", *sums), whole])
-        at = [torch.cat([new, one]) for new, one in zip(made, at, strict=True)]
-        on = {edge: torch.cat([sent[edge], on[edge]]) for edge in on}
-    return torch.stack(at) @ parameters["answer.weight"] + parameters["answer.bias"]
+        total = sum(messages.values(), start=vertices.new_zeros(UPDATED))
+        sums = torch.stack(updated).sum(dim=0), total, graph_values
+        graph_values = torch.cat([network_of(parameters, f"{block}.whole", *sums), graph_values])
+        states = [torch.cat([new, state]) for new, state in zip(updated, states, strict=True)]
+        on = {edge: torch.cat([messages[edge], on[edge]]) for edge in on}
+    return torch.stack(states) @ parameters["answer.weight"] + parameters["answer.bias"]
 
 
 def test_it_equals_layers_on_inputs_side_by_side() -> None:
     network = GraphNetwork(WIDTH, ANSWERS)
     parameters, vertices = drawn(network), rand(2, 3, WIDTH)
     present = torch.ones(2, 3, dtype=torch.bool)
-    found = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
+    actual = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
     edges = [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)]
-    expected = torch.stack([by_hand(parameters, one, edges) for one in vertices])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    expected = torch.stack([by_hand(parameters, features, edges) for features in vertices])
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_who_is_absent_changes_nothing_for_the_others() -> None:
@@ -93,16 +95,16 @@ def test_who_is_absent_changes_nothing_for_the_others() -> None:
     parameters, vertices = drawn(network), rand(2, 3, WIDTH)
     present = torch.tensor([[True, False, True], [True, True, True]])
     vertices[0, 1] = 1e6
-    found = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
-    rest = network.answers(
+    actual = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
+    without_absent = network.answers(
         parameters,
         vertices[:1, [0, 2]],
         torch.ones(1, 2, dtype=torch.bool),
         Graph.of(ADJACENCY[[0, 2]][:, [0, 2]]),
     )
-    torch.testing.assert_close(found[0, [0, 2]], rest[0], rtol=1e-6, atol=1e-9)
-    assert not found[0, 1].any()
-    assert found[1, 1].any()
+    torch.testing.assert_close(actual[0, [0, 2]], without_absent[0], rtol=1e-6, atol=1e-9)
+    assert not actual[0, 1].any()
+    assert actual[1, 1].any()
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0, 100.0])
@@ -111,6 +113,6 @@ def test_of_one_vertex_the_adjacency_does_not_matter(weight: float) -> None:
     parameters, vertices = drawn(network), rand(4, 1, WIDTH)
     graph = Graph.of(torch.full((1, 1), weight))
     assert graph.source.numel() == 0
-    found = network.answers(parameters, vertices, torch.ones(4, 1, dtype=torch.bool), graph)
-    expected = torch.stack([by_hand(parameters, one, []) for one in vertices])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    actual = network.answers(parameters, vertices, torch.ones(4, 1, dtype=torch.bool), graph)
+    expected = torch.stack([by_hand(parameters, features, []) for features in vertices])
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)

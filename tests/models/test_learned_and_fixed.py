@@ -17,20 +17,20 @@ def draws(seed: int = 0) -> torch.Generator:
 def test_a_head_sees_as_many_columns_as_it_has_rows() -> None:
     learned = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
     fixed = RandomPatchClassifier((1, 8, 8), 3, 2, draws())
-    both = LearnedAndFixed(learned, fixed)
-    assert both.representation_dim == 6 + 16
-    parameters = {n: v.unsqueeze(0) for n, v in both.initial_parameters(draws()).items()}
+    combined = LearnedAndFixed(learned, fixed)
+    assert combined.representation_dim == 6 + 16
+    parameters = {n: v.unsqueeze(0) for n, v in combined.initial_parameters(draws()).items()}
     assert parameters[HEAD + "weight"].shape == (1, 6, 3)
     images = torch.randn(1, 5, 1, 8, 8, generator=draws(1))
-    vectors = both.encode(parameters, images)
+    vectors = combined.encode(parameters, images)
     first, second = learned.encode(parameters, images), fixed.encode({}, images)
     torch.testing.assert_close(vectors, torch.cat([first, second], dim=2))
     torch.testing.assert_close(
-        both.predict(parameters, vectors), learned.predict(parameters, first)
+        combined.predict(parameters, vectors), learned.predict(parameters, first)
     )
-    whole = {HEAD + "weight": torch.randn(1, 22, 3), HEAD + "bias": torch.randn(1, 3)}
-    wanted = vectors @ whole[HEAD + "weight"] + whole[HEAD + "bias"]
-    torch.testing.assert_close(both.predict(whole, vectors), wanted)
+    head = {HEAD + "weight": torch.randn(1, 22, 3), HEAD + "bias": torch.randn(1, 3)}
+    expected = vectors @ head[HEAD + "weight"] + head[HEAD + "bias"]
+    torch.testing.assert_close(combined.predict(head, vectors), expected)
 
 
 def test_with_nothing_beside_it_is_the_learned_one() -> None:

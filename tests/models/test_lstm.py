@@ -15,12 +15,17 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def made(
+def stacked_clients(
     clients: int, steps: int, dtype: torch.dtype = torch.float64
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Parameters "a.*" of so many clients, different each, and their inputs [K, B, T, d]."""
-    each = [lstm_parameters(INPUTS, HIDDEN, generator(seed)) for seed in range(clients)]
-    parameters = {"a." + n: torch.stack([one[n] for one in each]).to(dtype) for n in each[0]}
+    all_parameters = [lstm_parameters(INPUTS, HIDDEN, generator(seed)) for seed in range(clients)]
+    parameters = {
+        "a." + n: torch.stack([client_parameters[n] for client_parameters in all_parameters]).to(
+            dtype
+        )
+        for n in all_parameters[0]
+    }
     inputs = torch.randn(clients, ROWS, steps, INPUTS, generator=generator(9)).to(dtype)
     return parameters, inputs
 
@@ -43,7 +48,7 @@ def transposed(value: Tensor) -> Tensor:
 @pytest.mark.parametrize("clients", [1, 3])
 def test_every_client_gets_torchs_lstm_of_its_packed_sequences(clients: int, steps: int) -> None:
     """States and gradients; the lengths differ, and no sequence of the first client is longest."""
-    parameters, inputs = made(clients, steps)
+    parameters, inputs = stacked_clients(clients, steps)
     lengths = torch.randint(1, steps + 1, (clients, ROWS), generator=generator(1))
     lengths[0].clamp_(max=max(1, steps - 1))
     leaves = [value.requires_grad_() for value in (*parameters.values(), inputs)]
@@ -67,20 +72,20 @@ def test_every_client_gets_torchs_lstm_of_its_packed_sequences(clients: int, ste
 
 def test_the_fused_float32_kernel_gives_the_same_as_float64() -> None:
     """A CPU computes float32 by another library than float64."""
-    parameters, inputs = made(2, 20, torch.float32)
+    parameters, inputs = stacked_clients(2, 20, torch.float32)
     lengths = torch.tensor([[20, 3, 1, 7], [2, 19, 20, 20]])
     leaves = [value.requires_grad_() for value in parameters.values()]
     ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
     exact_leaves = {n: v.detach().double().requires_grad_() for n, v in parameters.items()}
     exact = lstm_last_hidden(exact_leaves, "a.", inputs.double(), lengths)
     torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6)
-    wanted = torch.autograd.grad(exact.square().sum(), list(exact_leaves.values()))
-    for got, want in zip(torch.autograd.grad(ours.square().sum(), leaves), wanted, strict=True):
+    expected = torch.autograd.grad(exact.square().sum(), list(exact_leaves.values()))
+    for got, want in zip(torch.autograd.grad(ours.square().sum(), leaves), expected, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
 
 
 def test_a_cohort_is_its_clients_one_by_one_bit_for_bit() -> None:
-    parameters, inputs = made(3, 12, torch.float32)
+    parameters, inputs = stacked_clients(3, 12, torch.float32)
     lengths = torch.tensor([[12, 5, 2, 1], [4, 4, 1, 3], [1, 1, 1, 1]])
     together = lstm_last_hidden(parameters, "a.", inputs, lengths)
     for k in range(3):
@@ -92,7 +97,7 @@ def test_a_cohort_is_its_clients_one_by_one_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("padding", [7.0, float("nan")])
 def test_what_stands_after_the_end_changes_nothing(padding: float) -> None:
-    parameters, inputs = made(2, 6)
+    parameters, inputs = stacked_clients(2, 6)
     lengths = torch.tensor([[6, 3, 1, 5], [2, 4, 1, 3]])
     after = torch.arange(6) >= lengths.unsqueeze(2)
     padded = inputs.masked_fill(after.unsqueeze(3), padding)
@@ -125,5 +130,5 @@ def test_initial_values_are_torchs() -> None:
     }
     assert {name: value.shape for name, value in parameters.items()} == shapes
     assert all(0.2 < value.abs().max() <= 0.25 for value in parameters.values())
-    again = lstm_parameters(6, 16, generator())
-    assert all(torch.equal(value, again[name]) for name, value in parameters.items())
+    repeated = lstm_parameters(6, 16, generator())
+    assert all(torch.equal(value, repeated[name]) for name, value in parameters.items())

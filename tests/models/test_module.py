@@ -49,8 +49,8 @@ def test_a_linear_module_is_the_linear_layer() -> None:
     weight, bias = noise(4, 3, 2).mul(8).round(), noise(4, 2).mul(8).round()
     inputs = noise(4, 6, 3).mul(8).round()
     parameters = {"encoder.weight": weight.transpose(1, 2), "encoder.bias": bias}
-    made = model.predict(parameters, model.encode(parameters, inputs))
-    assert torch.equal(made, linear({"weight": weight, "bias": bias}, "", inputs))
+    prediction = model.predict(parameters, model.encode(parameters, inputs))
+    assert torch.equal(prediction, linear({"weight": weight, "bias": bias}, "", inputs))
     assert not model.splits
 
 
@@ -79,9 +79,11 @@ def test_without_the_two_children_all_is_encoder() -> None:
 def test_the_runs_seed_decides_the_start_and_nothing_else_does() -> None:
     first = task_with("perceptron").initial_parameters()
     torch.rand(3)  # moves the default generator
-    again, other = (task_with("perceptron", seed=seed).initial_parameters() for seed in (0, 1))
-    assert all(torch.equal(value, again[name]) for name, value in first.items())
-    assert not any(torch.equal(value, other[name]) for name, value in first.items())
+    repeated, other_seed = (
+        task_with("perceptron", seed=seed).initial_parameters() for seed in (0, 1)
+    )
+    assert all(torch.equal(value, repeated[name]) for name, value in first.items())
+    assert not any(torch.equal(value, other_seed[name]) for name, value in first.items())
 
 
 def test_making_a_module_leaves_the_default_generator_alone() -> None:
@@ -93,10 +95,10 @@ def test_making_a_module_leaves_the_default_generator_alone() -> None:
 def test_training_does_not_change_the_start() -> None:
     task = task_with("perceptron")
     start = task.initial_parameters()
-    kept = {name: value.clone() for name, value in start.items()}
+    copies = {name: value.clone() for name, value in start.items()}
     for value in start.values():
         value.zero_()
-    assert all(torch.equal(kept[n], value) for n, value in task.initial_parameters().items())
+    assert all(torch.equal(copies[n], value) for n, value in task.initial_parameters().items())
 
 
 def test_every_client_has_its_own_parameters_and_gradients() -> None:
@@ -105,18 +107,18 @@ def test_every_client_has_its_own_parameters_and_gradients() -> None:
     parameters = with_clients(task.initial_parameters(), 3)
     inputs = noise(3, 6, WINDOW)
     leaves = {name: value.requires_grad_() for name, value in parameters.items()}
-    made = task.predict(leaves, task.encode(leaves, inputs))
-    gradients = torch.autograd.grad(made.square().sum(), list(leaves.values()))
-    assert made.shape == (3, 6, 1)
+    prediction = task.predict(leaves, task.encode(leaves, inputs))
+    gradients = torch.autograd.grad(prediction.square().sum(), list(leaves.values()))
+    assert prediction.shape == (3, 6, 1)
     for k in range(3):
-        own = users_modules.perceptron(inputs=WINDOW, outputs=1)
-        named = {n.replace("decoder.", "head."): value[k] for n, value in parameters.items()}
-        own.load_state_dict(named)
-        expected = own(inputs[k])
-        torch.testing.assert_close(made[k], expected)
+        module = users_modules.perceptron(inputs=WINDOW, outputs=1)
+        state = {n.replace("decoder.", "head."): value[k] for n, value in parameters.items()}
+        module.load_state_dict(state)
+        expected = module(inputs[k])
+        torch.testing.assert_close(prediction[k], expected)
         expected.square().sum().backward()
         for name, gradient in zip(leaves, gradients, strict=True):
-            alone = own.get_parameter(name.replace("decoder.", "head.")).grad
+            alone = module.get_parameter(name.replace("decoder.", "head.")).grad
             torch.testing.assert_close(gradient[k], alone)
 
 
@@ -124,8 +126,8 @@ def test_sequences_come_with_their_lengths() -> None:
     task = sequences_with("RecurrentModel")
     parameters = with_clients(task.initial_parameters(), 2)
     inputs, lengths = noise(2, 3, 5, 2), torch.tensor([[5, 2, 1], [3, 3, 4]])
-    made = task.encode(parameters, inputs, lengths)
-    assert made.shape == (2, 3, task.representation_dim) == (2, 3, 7)
+    representation = task.encode(parameters, inputs, lengths)
+    assert representation.shape == (2, 3, task.representation_dim) == (2, 3, 7)
     for k in range(2):
         gru = nn.GRU(2, 7, batch_first=True)
         start = "encoder.gru."
@@ -134,7 +136,7 @@ def test_sequences_come_with_their_lengths() -> None:
         )
         for row, length in enumerate(lengths[k].tolist()):
             _, last = gru(inputs[k, row, :length])
-            torch.testing.assert_close(made[k, row], last[0])
+            torch.testing.assert_close(representation[k, row], last[0])
 
 
 def test_images_and_classes_are_told_to_the_factory() -> None:
@@ -161,10 +163,10 @@ def test_what_does_no_harm_is_taken(module: str) -> None:
     [
         ("batch_norm", "1 is a BatchNorm1d, whose running statistics are .* use GroupNorm"),
         ("instance_norm", "2 is a InstanceNorm1d, whose running statistics"),
-        ("dropout", "other numbers when it is asked again; dropout .* set its p = 0"),
-        ("FunctionalDropout", "other numbers when it is asked again"),
+        ("dropout", "other numbers when it is called again; dropout .* set its p = 0"),
+        ("FunctionalDropout", "other numbers when it is called again"),
         ("BatchStatistics", "changes with the others of its batch$"),
-        ("Counting", "its buffer calls changes as it is used"),
+        ("Counting", "its buffer calls changes in a call"),
         ("lazy", "1.weight is lazy"),
         ("without_parameters", "it has no parameters"),
         ("of_float64", r"weight is torch\.float64, expected torch\.float32"),
@@ -174,20 +176,20 @@ def test_what_does_no_harm_is_taken(module: str) -> None:
         ("flat", r"its encoder gives \[4, 2, 4\], expected \[B, D\]"),
         ("too_narrow", r"its call with \[4, 5\] fails: RuntimeError: mat1 and mat2"),
         ("of_other_keywords", "its factory fails: TypeError: .*unexpected keyword"),
-        ("OtherForward", r"its forward is something else than head\(encoder\(…\)\)"),
+        ("OtherForward", r"its forward differs from head\(encoder\(…\)\)"),
         ("Stray", "scale must belong to either its encoder or its head"),
         ("tied", "weight must belong to either"),
         ("without_head_parameters", "its head has no parameters"),
-        ("drawn_elsewhere", "bias is another one each time the factory is called"),
+        ("drawn_elsewhere", "bias differs each time the factory is called"),
         ("NO_FUNCTION", "NO_FUNCTION is not a function"),
         ("absent", "has no attribute 'absent'"),
     ],
 )
 def test_a_module_that_cannot_serve_is_refused_in_one_line(module: str, reason: str) -> None:
-    with pytest.raises(SettingsError, match=reason) as told:
+    with pytest.raises(SettingsError, match=reason) as raised:
         _ = task_with(module).model
-    assert str(told.value).startswith(f"model.module = 'tests.users_modules:{module}': ")
-    assert "\n" not in str(told.value)
+    assert str(raised.value).startswith(f"model.module = 'tests.users_modules:{module}': ")
+    assert "\n" not in str(raised.value)
 
 
 def test_a_module_that_looks_at_padding_is_refused() -> None:
@@ -196,6 +198,6 @@ def test_a_module_that_looks_at_padding_is_refused() -> None:
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:
-    for named in ("nowhere:factory", "nowhere", ":factory"):
-        with pytest.raises(SettingsError, match=f"^model.module = '{named}': "):
-            _ = task_with("x", **{"model.module": named}).model
+    for path in ("nowhere:factory", "nowhere", ":factory"):
+        with pytest.raises(SettingsError, match=f"^model.module = '{path}': "):
+            _ = task_with("x", **{"model.module": path}).model

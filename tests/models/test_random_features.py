@@ -28,11 +28,11 @@ def test_plain_features_by_hand() -> None:
         (2, [1.0, 5.0], [0.0, 1, 0, 0, *(float(day == 5) for day in range(7))]),
     ):
         model = forecaster(times)
-        made = model.encode({}, torch.cat([SAMPLE, torch.tensor([[numbers]])], dim=2))
+        representation = model.encode({}, torch.cat([SAMPLE, torch.tensor([[numbers]])], dim=2))
         assert model.plain_width == 4 + len(calendar)
-        assert made[0, 0, : model.plain_width].tolist() == VALUES + calendar
-        assert made[0, 0, model.newest] == 12
-        assert made.shape == (1, 1, model.representation_dim)
+        assert representation[0, 0, : model.plain_width].tolist() == VALUES + calendar
+        assert representation[0, 0, model.newest] == 12
+        assert representation.shape == (1, 1, model.representation_dim)
         assert model.representation_dim == model.plain_width + 2 * 3
     linear = forecaster(width=0)
     assert linear.encode({}, SAMPLE).tolist() == [[[*VALUES, 1.0]]]
@@ -55,9 +55,9 @@ def test_waves_are_bounded_and_of_two_scales() -> None:
 
 
 def test_the_seed_alone_says_which_waves() -> None:
-    once, again, other = (forecaster(seed=seed).encode({}, SAMPLE) for seed in (0, 0, 1))
-    assert torch.equal(once, again)
-    assert not torch.equal(once, other)
+    first, repeated, other_seed = (forecaster(seed=seed).encode({}, SAMPLE) for seed in (0, 0, 1))
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, other_seed)
 
 
 def test_a_forecast_is_the_newest_value_and_what_the_coefficients_add() -> None:
@@ -68,5 +68,5 @@ def test_a_forecast_is_the_newest_value_and_what_the_coefficients_add() -> None:
     assert model.predict({COEFFICIENTS: start[None]}, representation).tolist() == [[[12, 12]]]
     draws = torch.randn(1, *start.shape, generator=torch.Generator().manual_seed(2))
     expected = [12 + float(representation[0, 0] @ draws[0, step]) for step in range(2)]
-    made = model.predict({COEFFICIENTS: draws}, representation)
-    assert made[0, 0].tolist() == pytest.approx(expected, rel=1e-5)
+    prediction = model.predict({COEFFICIENTS: draws}, representation)
+    assert prediction[0, 0].tolist() == pytest.approx(expected, rel=1e-5)

@@ -29,14 +29,16 @@ def test_padding_and_company_change_nothing() -> None:
 def test_shares_and_maxima_of_a_constant() -> None:
     # Kernels have mean 0, so inside a long constant the response is the bias alone.
     sequence = torch.full((1, 1, 400, 1), 3.0)
-    found = model_of(dimensions=1).encode({}, sequence, torch.tensor([[400]]))[0, 0]
-    shares, maxima = found.split(30)
+    features = model_of(dimensions=1).encode({}, sequence, torch.tensor([[400]]))[0, 0]
+    shares, maxima = features.split(30)
     assert ((shares - shares.sign()).abs() < 0.25).all()  # only the ends differ
     assert (maxima >= -1).all()
 
 
 def test_the_same_for_all_and_others_for_another_seed() -> None:
     sequences, lengths = torch.randn(1, 2, 20, 2), torch.tensor([[20, 20]])
-    first, same, other = (model_of(seed).encode({}, sequences, lengths) for seed in (0, 0, 1))
-    torch.testing.assert_close(first, same, atol=0, rtol=0)
-    assert not torch.allclose(first, other)
+    first, repeated, other_seed = (
+        model_of(seed).encode({}, sequences, lengths) for seed in (0, 0, 1)
+    )
+    torch.testing.assert_close(first, repeated, atol=0, rtol=0)
+    assert not torch.allclose(first, other_seed)

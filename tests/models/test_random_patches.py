@@ -46,20 +46,20 @@ def test_by_hand() -> None:
     filters = random_filters(1, 1, 1, draws())
     gain = float(filters)
     pixels = torch.tensor([[2.0, -2.0], [0.1, 1.0]])
-    found = model.encode({}, pixels.view(1, 1, 1, 2, 2))[0, 0]
+    features = model.encode({}, pixels.view(1, 1, 1, 2, 2))[0, 0]
     exceeds = (gain * pixels - 0.5).clamp(min=0).flatten()
     falls_below = (-gain * pixels - 0.5).clamp(min=0).flatten()
-    torch.testing.assert_close(found, torch.cat([exceeds, falls_below]))
+    torch.testing.assert_close(features, torch.cat([exceeds, falls_below]))
 
 
 def test_a_mirror_image_is_the_same_where_it_is_as_good() -> None:
     images = torch.randn(1, 3, 3, 8, 9, generator=draws(2))
     plain = RandomPatchClassifier((3, 8, 9), 10, 7, draws())
     mirrored = RandomPatchClassifier((3, 8, 9), 10, 7, draws(), mirrored=True)
-    both = (plain.encode({}, images) + plain.encode({}, images.flip(-1))) / 2
-    torch.testing.assert_close(mirrored.encode({}, images), both)
-    torch.testing.assert_close(mirrored.encode({}, images.flip(-1)), both)
-    assert not torch.allclose(plain.encode({}, images), both, atol=0.01)
+    mean = (plain.encode({}, images) + plain.encode({}, images.flip(-1))) / 2
+    torch.testing.assert_close(mirrored.encode({}, images), mean)
+    torch.testing.assert_close(mirrored.encode({}, images.flip(-1)), mean)
+    assert not torch.allclose(plain.encode({}, images), mean, atol=0.01)
 
 
 def test_shapes_and_the_same_for_all() -> None:

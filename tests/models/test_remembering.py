@@ -13,7 +13,7 @@ from fedproto_app.models.remembering import Memory, Remembering
 
 
 def memory(targets: torch.Tensor, share: float) -> Memory:
-    """Of one client: two samples at 0 and log 3, one at infinity that does not count."""
+    """Return one client's memory: samples at 0 and log 3, and an uncounted one far away."""
     return Memory(
         torch.tensor([[[0.0], [math.log(3)], [1e9]]]),
         targets,
@@ -45,37 +45,37 @@ class Bare(LinearHeadModel):
 def test_numbers_are_mixed(share: float, expected: float) -> None:
     """At 0 the kernel is 1 and 1/3: 3/4 of 10 and 1/4 of −2 are 7."""
     model = Remembering(Bare(1, 1), 0)
-    kept = memory(torch.tensor([[[10.0], [-2.0], [99.0]]]), share)
-    said = model.predict({**head(1), **kept.named()}, torch.zeros(1, 5, 1))
-    torch.testing.assert_close(said, torch.full((1, 5, 1), expected))
+    remembered = memory(torch.tensor([[[10.0], [-2.0], [99.0]]]), share)
+    prediction = model.predict({**head(1), **remembered.parameters()}, torch.zeros(1, 5, 1))
+    torch.testing.assert_close(prediction, torch.full((1, 5, 1), expected))
 
 
 def test_of_classes_probabilities_are_mixed() -> None:
     """The neighbours say 3/4 and 1/4, the head 1/2 and 1/2."""
     model = Remembering(Bare(1, 2), 2)
-    kept = memory(torch.tensor([[0, 1, 1]]), 0.5)
-    said = model.predict({**head(2), **kept.named()}, torch.zeros(1, 5, 1))
-    torch.testing.assert_close(said.softmax(dim=2)[0, 0], torch.tensor([5 / 8, 3 / 8]))
-    torch.testing.assert_close(said.exp()[0, 0], torch.tensor([5 / 8, 3 / 8]))
+    remembered = memory(torch.tensor([[0, 1, 1]]), 0.5)
+    prediction = model.predict({**head(2), **remembered.parameters()}, torch.zeros(1, 5, 1))
+    torch.testing.assert_close(prediction.softmax(dim=2)[0, 0], torch.tensor([5 / 8, 3 / 8]))
+    torch.testing.assert_close(prediction.exp()[0, 0], torch.tensor([5 / 8, 3 / 8]))
     sure = memory(torch.tensor([[0, 0, 0]]), 1.0)
-    said = model.predict({**head(2), **sure.named()}, torch.zeros(1, 1, 1))
-    assert said.isfinite().all()
+    prediction = model.predict({**head(2), **sure.parameters()}, torch.zeros(1, 1, 1))
+    assert prediction.isfinite().all()
 
 
 def test_what_the_head_gets_beside_the_representation_is_not_compared() -> None:
     model = Remembering(Bare(1, 1, beside=1), 0)
-    kept = memory(torch.tensor([[[10.0], [-2.0], [99.0]]]), 1.0)
-    wider = {**head(1), HEAD + "weight": torch.ones(1, 2, 1), **kept.named()}
-    said = model.predict(wider, torch.tensor([[[0.0, 55.0]]]))
-    assert said.item() == pytest.approx(7.0)
+    remembered = memory(torch.tensor([[[10.0], [-2.0], [99.0]]]), 1.0)
+    wider = {**head(1), HEAD + "weight": torch.ones(1, 2, 1), **remembered.parameters()}
+    prediction = model.predict(wider, torch.tensor([[[0.0, 55.0]]]))
+    assert prediction.item() == pytest.approx(7.0)
 
 
 def test_without_a_memory_it_is_the_other_model() -> None:
     inner = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
     model, draws = Remembering(inner, 3), torch.Generator().manual_seed(0)
     parameters = model.initial_parameters(draws)
-    theirs = inner.initial_parameters(torch.Generator().manual_seed(0))
-    assert all(torch.equal(parameters[name], value) for name, value in theirs.items())
+    reference = inner.initial_parameters(torch.Generator().manual_seed(0))
+    assert all(torch.equal(parameters[name], value) for name, value in reference.items())
     stacked = {name: value.unsqueeze(0) for name, value in parameters.items()}
     images = torch.randn(1, 2, 1, 8, 8, generator=draws)
     vectors = model.encode(stacked, images)

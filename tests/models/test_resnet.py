@@ -46,7 +46,7 @@ class Reference(nn.Module):
 
 
 def clients_parameters(clients: int, channels: int) -> dict[str, Tensor]:
-    each = []
+    all_parameters = []
     for k in range(clients):
         generator = torch.Generator().manual_seed(k)
         values = resnet_parameters(channels, generator)
@@ -54,18 +54,20 @@ def clients_parameters(clients: int, channels: int) -> dict[str, Tensor]:
             if value.dim() == 1:  # off 1 and 0, so that a mix-up of clients shows
                 value += 0.3 * torch.randn(value.shape, generator=generator)
                 assert "norm" in name or "downsample.1" in name
-        each.append(values)
+        all_parameters.append(values)
     return {
-        "encoder." + name: torch.stack([one[name] for one in each]).requires_grad_()
-        for name in each[0]
+        "encoder." + name: torch.stack(
+            [client_parameters[name] for client_parameters in all_parameters]
+        ).requires_grad_()
+        for name in all_parameters[0]
     }
 
 
 def test_size() -> None:
     parameters = resnet_parameters(3, torch.Generator().manual_seed(0))
     assert sum(value.numel() for value in parameters.values()) == 11_168_832
-    theirs = {name: value.shape for name, value in Reference(3, 1).named_parameters()}
-    assert {name: value.shape for name, value in parameters.items()} == theirs
+    shapes = {name: value.shape for name, value in Reference(3, 1).named_parameters()}
+    assert {name: value.shape for name, value in parameters.items()} == shapes
 
 
 @pytest.mark.parametrize(
@@ -90,11 +92,11 @@ def test_equals_torch_for_every_client(
         expected = model(inputs[k])
         expected.backward(upstream[k])
         torch.testing.assert_close(ours[k], expected, rtol=1e-5, atol=1e-5)
-        theirs = dict(model.named_parameters())
+        reference_parameters = dict(model.named_parameters())
         for name, gradient in zip(parameters, gradients, strict=True):
-            wanted = theirs[name.removeprefix("encoder.")].grad
-            assert wanted is not None
-            assert (gradient[k] - wanted).norm() <= 1e-4 * wanted.norm(), name
+            expected_gradient = reference_parameters[name.removeprefix("encoder.")].grad
+            assert expected_gradient is not None
+            assert (gradient[k] - expected_gradient).norm() <= 1e-4 * expected_gradient.norm(), name
 
 
 def test_bfloat16_is_close() -> None:

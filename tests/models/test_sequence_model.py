@@ -20,7 +20,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def made(model: Model) -> tuple[dict[str, Tensor], Tensor]:
+def two_clients(model: Model) -> tuple[dict[str, Tensor], Tensor]:
     """The parameters of two clients, and their padded sequences [2, 3, 5, 2]."""
     inputs = torch.randn(2, 3, 5, 2, generator=seeded(2))
     inputs[torch.arange(5) >= LENGTHS.unsqueeze(2)] = 0
@@ -29,10 +29,10 @@ def made(model: Model) -> tuple[dict[str, Tensor], Tensor]:
 
 @pytest.mark.parametrize(("model", "width"), [(LSTM, 5), (CNN, 4)])
 def test_parameters_are_drawn_from_the_generator(model: Model, width: int) -> None:
-    first, again, other = (model.encoder_parameters(seeded(s)) for s in (0, 0, 1))
+    first, repeated, other_seed = (model.encoder_parameters(seeded(s)) for s in (0, 0, 1))
     assert all(name.startswith("encoder.") for name in first)
-    assert all(torch.equal(value, again[name]) for name, value in first.items())
-    assert any(not torch.equal(value, other[name]) for name, value in first.items())
+    assert all(torch.equal(value, repeated[name]) for name, value in first.items())
+    assert any(not torch.equal(value, other_seed[name]) for name, value in first.items())
     head = model.head_parameters(seeded())
     assert {n: tuple(v.shape) for n, v in head.items()} == {
         "head.weight": (width, 3),
@@ -42,16 +42,16 @@ def test_parameters_are_drawn_from_the_generator(model: Model, width: int) -> No
 
 
 def test_the_lstm_encoder_is_torchs_linear_and_lstm() -> None:
-    parameters, inputs = made(LSTM)
+    parameters, inputs = two_clients(LSTM)
     ours = LSTM.encode(parameters, inputs, LENGTHS)
     for client in range(2):
-        own = {n.removeprefix("encoder."): v[client] for n, v in parameters.items()}
+        client_parameters = {n.removeprefix("encoder."): v[client] for n, v in parameters.items()}
         embedding, lstm = nn.Linear(2, 3), nn.LSTM(3, 5, batch_first=True)
         with torch.no_grad():
-            embedding.weight.copy_(own["embedding.weight"].T)
-            embedding.bias.copy_(own["embedding.bias"])
+            embedding.weight.copy_(client_parameters["embedding.weight"].T)
+            embedding.bias.copy_(client_parameters["embedding.bias"])
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                value = own["lstm." + name]
+                value = client_parameters["lstm." + name]
                 getattr(lstm, name + "_l0").copy_(value.T if value.dim() == 2 else value)
         for row in range(3):
             length = int(LENGTHS[client, row])
@@ -60,7 +60,7 @@ def test_the_lstm_encoder_is_torchs_linear_and_lstm() -> None:
 
 
 def test_the_cnn_encoder_is_the_causal_cnn() -> None:
-    parameters, inputs = made(CNN)
+    parameters, inputs = two_clients(CNN)
     ours = CNN.encode(parameters, inputs, LENGTHS)
     assert ours.shape == (2, 3, 4)
     assert torch.equal(ours, causal_cnn(parameters, "encoder.", inputs, LENGTHS))
@@ -68,7 +68,7 @@ def test_the_cnn_encoder_is_the_causal_cnn() -> None:
 
 @pytest.mark.parametrize("model", [LSTM, CNN])
 def test_every_parameter_of_each_client_has_a_part(model: Model) -> None:
-    parameters, inputs = made(model)
+    parameters, inputs = two_clients(model)
     leaves = {name: value.requires_grad_() for name, value in parameters.items()}
     outputs = model.predict(leaves, model.encode(leaves, inputs, LENGTHS))
     gradients = torch.autograd.grad(outputs.square().sum(), list(leaves.values()))

@@ -13,17 +13,19 @@ def clients_parameters(
     clients: int, shape: tuple[int, int, int], width: int, dim: int
 ) -> dict[str, Tensor]:
     """Stacked; scales and shifts moved off 1 and 0, so that a mix-up of clients shows."""
-    each = []
+    all_parameters = []
     for k in range(clients):
         generator = torch.Generator().manual_seed(k)
         values = small_cnn_parameters(shape, width, dim, generator)
         for name, value in values.items():
             if "norm" in name:
                 value += 0.3 * torch.randn(value.shape, generator=generator)
-        each.append(values)
+        all_parameters.append(values)
     return {
-        "encoder." + name: torch.stack([one[name] for one in each]).requires_grad_()
-        for name in each[0]
+        "encoder." + name: torch.stack(
+            [client_parameters[name] for client_parameters in all_parameters]
+        ).requires_grad_()
+        for name in all_parameters[0]
     }
 
 
@@ -54,17 +56,19 @@ def test_equals_torch_for_every_client(clients: int, shape: tuple[int, int, int]
     gradients = torch.autograd.grad(ours, list(parameters.values()), upstream)
     for k in range(clients):
         model = reference(shape, 8, 6)
-        for theirs, value in zip(model.parameters(), parameters.values(), strict=True):
-            value = value[k].T if value.dim() == 3 and theirs.dim() == 2 else value[k]
+        for reference_value, value in zip(model.parameters(), parameters.values(), strict=True):
+            value = value[k].T if value.dim() == 3 and reference_value.dim() == 2 else value[k]
             with torch.no_grad():
-                theirs.copy_(value)
+                reference_value.copy_(value)
         expected = model(inputs[k])
         expected.backward(upstream[k])
         torch.testing.assert_close(ours[k], expected, rtol=1e-5, atol=1e-5)
-        for theirs, gradient in zip(model.parameters(), gradients, strict=True):
-            assert theirs.grad is not None
-            wanted = theirs.grad.T if theirs.dim() == 2 else theirs.grad
-            torch.testing.assert_close(gradient[k], wanted, rtol=1e-4, atol=1e-5)
+        for reference_value, gradient in zip(model.parameters(), gradients, strict=True):
+            assert reference_value.grad is not None
+            expected_gradient = (
+                reference_value.grad.T if reference_value.dim() == 2 else reference_value.grad
+            )
+            torch.testing.assert_close(gradient[k], expected_gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_the_grouped_path_of_a_gpu_equals_the_loop() -> None:
@@ -72,8 +76,8 @@ def test_the_grouped_path_of_a_gpu_equals_the_loop() -> None:
     inputs = images(3, 4, (3, 16, 16))
     grouped = _features(parameters, "encoder.blocks.", inputs)
     for k in range(3):
-        one = {name: value[k : k + 1] for name, value in parameters.items()}
-        looped = _features(one, "encoder.blocks.", inputs[k : k + 1])
+        client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
+        looped = _features(client_parameters, "encoder.blocks.", inputs[k : k + 1])
         torch.testing.assert_close(grouped[k : k + 1], looped, rtol=1e-5, atol=1e-5)
 
 

@@ -70,7 +70,7 @@ class Recorded:
         def learned(learning: GraphLearning, proposal: Proposal, gradient: Tensor) -> None:
             self.steps.append((encodings[-1], proposal, gradient.clone()))
             slopes = torch.autograd.grad(
-                [proposal.made],
+                [proposal.outputs],
                 list(proposal.leaves.values()),
                 [gradient],
                 retain_graph=True,
@@ -257,7 +257,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
     [
         (
             SampleTimes("300 seconds", 0, 4, 6),
-            "its clock is '300 seconds', that of most clients '3600 seconds'",
+            "its clock is '300 seconds', most clients have '3600 seconds'",
         ),
         (SampleTimes("3600 seconds", 0, 4, 2**60), "its samples begin or end far from"),
         (SampleTimes("3600 seconds", -61, 4, 6), "its samples begin or end far from"),

@@ -1,14 +1,14 @@
 """CReFF (Shang, Lu, Huang, Wang, "Federated learning on heterogeneous and long-tailed data via
 classifier re-training with federated features", IJCAI 2022).
 
-A client trains as FedAvg's, from FedAvg's model. Before that it represents its images with the
-encoder as received, and computes for each class that it has now the mean gradient of cross-entropy
-at the re-trained classifier φ as received. It sends both. Clients are judged by the global encoder
-with φ.
+A client trains FedAvg's model as in FedAvg. Before training it encodes its images with the received
+encoder and computes, for each of its classes, the mean gradient of cross-entropy at the received
+re-trained classifier φ. It sends the model and the gradients. Clients are evaluated with the global
+encoder and φ.
 
-The server holds m features S_c of each class, which begin as noise. Each round they are moved until
-their gradients at the classifier φ point as the clients' do; then a fresh classifier, trained on
-all of S, is the next φ. FedAvg's model goes on without φ.
+The server holds m features S_c of each class, which begin as noise. Each round it moves them until
+their gradients at φ point in the same directions as the clients'. Then a fresh classifier, trained
+on all of S, becomes the next φ. FedAvg's model does not depend on φ.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.images.task import ClassificationTask
 
-# Classifier re-training with federated features (Shang, Lu, Huang, Wang, IJCAI 2022), its maths.
+# The maths of classifier re-training with federated features (Shang et al., IJCAI 2022).
 #
 # A linear classifier on representations of width d is [C, d + 1]: row j holds the weights of class
 # j, and in its last column their bias. A gradient with respect to it has the same shape.
 
 _NEVER_ZERO = 1e-6  # added to products of norms
 _ROUNDING = 1e-3  # of sums in float32
-_NO_BIAS = 1e-9  # p of an image that speaks of no feature any more
+_NO_BIAS = 1e-9  # added to biases: p of an image whose gradient is practically 0
 
 
 def logits(classifier: Tensor, features: Tensor) -> Tensor:
-    """classifier: [C, d + 1]; features: […, d]. Returns […, C]."""
+    """Return the logits […, C]. classifier: [C, d + 1]; features: […, d]."""
     return functional.linear(features, classifier[:, :-1], classifier[:, -1])
 
 
 def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of cross-entropy at the classifier, of images that are all of one class.
+    """Return the gradient of cross-entropy at the classifier, for images of one class.
 
     classifier: [C, d + 1]; features: […, m, d]; labels: […], the class of each m images; weights:
     […, m], of the images in the mean, summing to 1. Returns […, C, d + 1], the sum over the images
@@ -69,29 +69,29 @@ def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights
     return residual.transpose(-1, -2) @ _with_ones(features)
 
 
-def gradient_distance(found: Tensor, wanted: Tensor) -> Tensor:
-    """D, the sum of 1 − cosine over the rows of the weights, and over the biases as one more row.
+def gradient_distance(gradient: Tensor, target: Tensor) -> Tensor:
+    """Return D, the sum of 1 − cosine over the weight rows and the biases as one more row.
 
-    found, wanted: […, C, d + 1]. Returns […]. A row of zeros is as far as a right angle.
+    gradient, target: […, C, d + 1]. Returns […]. A row of zeros counts as a right angle.
     """
-    rows = _cosine(found[..., :-1], wanted[..., :-1])  # (…, C)
-    return (1 - rows).sum(dim=-1) + 1 - _cosine(found[..., -1], wanted[..., -1])
+    rows = _cosine(gradient[..., :-1], target[..., :-1])  # (…, C)
+    return (1 - rows).sum(dim=-1) + 1 - _cosine(gradient[..., -1], target[..., -1])
 
 
 def matched_features(
-    features: Tensor, classifier: Tensor, labels: Tensor, wanted: Tensor, steps: int, rate: float
+    features: Tensor, classifier: Tensor, labels: Tensor, target: Tensor, steps: int, rate: float
 ) -> tuple[Tensor, Tensor]:
-    """Steps of gradient descent on Σ_c D(gradient of the features of class c, wanted gradient).
+    """Take steps of gradient descent on Σ_c D(gradient of the features of class c, target_c).
 
-    features: [n, m, d], those of n classes; labels: [n]; wanted: [n, C, d + 1]. Returns the new
-    features and, [2], the sum of D before the first step and before the last.
+    features: [n, m, d] of n classes; labels: [n]; target: [n, C, d + 1]. Returns the new features
+    and, [2], the sum of D before the first step and before the last.
     """
     weights = features.new_full(features.shape[:2], 1 / features.shape[1])
     distances = []
     for _ in range(steps):
         leaf = features.detach().requires_grad_()
-        found = class_gradient(classifier, leaf, labels, weights)
-        distance = gradient_distance(found, wanted).sum()
+        gradient = class_gradient(classifier, leaf, labels, weights)
+        distance = gradient_distance(gradient, target).sum()
         (slope,) = torch.autograd.grad(distance, [leaf])
         features = leaf.detach() - rate * slope
         distances.append(distance.detach())
@@ -107,7 +107,7 @@ def retrained(
     rate: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """The classifier after epochs of SGD on cross-entropy: [C, d + 1].
+    """Return the classifier after epochs of SGD on cross-entropy: [C, d + 1].
 
     features: [n, d]; labels: [n]. The generator draws the order of each epoch.
     """
@@ -117,16 +117,16 @@ def retrained(
     for _ in range(epochs):
         order = torch.randperm(len(inputs), generator=generator)
         for batch in torch.split(order, batch_size):
-            some = inputs[batch]
-            residual = (some @ classifier.T).softmax(dim=1) - targets[batch]
-            classifier -= (rate / len(some)) * (residual.T @ some)
+            features_of_batch = inputs[batch]
+            residual = (features_of_batch @ classifier.T).softmax(dim=1) - targets[batch]
+            classifier -= (rate / len(features_of_batch)) * (residual.T @ features_of_batch)
     return classifier
 
 
 def batch_weights(images: int, batch_size: int, batches: int, generator: torch.Generator) -> Tensor:
-    """[images] weights of the mean over random batches without repetition within a batch.
+    """Return each image's weight [images] in the mean over random batches.
 
-    Where all images fit into a batch, each counts alike.
+    A batch holds no image twice. If all images fit into a batch, they have equal weights.
     """
     size = min(batch_size, images)
     if size == images:
@@ -136,13 +136,13 @@ def batch_weights(images: int, batch_size: int, batches: int, generator: torch.G
 
 
 def gradient_fault(gradient: Tensor, label: int) -> str | None:
-    """Why this can't be a mean gradient [C, d + 1] of images of one class, or None.
+    """Return why this cannot be a mean gradient [C, d + 1] of images of one class, or None.
 
     p − e_c is between −1 and 0 for the class itself, between 0 and 1 for the others, and sums to 0.
     """
     bias = gradient[:, -1]
-    others = torch.cat([bias[:label], bias[label + 1 :]])
-    if not (-1 - _ROUNDING <= bias[label] <= _ROUNDING and (others >= -_ROUNDING).all()):
+    other_classes = torch.cat([bias[:label], bias[label + 1 :]])
+    if not (-1 - _ROUNDING <= bias[label] <= _ROUNDING and (other_classes >= -_ROUNDING).all()):
         return "its biases' part has the wrong signs or is beyond ±1"
     if bias.sum().abs() > _ROUNDING:
         return f"its biases' part sums to {bias.sum():.3g}, expected 0"
@@ -150,10 +150,10 @@ def gradient_fault(gradient: Tensor, label: int) -> str | None:
 
 
 def feature_norm(gradient: Tensor) -> float:
-    """The largest norm of a mean feature that the gradient [C, d + 1] speaks of.
+    """Return the largest norm of a mean feature that the gradient [C, d + 1] implies.
 
-    The row of class j is the sum of w·(p_j − e_cj)·feature, and these factors have one sign and sum
-    to the bias's gradient. So row over bias is a mean of features.
+    The row of class j is the sum of w·(p_j − e_cj)·feature. These factors have one sign and sum to
+    the bias's gradient, so row / bias is a mean of features.
     """
     norms, bias = gradient[:, :-1].norm(dim=1), gradient[:, -1].abs()
     return float((norms / (bias + _NO_BIAS)).max())
@@ -163,10 +163,10 @@ def _with_ones(features: Tensor) -> Tensor:
     return torch.cat([features, features.new_ones(*features.shape[:-1], 1)], dim=-1)
 
 
-def _cosine(one: Tensor, other: Tensor) -> Tensor:
-    """Along the last dimension."""
-    norms: Tensor = one.norm(dim=-1) * other.norm(dim=-1)
-    return (one * other).sum(dim=-1) / (norms + _NEVER_ZERO)
+def _cosine(left_rows: Tensor, right_rows: Tensor) -> Tensor:
+    """Return the cosine along the last dimension."""
+    norms: Tensor = left_rows.norm(dim=-1) * right_rows.norm(dim=-1)
+    return (left_rows * right_rows).sum(dim=-1) / (norms + _NEVER_ZERO)
 
 
 class CreffSettings(Section):
@@ -196,7 +196,7 @@ class GradientContext(Context):
 
 
 class CreffLearner(SoloLearner):
-    """FedAvg's local training, and a gradient for each class at hand."""
+    """FedAvg's local training, and a gradient for each of the client's classes."""
 
     section: CreffSettings
     task: ClassificationTask
@@ -214,7 +214,7 @@ class CreffLearner(SoloLearner):
         return [model(sizes.encoder, sizes.head), gradients]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> GradientContext:
-        """The gradients, of the model as it came; training changes it afterwards."""
+        """Compute the gradients with the received model, before training changes it."""
         classifier, samples = self._received(guidance), cohort.samples
         features = self.task.encode_all(cohort.parameters, samples.pixels)
         classes = len(self.task.shape.classes)
@@ -223,10 +223,12 @@ class CreffLearner(SoloLearner):
         for row, images in enumerate(samples.train_samples):
             labels = samples.labels[row, :images]
             for label in labels.unique().tolist():
-                own = features[row, :images][labels == label]
-                weights = self._weights(cohort, row, label, len(own))
-                of_class = torch.tensor(label, device=own.device)
-                gradients[row, label] = class_gradient(classifier, own, of_class, weights)
+                class_features = features[row, :images][labels == label]
+                weights = self._weights(cohort, row, label, len(class_features))
+                of_class = torch.tensor(label, device=class_features.device)
+                gradients[row, label] = class_gradient(
+                    classifier, class_features, of_class, weights
+                )
                 present[row, label] = True
         return GradientContext(gradients, present)
 
@@ -235,16 +237,16 @@ class CreffLearner(SoloLearner):
         return Contribution({GRADIENTS: context.gradients.cpu().numpy()}, context.present)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """By φ, and by the averaged model's own head besides.
+        """Evaluate with φ, and also with the averaged model's own head.
 
-        A model as its local training left it, which is FedAvg's, is judged by its own head.
+        A locally trained model, as FedAvg's, is evaluated with its own head.
         """
         head = self.task.by_head(cohort.parameters)
         chosen = head if cohort.trains else self._by_retrained(guidance)
         return self.task.judge(cohort.parameters, cohort.samples, {"": chosen, "head": head})
 
     def _weights(self, cohort: Cohort, row: int, label: int, images: int) -> Tensor:
-        """[images] of a client's class."""
+        """Return the weights [images] of a client's images of a class."""
         generator = torch_stream(
             self.training.seed, cohort.names[row], cohort.server_round, "class-gradient", label
         )
@@ -279,12 +281,12 @@ class CreffStrategy(FedAvgStrategy):
             )
         noise = torch_stream(settings.seed, "creff", "features")
         self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
-        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        # The tensors are small, so threads on all cores would mostly wait for each other.
         torch.set_num_threads(settings.threads)
         self._classifier = self._fresh_classifier(0)
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """φ, beside the model."""
+        """Send φ with the model."""
         return Guidance({CLASSIFIER: self._classifier.numpy()})
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
@@ -296,11 +298,11 @@ class CreffStrategy(FedAvgStrategy):
         )
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Of features that are far longer a gradient would drown the others in the mean."""
+        """Return clients with far longer features, whose gradients would dominate the mean."""
         return largest_rows(replies, GRADIENTS, lambda row: feature_norm(torch.from_numpy(row)))
 
     def update(self, received: Received, round_: Round) -> None:
-        """Match the features to the clients' mean gradients, and train φ anew on them."""
+        """Match the features to the clients' mean gradients, and train a new φ on them."""
         means = _means(received.fresh)
         if not means:
             return
@@ -309,15 +311,15 @@ class CreffStrategy(FedAvgStrategy):
             self._features[classes],
             self._classifier,
             classes,
-            torch.stack([means[one] for one in classes.tolist()]),
+            torch.stack([means[label] for label in classes.tolist()]),
             section.match_steps,
             section.match_rate,
         )
-        number, each, width = self._features.shape
+        number, per_class, width = self._features.shape
         self._classifier = retrained(
             self._fresh_classifier(round_.number),
             self._features.reshape(-1, width),
-            torch.arange(number).repeat_interleave(each),
+            torch.arange(number).repeat_interleave(per_class),
             section.classifier_epochs,
             section.classifier_batch_size,
             section.classifier_rate,
@@ -335,12 +337,12 @@ class CreffStrategy(FedAvgStrategy):
             self._classifier = torch.from_numpy(state["classifier"])
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``retrained-classifier``: φ, a row a class and its bias last, and the classes' names."""
+        """``retrained-classifier``: φ, one row per class, bias last, and the classes' names."""
         names = np.array(self.federation.shape.classes)
         return {CLASSIFIER: {"classifier": self._classifier.numpy(), "names": names}}
 
     def _fresh_classifier(self, number: int) -> Tensor:
-        """As a linear layer begins, drawn for the round."""
+        """Return a classifier initialised like a linear layer, drawn for the round."""
         classes, _, width = self._features.shape
         drawn = linear_parameters(
             width, classes, torch_stream(self.settings.seed, "creff", "classifier", number)
@@ -349,12 +351,15 @@ class CreffStrategy(FedAvgStrategy):
 
 
 def _means(replies: Sequence[ClientReply]) -> dict[int, Tensor]:
-    """The plain mean of each class's gradients, in the order of the clients' names."""
+    """Return the plain mean of each class's gradients, summed in the order of client names."""
     by_class: dict[int, list[Tensor]] = {}
-    for reply in sorted(replies, key=lambda one: one.key):
+    for reply in sorted(replies, key=lambda reply: reply.key):
         for label, gradient in reply.by_class(GRADIENTS).items():
             by_class.setdefault(label, []).append(torch.from_numpy(gradient))
-    return {one: torch.stack(its).double().mean(dim=0).float() for one, its in by_class.items()}
+    return {
+        label: torch.stack(gradients).double().mean(dim=0).float()
+        for label, gradients in by_class.items()
+    }
 
 
 METHOD = Method(

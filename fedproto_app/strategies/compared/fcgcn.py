@@ -16,20 +16,20 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 
-# A graph convolutional network over the clients of a community, as one of them forecasts with it.
+# A graph convolutional network over the clients of a community, as one client forecasts with it.
 #
-# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). Of two layers, with
-# Â the normalised adjacency of the community and X its clients' windows of one time, it is
+# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). With two layers, Â
+# the normalised adjacency of the community and X its clients' windows of one time, it is
 #     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂
-# A ReLU on Y, as some programs have, could give no value below a client's mean: here is none.
+# A ReLU on Y, as in some programs, could not forecast below a client's mean, so Y has none.
 
 
 class CommunityGcn(LinearHeadModel):
-    """One row of Y, of samples [K, B, M·v + M + j] of a client whose community has M members.
+    """Compute a client's row of Y from samples [K, B, M·v + M + j]; its community has M members.
 
-    First in a sample are the v values of each member's row of Â X, one member after the other, then
-    the client's row of Â, then the numbers of the time, whose calendar every member's row is given
-    besides. Members who are mere padding have 0 in the row of Â.
+    A sample holds the v values of each member's row of Â X, member by member, then the client's row
+    of Â, then the numbers of the time. Their calendar is added to every member's row. Padding
+    members have 0 in the row of Â.
     """
 
     def __init__(self, hidden: int, layout: WindowLayout) -> None:
@@ -39,11 +39,11 @@ class CommunityGcn(LinearHeadModel):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         width = self._values + self._layout.calendar_width
-        named = linear_parameters(width, self.representation_dim, generator)
-        return {ENCODER + name: value for name, value in named.items()}
+        drawn = linear_parameters(width, self.representation_dim, generator)
+        return {ENCODER + name: value for name, value in drawn.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """The client's row of Â ReLU(Â X W₁ + b₁), [K, B, hidden]."""
+        """Return the client's row of Â ReLU(Â X W₁ + b₁), [K, B, hidden]."""
         (samples,) = inputs
         size, width = samples.shape[1:]
         members = (width - self._layout.times) // (self._values + 1)
@@ -67,7 +67,7 @@ class FcgcnSettings(Section):
 
 
 def community_gcn(settings: Settings, layout: WindowLayout) -> CommunityGcn:
-    """The model of a community."""
+    """Return the model of a community."""
     return CommunityGcn(settings.method_table(FcgcnSettings).hidden, layout)
 
 

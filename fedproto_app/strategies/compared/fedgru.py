@@ -1,11 +1,11 @@
 """FedGRU (Liu, Yu, Kang, Niyato, Zhang, IEEE IoT Journal 2020).
 
 A client trains the model of its organisation's cluster as in FedAvg. It forecasts with the mean of
-those of all clusters' models that have the lowest error together on its validation samples.
+some clusters' models: the subset with the lowest error on its validation samples.
 
-Clients belong to organisations, and organisations to clusters, by constrained k-means over their
-places or profiles. Each cluster has a model, the mean of its clients' weighted by samples: which is
-the mean inside each organisation, and then that over the cluster's organisations.
+Clients belong to organisations, and constrained k-means over the organisations' places or profiles
+assigns them to clusters. Each cluster's model is the mean of its clients' models weighted by
+samples, which equals averaging within each organisation and then over the organisations.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
 class StackedGru(LinearHeadModel):
-    """r = the last state of the uppermost GRU, and the calendar of the first target beside it.
+    """r is the last state of the uppermost GRU, followed by the calendar of the first target.
 
     Samples are [K, B, c + Q·H + j]. The values at the largest distance come first, the newest value
-    last; each GRU reads the states of the one below.
+    last; each GRU reads the states of the GRU below.
     """
 
     def __init__(self, layers: int, hidden: int, layout: WindowLayout) -> None:
@@ -82,15 +82,15 @@ def _layer(number: int) -> str:
     return f"{ENCODER}layer-{number}."
 
 
-# Several models of one form as one, whose forecast is a weighted mean of theirs.
+# Several models of one form as a single model, whose forecast is a weighted mean of theirs.
 
-CHOICE = "choice"  # [K, C], each member's weight: of the parameters, but not drawn here
+CHOICE = "choice"  # [K, C], each member's weight: a parameter, but not drawn here
 
 
 class Ensemble(Model):
     """C members, which begin equal. Member c's parameters have its number after their prefix.
 
-    A member with weight 0 is as if it were not there, whatever it says.
+    A member with weight 0 has no effect, even if it forecasts NaN.
     """
 
     def __init__(self, member: Model, members: int) -> None:
@@ -104,40 +104,42 @@ class Ensemble(Model):
         return self._for_all(self._member.head_parameters(generator))
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        each = range(self.members)
-        made = [self._member.encode(member(parameters, one), *inputs) for one in each]
-        return torch.cat(made, dim=2)
+        numbers = range(self.members)
+        representations = [
+            self._member.encode(member(parameters, number), *inputs) for number in numbers
+        ]
+        return torch.cat(representations, dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         parts = representation.chunk(self.members, dim=2)
         weights = parameters[CHOICE].T[:, :, None, None]  # (C, K, 1, 1)
         total = torch.zeros(())
         for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
-            said = self._member.predict(member(parameters, number), part)
-            total = total.to(said.device) + torch.where(weight == 0, 0.0, weight * said)
+            forecast = self._member.predict(member(parameters, number), part)
+            total = total.to(forecast.device) + torch.where(weight == 0, 0.0, weight * forecast)
         return total
 
     def _for_all(self, drawn: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
-            of_member(name, one): value.clone()
-            for one in range(self.members)
+            of_member(name, number): value.clone()
+            for number in range(self.members)
             for name, value in drawn.items()
         }
 
 
 def of_member(name: str, number: int) -> str:
-    """A parameter's name in the ensemble."""
-    prefix, _, rest = name.partition(".")
-    return f"{prefix}.{number}.{rest}"
+    """Return a parameter's name in the ensemble."""
+    prefix, _, suffix = name.partition(".")
+    return f"{prefix}.{number}.{suffix}"
 
 
 def name_alone(name: str) -> str:
-    """The name of a parameter of the first member, as it is called alone."""
+    """Return the name that a parameter of the first member has in a single model."""
     return name.replace(".0.", ".", 1)
 
 
 def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
-    """The parameters of one member, under its own names."""
+    """Return the parameters of one member, under the names of a single model."""
     starts = tuple(f"{prefix}{number}." for prefix in (ENCODER, DECODER))
     return {
         name.replace(f".{number}.", ".", 1): value
@@ -148,8 +150,8 @@ def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 
 # k-means whose clusters have a smallest size (Bradley, Bennett and Demiriz, MSR-TR-2000-65).
 #
-# To assign points to given centres is a problem of transport, here of places: each cluster has as
-# many as it must have points, and whoever gets none of these goes to the nearest centre.
+# Assigning points to fixed centres is a transport problem. Each cluster has as many places as its
+# smallest size; points without such a place go to their nearest centre.
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -160,10 +162,10 @@ STARTS, MOST_STEPS = 10, 100
 def constrained_kmeans(
     points: Points, clusters: int, smallest: int, rng: np.random.Generator
 ) -> Labels:
-    """[n, k] → [n] the cluster of each point, numbered by their first points.
+    """Return the cluster of each point, numbered by first appearance: [n, k] → [n].
 
-    The best of `STARTS` runs, by the sum of squared distances. ValueError for fewer points than
-    the clusters must have.
+    Takes the best of `STARTS` runs by the sum of squared distances. Raises ValueError if there are
+    fewer points than clusters × smallest.
     """
     if len(points) < clusters * smallest:
         raise ValueError(f"{len(points)} points for {clusters} clusters of {smallest}")
@@ -179,7 +181,7 @@ def _run(
     centres = points[rng.choice(len(points), clusters, replace=False)]
     labels, cost = _assigned(points, centres, smallest)
     for _ in range(MOST_STEPS):
-        centres = np.stack([points[labels == one].mean(axis=0) for one in range(clusters)])
+        centres = np.stack([points[labels == label].mean(axis=0) for label in range(clusters)])
         moved, less = _assigned(points, centres, smallest)
         if less >= cost:
             break
@@ -188,7 +190,7 @@ def _run(
 
 
 def _assigned(points: Points, centres: Points, smallest: int) -> tuple[Labels, float]:
-    """Each point's cluster, and the sum of squared distances, the least that the sizes allow."""
+    """Return each point's cluster, and the least sum of squared distances the sizes allow."""
     squared = ((points[:, None] - centres) ** 2).sum(axis=2)
     nearest = squared.argmin(axis=1)
     owner = np.repeat(np.arange(len(centres)), smallest)
@@ -227,8 +229,11 @@ class FedGruSettings(Section):
 
 
 class FedGruLearner(SoloLearner):
-    """With one cluster FedAvg's; else each client sends its own cluster's model, which nodes cannot
-    average, and what it gets to train with is the number of each client's cluster by its name."""
+    """With one cluster this is FedAvg's learner.
+
+    With several, each client sends its cluster's model, which nodes cannot average. The server
+    sends the number of each client's cluster by the client's name.
+    """
 
     section: FedGruSettings
     task: ForecastingTask
@@ -245,10 +250,12 @@ class FedGruLearner(SoloLearner):
         )
         if section.clusters == 1:
             return [model(sizes.encoder, sizes.head, clip=""), profile]
-        # Each client sends the model of its cluster, under the names of a model alone.
-        own = {name_alone(n): s for n, s in sizes.parameters.items() if n.split(".")[1] == "0"}
-        every = model(sizes.encoder, sizes.head, arrays=own, combine="each", clip="")
-        return [every, profile]
+        # Each client sends the model of its cluster, under the names of a single model.
+        parameters = {
+            name_alone(n): s for n, s in sizes.parameters.items() if n.split(".")[1] == "0"
+        }
+        cluster_model = model(sizes.encoder, sizes.head, arrays=parameters, combine="each", clip="")
+        return [cluster_model, profile]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         model = self.task.initial_parameters()
@@ -260,22 +267,22 @@ class FedGruLearner(SoloLearner):
         return [Phase("local", self.shared, self.training.local_epochs)]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        """While it trains, a client has its own cluster's model alone."""
+        """Select each client's cluster model for training."""
         if not self._alone:
-            own = cohort.parameters[CHOICE]
-            own.zero_()
+            choice = cohort.parameters[CHOICE]
+            choice.zero_()
             for row, name in enumerate(cohort.names):
-                own[row, int(guidance.options[name])] = 1.0
+                choice[row, int(guidance.options[name])] = 1.0
         return Context()
 
     def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Each client's model of its own cluster, under the names of a model alone."""
+        """Return each client's cluster model, under the names of a single model."""
         if self._alone:
             return super().model_to_send(cohort)
         chosen = cohort.parameters[CHOICE].argmax(dim=1).tolist()
-        members = [member(cohort.parameters, one) for one in range(self._clusters)]
+        members = [member(cohort.parameters, cluster) for cluster in range(self._clusters)]
         return {
-            name: torch.stack([members[one][name][row] for row, one in enumerate(chosen)])
+            name: torch.stack([members[cluster][name][row] for row, cluster in enumerate(chosen)])
             for name in members[0]
         }
 
@@ -283,7 +290,7 @@ class FedGruLearner(SoloLearner):
         return profile(cohort, self.task)
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Choose among all clusters' models, and the means of several."""
+        """Choose each client's best mean of one or more clusters' models by validation."""
         if self._alone:
             return []
         parameters = dict(cohort.parameters)
@@ -298,18 +305,18 @@ class FedGruLearner(SoloLearner):
 
 
 def subsets(clusters: int) -> list[Tensor]:
-    """[C] the weights of every mean of one or more of C models, the smallest means first."""
-    made = []
+    """Return the weights [C] of every mean of one or more of C models, fewest models first."""
+    weights_of_means = []
     for size in range(1, clusters + 1):
-        for some in combinations(range(clusters), size):
+        for chosen in combinations(range(clusters), size):
             weights = torch.zeros(clusters)
-            weights[list(some)] = 1 / size
-            made.append(weights)
-    return made
+            weights[list(chosen)] = 1 / size
+            weights_of_means.append(weights)
+    return weights_of_means
 
 
 class FedGruStrategy(FedAvgStrategy):
-    """State: that of the graph. With one cluster it is FedAvg."""
+    """FedAvg for each cluster. State: the graph's."""
 
     section: FedGruSettings
 
@@ -322,13 +329,13 @@ class FedGruStrategy(FedAvgStrategy):
     def begin(self, round_: Round, ask: Ask) -> None:
         if self._graph is not None:
             self._graph.complete(round_, ask)
-        everyone, organisations, clusters = self._groups()
-        self._cluster_of = dict(zip(everyone, clusters.tolist(), strict=True))
+        clients, organisations, clusters = self._groups()
+        self._cluster_of = dict(zip(clients, clusters.tolist(), strict=True))
         figures = {"organisations": organisations, "clusters": clusters}
         round_.figures |= {n: float(len(set(labels.tolist()))) for n, labels in figures.items()}
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """The number of each client's cluster, where there are several."""
+        """Send the number of each client's cluster if there are several."""
         if self.section.clusters == 1:
             return Guidance()
         return Guidance(options={key.client: float(self._cluster_of[key]) for key in clients})
@@ -339,48 +346,53 @@ class FedGruStrategy(FedAvgStrategy):
         return Guidance()
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """The mean of each cluster's models, in place of the cluster's; those of others stay."""
+        """Average each cluster's models; a cluster without any keeps its model."""
         if self.section.clusters == 1:
             return super().average(models, round_)
         merged = dict(self.model)
         for cluster in range(self.section.clusters):
-            own = [one for one in models if self._cluster_of[one.key] == cluster]
-            mean = self.averaging.model([(one.arrays, one.samples) for one in own], self.model)
+            cluster_models = [
+                sent_model for sent_model in models if self._cluster_of[sent_model.key] == cluster
+            ]
+            mean = self.averaging.model(
+                [(sent_model.arrays, sent_model.samples) for sent_model in cluster_models],
+                self.model,
+            )
             if mean is not None:
                 merged |= {of_member(name, cluster): array for name, array in mean.items()}
         return merged
 
     def _groups(self) -> tuple[list[ClientKey], Labels, Labels]:
-        """All clients that ever came, the organisation of each, and its cluster.
+        """Return all clients that ever connected, and the organisation and cluster of each.
 
-        Both depend on who has come alone, so that they are the same after a resumption. Who brings
-        no place or profile does not count; an organisation of such clients is in cluster 0.
+        Both depend only on these clients, so they are the same after a resumption. Clients without
+        a place or profile do not count; an organisation of such clients is in cluster 0.
         """
-        everyone = sorted(self.federation.members.facts)
-        organisations = self._organisations(everyone)
+        clients = sorted(self.federation.members.facts)
+        organisations = self._organisations(clients)
         clusters, smallest = self.section.clusters, self.section.smallest
-        found = np.zeros(len(everyone), np.int64)
+        cluster_numbers = np.zeros(len(clients), np.int64)
         if clusters == 1 or self._graph is None:
-            return everyone, organisations, found
-        places = self._graph.places(everyone)
-        there = np.isfinite(places).all(axis=1)
-        known = sorted(set(organisations[there].tolist()))
-        if len(known) >= clusters * smallest:
-            members = [organisations == one for one in known]
-            centres = np.stack([places[there & some].mean(axis=0) for some in members])
+            return clients, organisations, cluster_numbers
+        places = self._graph.places(clients)
+        has_place = np.isfinite(places).all(axis=1)
+        placed = sorted(set(organisations[has_place].tolist()))
+        if len(placed) >= clusters * smallest:
+            members = [organisations == organisation for organisation in placed]
+            centres = np.stack([places[has_place & member].mean(axis=0) for member in members])
             draws = numpy_stream(self.settings.seed, "clusters of organisations")
             labels = constrained_kmeans(centres, clusters, smallest, draws)
-            for some, label in zip(members, labels.tolist(), strict=True):
-                found[some] = label
-        return everyone, organisations, found
+            for member, label in zip(members, labels.tolist(), strict=True):
+                cluster_numbers[member] = label
+        return clients, organisations, cluster_numbers
 
-    def _organisations(self, everyone: list[ClientKey]) -> Labels:
-        """Of neighbouring names, as even in size as can be, or communities of the graph."""
-        wanted = self.section.organisations
-        if wanted == 0:
+    def _organisations(self, clients: list[ClientKey]) -> Labels:
+        """Return each client's organisation: equal groups of names, or the graph's communities."""
+        number = self.section.organisations
+        if number == 0:
             assert self._graph is not None
-            return communities(self._graph.adjacency(everyone), self.settings.seed)
-        parts = np.array_split(np.arange(len(everyone)), min(wanted, max(1, len(everyone))))
+            return communities(self._graph.adjacency(clients), self.settings.seed)
+        parts = np.array_split(np.arange(len(clients)), min(number, max(1, len(clients))))
         return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -391,25 +403,25 @@ class FedGruStrategy(FedAvgStrategy):
             self._graph.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``organisations``: of each client the numbers of its organisation and of its cluster."""
-        everyone, organisations, clusters = self._groups()
-        told = {"organisation": organisations, "cluster": clusters}
-        return {"organisations": {**key_arrays(everyone), **told}}
+        """``organisations``: the numbers of each client's organisation and cluster."""
+        clients, organisations, clusters = self._groups()
+        labels = {"organisation": organisations, "cluster": clusters}
+        return {"organisations": {**key_arrays(clients), **labels}}
 
 
 def gru_of_clusters(settings: Settings, layout: WindowLayout) -> Model:
-    """The model, or those of several clusters together."""
+    """Return the model of one cluster, or an ensemble of several clusters' models."""
     section = settings.method_table(FedGruSettings)
     alone = StackedGru(section.layers, section.hidden, layout)
     return alone if section.clusters == 1 else Ensemble(alone, section.clusters)
 
 
 def organisations_have_places(settings: Settings) -> None:
-    """Raises `SettingsError` where nothing tells how near organisations are to each other."""
+    """Raise `SettingsError` if the graph gives no distances between organisations."""
     if settings.method_table(FedGruSettings).clusters > 1 and settings.graph.source == "file":
         raise SettingsError(
-            "graph.source = 'file': weights of edges tell no places by which organisations could "
-            "be clustered; set 'profiles', 'positions' or fedgru.clusters = 1"
+            "graph.source = 'file': edge weights give no places by which organisations could be "
+            "clustered; set 'profiles', 'positions' or fedgru.clusters = 1"
         )
 
 

@@ -1,14 +1,14 @@
 """FedTGP (Zhang, Liu, Hua, Cao, "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced
 Contrastive Learning for data and model heterogeneity in federated learning", AAAI 2024).
 
-A client trains a model of its own on cross-entropy plus λ times the mean squared difference of its
-images' representations and the global prototypes of their classes. It sends the mean representation
-of each class that it has now, by its trained encoder. It predicts with its own model; what the
-nearest global prototype says, by which the authors' code predicts, is told beside it.
+A client trains a personal model on cross-entropy plus λ times the mean squared difference between
+its images' representations and the global prototypes of their classes. It sends the mean
+representation of each of its classes by the trained encoder. It predicts with its own model; the
+prediction by the nearest global prototype, which the authors' code uses, is reported too.
 
-The server trains the global prototypes. Each round a small network learns to make, for every class,
-a prototype that is nearer to what the clients sent for that class than those of the other classes
-are, by a margin. What it makes goes to the clients. It goes on from round to round.
+The server trains the global prototypes. Each round a small network learns a prototype for every
+class that is nearer to the clients' prototypes of that class than the other classes' prototypes
+are, by a margin. The server sends them to the clients and continues with the same network.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class FedTgpSettings(Section):
 
 
 class FedTgpLearner(FedProtoClassesLearner):
-    """FedProto's training: a model that stays, pulled to the global prototypes.
+    """FedProto's training: a personal model, pulled to the global prototypes.
 
-    The server looks at each client's prototypes.
+    The server receives each client's prototypes, not their mean.
     """
 
     task: ClassificationTask
@@ -79,19 +79,19 @@ class FedTgpLearner(FedProtoClassesLearner):
         return [replace(class_prototypes(sizes, "images"), combine="each", clip="")]
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """By the model's own head, and by the nearest of the global prototypes that came."""
+        """Evaluate by the model's own head and by the nearest received global prototype."""
         clients = len(cohort.names)
-        shared, known = received_prototypes(guidance, self.task)
-        shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
+        shared, has_prototype = received_prototypes(guidance, self.task)
+        shared, has_prototype = shared.expand(clients, -1, -1), has_prototype.expand(clients, -1)
         rules = {
             "": self.task.by_head(cohort.parameters),
-            "global-prototypes": lambda r: nearest_prototype(r, shared, known),
+            "global-prototypes": lambda r: nearest_prototype(r, shared, has_prototype),
         }
         return self.task.judge(cohort.parameters, cohort.samples, rules)
 
 
 class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
-    """State: the network, and which classes anybody has sent a prototype of."""
+    """State: the network, and the classes that have had a client's prototype."""
 
     section: FedTgpSettings
 
@@ -101,14 +101,14 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
         draws = torch_stream(settings.seed, "fedtgp", "network")
         self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}
         for layer in (HIDDEN, OUTPUT):
-            named = linear_parameters(width, width, draws)
-            self._network |= {layer + name: value for name, value in named.items()}
+            drawn = linear_parameters(width, width, draws)
+            self._network |= {layer + name: value for name, value in drawn.items()}
         self._known = torch.zeros(classes, dtype=torch.bool)
-        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        # The tensors are small, so threads on all cores would mostly wait for each other.
         torch.set_num_threads(settings.threads)
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """The prototypes of the classes that any client has had so far."""
+        """Send the prototypes of the classes that any client has had so far."""
         classes = self._classes()
         if not classes:
             return Guidance()
@@ -124,10 +124,10 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
 
     def update(self, received: Received, round_: Round) -> None:
         """Train the network on the prototypes of this round."""
-        # In the order of names: what is learnt must not depend on who came first.
+        # In the order of names: the result must not depend on the order of replies.
         pairs = [
             pair
-            for reply in sorted(received.fresh, key=lambda one: one.key)
+            for reply in sorted(received.fresh, key=lambda reply: reply.key)
             for pair in sorted(reply.by_class(PROTOTYPES).items())
         ]
         if not pairs:
@@ -146,7 +146,7 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
             section.server_rate,
             torch_stream(self.settings.seed, "fedtgp", "batches", round_.number),
         )
-        if not _finite(network):  # what it was is better than nothing for anybody
+        if not _finite(network):  # keep the last usable network
             return
         self._network = network
         self._known[labels] = True
@@ -162,19 +162,19 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
             self._known = torch.from_numpy(state["known"])
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``prototypes``: the global prototypes [n, D], their classes and the names of these."""
+        """``prototypes``: the global prototypes [n, D], their classes and the classes' names."""
         classes = self._classes()
-        names = np.array([self.federation.shape.classes[one] for one in classes])
+        names = np.array([self.federation.shape.classes[number] for number in classes])
         numbers = np.array(classes, dtype=np.int64)
-        found = {"classes": numbers, "prototypes": self._prototypes().numpy(), "names": names}
-        return {PROTOTYPES: found}
+        arrays = {"classes": numbers, "prototypes": self._prototypes().numpy(), "names": names}
+        return {PROTOTYPES: arrays}
 
     def _classes(self) -> list[int]:
-        known: list[int] = self._known.nonzero().flatten().tolist()
-        return known
+        labels: list[int] = self._known.nonzero().flatten().tolist()
+        return labels
 
     def _prototypes(self) -> Tensor:
-        """Of the classes that somebody has, [n, D]."""
+        """Return the prototypes of the classes that a client has had, [n, D]."""
         return generated(self._network)[self._known]
 
 

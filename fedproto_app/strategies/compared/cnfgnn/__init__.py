@@ -32,13 +32,13 @@ METHOD = Method(
     tasks=("forecasting",),
     model=f"{__name__}.learner:graph_forecaster",
     needs_simulation=(
-        "a client's model forecasts only with what the server makes of all clients' encodings, so "
+        "a client's model forecasts only with the server's outputs for all clients' encodings, so "
         "no site could use it after the run; and the encoding of every sample leaves the client, "
-        "from which a server that has the encoder can tell the values"
+        "from which a server that has the encoder can recover the values"
     ),
     cannot_forecast=(
-        "its decoder needs what the server's graph network makes of all clients' encodings of "
-        "the same time"
+        "its decoder needs the outputs of the server's graph network for all clients' encodings "
+        "of the same time"
     ),
     by_time=True,
     small={"cnfgnn.hidden": 8, "cnfgnn.server-rate": 1e-4},

@@ -1,7 +1,7 @@
 """How CNFGNN's server learns: a graph network on the clients' encodings of the same time.
 
-Nothing here knows of messages. A step is taken in two halves, because the clients stand between
-them: `proposed` is what the network makes of some time steps, `learn` takes in its gradient.
+This module handles no messages. A step has two halves, because the clients compute the loss between
+them: `proposed` returns the network's output at some time steps, `learn` applies its gradient.
 """
 
 from __future__ import annotations
@@ -27,72 +27,72 @@ _STATE = "network-"
 
 @dataclass(frozen=True)
 class Encoded:
-    """The encodings of N clients at T time steps from a position of their clock on.
+    """The encodings of N clients at T consecutive time steps of their clock.
 
-    keys: the clients. first: the position. values: [T, N, d_h]. there, trained: [T, N] bool,
-    whether a client has a sample at a time, and one that it trains on.
+    keys: the clients. first: the position of the first step. values: [T, N, d_h]. present, trained:
+    [T, N] bool, whether a client has a sample at a time step, and whether it trains on it.
     """
 
     keys: list[ClientKey]
     first: int
     values: Tensor
-    there: Tensor
+    present: Tensor
     trained: Tensor
     graph: Graph
 
     @staticmethod
     def of(
-        found: Mapping[ClientKey, NDArray[np.float32]],
+        encodings: Mapping[ClientKey, NDArray[np.float32]],
         times: Mapping[ClientKey, SampleTimes],
         first: int,
         graph: Graph,
     ) -> Encoded:
-        """found: [T, d_h] of each client, in the order of the graph's vertices."""
-        keys = list(found)
-        values = torch.from_numpy(np.stack([found[key] for key in keys], axis=1))
+        """Stack the encodings, [T, d_h] of each client, in the order of the graph's vertices."""
+        keys = list(encodings)
+        values = torch.from_numpy(np.stack([encodings[key] for key in keys], axis=1))
         clock = first + torch.arange(len(values)).unsqueeze(1)  # (T, 1)
         begins, trained, ends = (
             torch.tensor([[getattr(times[key], name) for key in keys]])
             for name in ("first", "trained", "end")
         )
         since = clock >= begins
-        there, training = since & (clock < ends), since & (clock < trained)
-        return Encoded(keys, first, values, there, training, graph)
+        present, training = since & (clock < ends), since & (clock < trained)
+        return Encoded(keys, first, values, present, training, graph)
 
     def of_training(self) -> Encoded:
-        """The time steps up to the last at which anyone trains, of the samples trained on."""
+        """Return the samples trained on, up to the last time step at which a client trains."""
         end = int(self.trained.any(dim=1).nonzero().max()) + 1
         trained = self.trained[:end]
-        return replace(self, values=self.values[:end], there=trained, trained=trained)
+        return replace(self, values=self.values[:end], present=trained, trained=trained)
 
     def of_evaluation(self) -> Encoded:
-        """The time steps from the first at which anyone has a sample that is not trained on."""
-        begin = int((self.there & ~self.trained).any(dim=1).nonzero().min())
-        values, there, trained = self.values[begin:], self.there[begin:], self.trained[begin:]
+        """Return the time steps from the first sample that no client trains on."""
+        begin = int((self.present & ~self.trained).any(dim=1).nonzero().min())
+        values, present, trained = self.values[begin:], self.present[begin:], self.trained[begin:]
         first = self.first + begin
-        return replace(self, first=first, values=values, there=there, trained=trained)
+        return replace(self, first=first, values=values, present=present, trained=trained)
 
 
 @dataclass(frozen=True)
-class Given:
-    """g of N clients at T time steps from a position of their clock on: values [N, T, d_g]."""
+class GraphOutputs:
+    """g of N clients at T consecutive time steps of their clock: values [N, T, d_g]."""
 
     keys: list[ClientKey]
     first: int
     values: NDArray[np.float32]
 
     @staticmethod
-    def nothing() -> Given:
-        """Of nobody."""
-        return Given([], 0, np.zeros((0, 0, 0), dtype=np.float32))
+    def empty() -> GraphOutputs:
+        """Return the outputs for no client."""
+        return GraphOutputs([], 0, np.zeros((0, 0, 0), dtype=np.float32))
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the network makes of some time steps [T]: made [T, N, d_g], of leaves [1, …]."""
+    """The network's outputs [T, N, d_g] at some time steps [T], and its parameters [1, …]."""
 
     steps: Tensor
-    made: Tensor
+    outputs: Tensor
     leaves: dict[str, Tensor]
 
 
@@ -109,21 +109,21 @@ class GraphLearning:
         self._adam = CohortAdam(self._values, section.server_rate)
 
     @torch.no_grad()
-    def given(self, encoded: Encoded) -> Given:
-        """g of all time steps, 0 of a client that has no sample then."""
+    def outputs(self, encoded: Encoded) -> GraphOutputs:
+        """Return g at all time steps; 0 where a client has no sample."""
         size = self._section.server_batch
         network = {name: value[0] for name, value in self._values.items()}
         parts = [
-            self._network.answers(network, *some, encoded.graph)
-            for some in zip(
-                torch.split(encoded.values, size), torch.split(encoded.there, size), strict=True
+            self._network.answers(network, *part, encoded.graph)
+            for part in zip(
+                torch.split(encoded.values, size), torch.split(encoded.present, size), strict=True
             )
         ]
-        made = torch.cat(parts).transpose(0, 1).contiguous()
-        return Given(encoded.keys, encoded.first, made.numpy())
+        values = torch.cat(parts).transpose(0, 1).contiguous()
+        return GraphOutputs(encoded.keys, encoded.first, values.numpy())
 
     def batches(self, encoded: Encoded, server_round: int) -> Iterator[Tensor]:
-        """The time steps at which anyone trains, every epoch in an order of its own."""
+        """Yield the time steps at which a client trains, in a new order every epoch."""
         steps = encoded.trained.any(dim=1).nonzero().flatten()
         for epoch in range(self._section.server_epochs):
             draws = torch_stream(self._seed, "graph network", server_round, epoch)
@@ -131,37 +131,37 @@ class GraphLearning:
             yield from torch.split(steps[order], self._section.server_batch)
 
     def proposed(self, encoded: Encoded, steps: Tensor) -> Proposal:
-        """g at these time steps, of the samples that are trained on."""
+        """Return g at these time steps for the samples that are trained on."""
         leaves = {name: value.clone().requires_grad_() for name, value in self._values.items()}
-        made = self._network.answers(
+        outputs = self._network.answers(
             {name: leaf[0] for name, leaf in leaves.items()},
             encoded.values[steps],
             encoded.trained[steps],
             encoded.graph,
         )
-        return Proposal(steps, made, leaves)
+        return Proposal(steps, outputs, leaves)
 
     def learn(self, proposal: Proposal, gradient: Tensor) -> None:
-        """A step of Adam. gradient: ∂L/∂g, [T, N, d_g]."""
+        """Take a step of Adam. gradient: ∂L/∂g, [T, N, d_g]."""
         slopes = torch.autograd.grad(
-            [proposal.made],
+            [proposal.outputs],
             list(proposal.leaves.values()),
             [gradient],
-            materialize_grads=True,  # the last block's network of the whole has no part in it
+            materialize_grads=True,  # the last block's graph-level network is unused
         )
         self._adam.step(self._values, dict(zip(proposal.leaves, slopes, strict=True)))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """For a checkpoint; all names begin alike."""
+        """Return the arrays for a checkpoint; all names share a prefix."""
         kinds = {"value": self._values, **self._adam.state}
         return {
             f"{_STATE}{kind}/{name}": value.numpy()
-            for kind, named in kinds.items()
-            for name, value in named.items()
+            for kind, tensors in kinds.items()
+            for name, value in tensors.items()
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """What `state` gave, among other things or alone."""
+        """Restore what `state` returned; other arrays are ignored."""
         kinds = {"value": self._values, **self._adam.state}
         for key, array in state.items():
             if key.startswith(_STATE):

@@ -1,8 +1,8 @@
-"""CNFGNN (Meng, Rambhatla, Liu, KDD 2021), client half: FedAvg of a forecaster that is given g.
+"""CNFGNN (Meng, Rambhatla, Liu, KDD 2021), client half: FedAvg of a forecaster that reads g.
 
-g is what the server's graph network makes of all clients' encodings h of the same time. A client
-trains with g fixed. Between training and evaluation the server asks it twice: for h of its samples,
-and for ∂L/∂g, when it has been told g.
+g is the output of the server's graph network for all clients' encodings h of the same time. A
+client trains with g fixed. Between training and evaluation the server asks it twice: first for h of
+its samples, then, once it has received g, for ∂L/∂g.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, ForecastingTa
 
 # Down: g of the guided clients [n, T, d_g]. Up: h [K, T, d_h], or ∂L/∂g [K, T, d_g].
 GRAPH, ENCODINGS, GRADIENT = "graph", "encodings", "gradient"
-# Which T time steps these are of: so many from a position of the source's clock on, or those that
-# an array names, [T] counted from that position.
+# The T time steps: COUNT steps from position FIRST of the source's clock, or the steps in an array
+# [T], counted from that position.
 FIRST, COUNT, STEPS = "first", "count", "steps"
 
 
 class CnfgnnLearner(SoloLearner):
-    """The supervised loss of a model that comes from the server; its mean is unweighted."""
+    """Train the server's model on the supervised loss; the server takes the unweighted mean."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         return [
-            # By prefix, as g comes beside the model.
+            # Named by prefix, because g travels with the model.
             model(sizes.encoder, sizes.head, weight="clients", clip=""),
-            # One for each time step that the question names, so the strategy knows their shapes.
+            # One row for each time step in the question, so only the strategy can state the shapes.
             Sends(
                 "encodings",
                 {ENCODINGS: ()},
@@ -63,7 +63,7 @@ class CnfgnnLearner(SoloLearner):
 
     @property
     def model(self) -> GraphForecaster:
-        """What encodes, and forecasts with g."""
+        """The forecaster, which encodes samples and forecasts with g."""
         model = self.task.model
         assert isinstance(model, GraphForecaster)
         return model
@@ -86,87 +86,89 @@ class CnfgnnLearner(SoloLearner):
 
     @torch.no_grad()
     def _encodings(self, cohort: Cohort, chosen: _Chosen) -> Tensor:
-        """h [K, T, d_h], 0 where a client has no sample."""
+        """Return h [K, T, d_h], 0 where a client has no sample."""
         samples = cohort.samples
-        made = []
+        encodings = []
         for part in torch.split(chosen.places, EVALUATED_AT_ONCE, dim=1):
-            inputs = _taken(samples.inputs, part)
+            inputs = _at_places(samples.inputs, part)
             none = inputs.new_zeros(*part.shape, self.model.graph_width)
             guided = self.model.guided(inputs, self._phases(samples, part), none)
-            made.append(self.model.encoding(cohort.parameters, guided))
-        return torch.cat(made, dim=1) * chosen.there.unsqueeze(2)
+            encodings.append(self.model.encoding(cohort.parameters, guided))
+        return torch.cat(encodings, dim=1) * chosen.present.unsqueeze(2)
 
     def _gradient(self, cohort: Cohort, chosen: _Chosen, guidance: Guidance) -> Tensor:
-        """∂L/∂g [K, T, d_g] of each client's mean squared error over its train targets at these
-        time steps; 0 where it has none."""
+        """Return ∂L/∂g [K, T, d_g], 0 where a client has no train target.
+
+        L is each client's mean squared error over its train targets at these time steps.
+        """
         samples, task = cohort.samples, self.task
         assert isinstance(task, ForecastingTask)
-        sent = torch.from_numpy(guidance.arrays[GRAPH]).to(task.device)
+        outputs = torch.from_numpy(guidance.arrays[GRAPH]).to(task.device)
         row_of = {name: row for row, name in enumerate(guidance.clients)}
-        graph = sent[[row_of[name] for name in cohort.names]].requires_grad_()
-        inputs = _taken(samples.inputs, chosen.places)
+        graph = outputs[[row_of[name] for name in cohort.names]].requires_grad_()
+        inputs = _at_places(samples.inputs, chosen.places)
         guided = self.model.guided(inputs, self._phases(samples, chosen.places), graph)
         forecast = self.model.predict(
             cohort.parameters, self.model.encode(cohort.parameters, guided)
         )
-        used = _taken(task.train_targets(samples), chosen.places) * chosen.there.unsqueeze(2)
-        losses = prediction_loss(forecast, _taken(samples.targets, chosen.places), used)
+        used = _at_places(task.train_targets(samples), chosen.places) * chosen.present.unsqueeze(2)
+        losses = prediction_loss(forecast, _at_places(samples.targets, chosen.places), used)
         # The clients' losses share neither parameters nor g.
         (gradient,) = torch.autograd.grad(losses.sum(), [graph])
         return gradient
 
     def _with_graph(self, samples: CohortSamples, guidance: Guidance) -> CohortSamples:
-        """The samples with their phases and with the g that the guidance brings, else 0."""
+        """Return the samples with their phases and g from the guidance; 0 where it has none."""
         size, length, _ = samples.inputs.shape
         graph = samples.inputs.new_zeros(size, length, self.model.graph_width)
         if GRAPH in guidance.arrays:
-            sent = torch.from_numpy(guidance.arrays[GRAPH]).to(graph.device)
+            outputs = torch.from_numpy(guidance.arrays[GRAPH]).to(graph.device)
             chosen = _Chosen(samples, _positions(guidance))
             row_of = {name: row for row, name in enumerate(guidance.clients)}
             for row, name in enumerate(samples.names):
                 if name in row_of:
-                    there = chosen.there[row]
-                    graph[row, chosen.places[row][there]] = sent[row_of[name]][there]
+                    present = chosen.present[row]
+                    graph[row, chosen.places[row][present]] = outputs[row_of[name]][present]
         places = torch.arange(length, device=graph.device).expand(size, length)
         guided = self.model.guided(samples.inputs, self._phases(samples, places), graph)
         return replace(samples, inputs=guided)
 
     def _phases(self, samples: CohortSamples, places: Tensor) -> Tensor:
-        """[K, m] of the samples at these places."""
+        """Return the phases [K, m] of the samples at these places."""
         starts = torch.tensor(samples.starts, device=places.device).unsqueeze(1)
         return ((starts + places) % self.model.layout.period).to(samples.inputs.dtype)
 
 
 class _Chosen:
-    """The samples of a cohort at T time steps: places [K, T], and whether there is one [K, T]."""
+    """The samples of a cohort at T time steps: places [K, T], and which are present [K, T]."""
 
     def __init__(self, samples: CohortSamples, positions: Tensor) -> None:
         device = samples.inputs.device
         starts, lengths = (
-            torch.tensor(one, device=device).unsqueeze(1)
-            for one in (samples.starts, samples.lengths)
+            torch.tensor(numbers, device=device).unsqueeze(1)
+            for numbers in (samples.starts, samples.lengths)
         )
         places = positions.to(device) - starts
-        self.there = (places >= 0) & (places < lengths)
-        self.places = torch.where(self.there, places, 0)
+        self.present = (places >= 0) & (places < lengths)
+        self.places = torch.where(self.present, places, 0)
 
 
 def _positions(guidance: Guidance) -> Tensor:
-    """[T] int64 on the source's clock."""
+    """Return the positions [T] int64 on the source's clock."""
     first = int(guidance.options[FIRST])
     if STEPS in guidance.arrays:
         return first + torch.from_numpy(guidance.arrays[STEPS]).long()
     return first + torch.arange(int(guidance.options[COUNT]))
 
 
-def _taken(values: Tensor, places: Tensor) -> Tensor:
-    """[K, n, …] → [K, T, …], each client's values at its places [K, T]."""
+def _at_places(values: Tensor, places: Tensor) -> Tensor:
+    """Return each client's values at its places [K, T]: [K, n, …] → [K, T, …]."""
     rows = torch.arange(len(values), device=values.device).unsqueeze(1)
     return values[rows, places]
 
 
 def graph_forecaster(settings: Settings, layout: WindowLayout) -> GraphForecaster:
-    """The clients' model, for windows of this layout."""
+    """Return the clients' model for windows of this layout."""
     section = settings.method_table(CnfgnnSettings)
     if section.model == "fuels":
         return GuidedForecaster(settings.model.representation_dim, layout, section.hidden)

@@ -1,8 +1,8 @@
 """FedDA (Zhang, Dang, Shihada, Alouini, "Dual attention-based federated learning for wireless
 traffic prediction", INFOCOM 2021), client half.
 
-Asked once, before anything is trained, a client sends its mean weeks. In the rounds it trains as
-FedAvg's and sends its own model.
+A client sends its mean weeks once, before any training. In the rounds it trains as in FedAvg and
+sends its own model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEEKS = "weeks"  # the question's option: W
 
 
 class FedDaLearner(OwnModelLearner):
-    """FedAvg's local training, and an answer to the question for statistics."""
+    """FedAvg's local training, and the reply to the request for statistics."""
 
     section: FedDaSettings
 
@@ -41,17 +41,17 @@ class FedDaLearner(OwnModelLearner):
         return [model(combine="each", clip=""), statistics]
 
     def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
-        """Each client's statistics, [K, W, B], with ``fedda.statistics-noise`` on them.
+        """Return each client's statistics, [K, W, B], with ``fedda.statistics-noise`` added.
 
-        The noise is drawn of the run's seed, as all is: it shows what noise costs.
+        The noise is drawn from the run's seed, as all randomness is: it shows what noise costs.
         """
         weeks = int(guidance.options[WEEKS])
         statistics = weekly_statistics(cohort.samples, weeks, self.section.week).cpu()
         if scale := self.section.statistics_noise:
             streams = (torch_stream(self.training.seed, name, STATISTICS) for name in cohort.names)
             noised = [
-                noisy(its, "gaussian", scale, stream)
-                for its, stream in zip(statistics, streams, strict=True)
+                noisy(client_statistics, "gaussian", scale, stream)
+                for client_statistics, stream in zip(statistics, streams, strict=True)
             ]
             statistics = torch.stack(noised)
         return Contribution({STATISTICS: statistics.numpy()})

@@ -1,9 +1,9 @@
 """FedDA (Zhang, Dang, Shihada, Alouini, INFOCOM 2021), server half.
 
-Before the first training the server asks for everyone's weekly statistics. By them, and by places
-where it knows them, clients fall into clusters; on them it trains the quasi-global model, with
-which the rounds begin. In a round the clients' models become one for each cluster by dual
-attention, and the clusters' models one for all.
+Before the first training the server asks all clients for weekly statistics. It clusters the clients
+by their statistics, and by their places if it has them. It trains the quasi-global model on the
+statistics, and the rounds begin with that model. In a round dual attention merges the clients'
+models into one per cluster, and the clusters' models into one for all.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from fedproto_app.trust.outliers import largest
 
 # FedDA's dual attention (Zhang, Dang, Shihada, Alouini, INFOCOM 2021): the next server model.
 #
-# Tensor by tensor the model moves to the models that came, most to those that are farthest away,
-# and to the quasi-global model, most in the tensors that are farthest from it.
+# Tensor by tensor the model moves towards the received models, most towards the farthest ones, and
+# towards the quasi-global model, most in the tensors that are farthest from it.
 
 
 def attended(
@@ -47,29 +47,29 @@ def attended(
     step: float,
     pull: float,
 ) -> dict[str, Tensor]:
-    """One step of dual attention from the anchor, tensor k by tensor:
+    """Take one step of dual attention from the anchor, for each tensor k:
         w_k − ε·( Σ_i α_ik·(w_k − w_i,k) + ρ·ω_k·(w_k − q_k) )
     with α_k = softmax over i of ‖w_k − w_i,k‖ and ω = softmax over k of ‖w_k − q_k‖.
 
     models: [n, …] each, w_i; anchor: w; quasi_global: q; step: ε; pull: ρ.
     """
     far = torch.stack([(anchor[name] - quasi_global[name]).norm() for name in anchor])
-    made = {}
+    stepped = {}
     for (name, start), share in zip(anchor.items(), far.softmax(dim=0), strict=True):
         apart = start - models[name]  # (n, …)
         attention = apart.flatten(start_dim=1).norm(dim=1).softmax(dim=0)  # (n,)
         toward = torch.tensordot(attention, apart, dims=1)
-        made[name] = start - step * (toward + pull * share * (start - quasi_global[name]))
-    return made
+        stepped[name] = start - step * (toward + pull * share * (start - quasi_global[name]))
+    return stepped
 
 
-# FedDA's quasi-global model: what the server learns of its clients' statistics, before round 1.
+# FedDA's quasi-global model: the server trains it on its clients' statistics before round 1.
 
 
 def quasi_global_model(
     task: ForecastingTask, start: Arrays, statistics: NDArray[np.float32], section: FedDaSettings
 ) -> tuple[Arrays, float]:
-    """The model after Adam's epochs on windows of the statistics, and the last epoch's mean loss.
+    """Return the model trained by Adam on windows of the statistics, and the last epoch's loss.
 
     statistics: [N, W, B], each client's a series of W periods whose first value has phase 0.
     start: the model before, without the client axis. The rate falls to a tenth after half of the
@@ -78,8 +78,8 @@ def quasi_global_model(
     seed = task.settings.seed
     inputs, targets = _windows(statistics, task.settings.data)
     drawn = torch.randperm(len(inputs), generator=torch_stream(seed, "fedda", "share"))
-    kept = drawn[: max(1, int(section.warm_up_share * len(inputs)))]
-    inputs, targets = inputs[kept], targets[kept]
+    chosen = drawn[: max(1, int(section.warm_up_share * len(inputs)))]
+    inputs, targets = inputs[chosen], targets[chosen]
 
     parameters = {name: torch.tensor(value[None]).requires_grad_() for name, value in start.items()}
     optimizer = torch.optim.Adam(parameters.values(), lr=section.warm_up_rate)
@@ -107,9 +107,9 @@ def _loss(task: ForecastingTask, parameters: dict[str, Tensor], batch: Batch) ->
 
 
 def _windows(statistics: NDArray[np.float32], settings: DataSettings) -> tuple[Tensor, Tensor]:
-    """[n, c + Q·H + j] and [n, H]: samples as of a series, of all clients' statistics together.
+    """Return samples [n, c + Q·H + j] and targets [n, H] from all clients' statistics.
 
-    The number of a week stands for that of a day, where models see one.
+    Where models see the day of the week, the number of the week takes its place.
     """
     series = statistics.reshape(len(statistics), -1)
     firsts = np.arange(lookback(settings), series.shape[1] - settings.horizon + 1)
@@ -117,65 +117,68 @@ def _windows(statistics: NDArray[np.float32], settings: DataSettings) -> tuple[T
     times = np.broadcast_to(time_numbers(firsts, settings), (*values.shape[:2], settings.times))
     targets = series[:, firsts[:, None] + np.arange(settings.horizon)]
     inputs = np.concatenate([values, times], axis=2)
-    flat = (torch.from_numpy(one.reshape(-1, one.shape[2])) for one in (inputs, targets))
+    flat = (torch.from_numpy(array.reshape(-1, array.shape[2])) for array in (inputs, targets))
     return next(flat), next(flat)
 
 
 def _batch(inputs: Tensor, targets: Tensor) -> Batch:
-    """Of one client."""
+    """Return a batch of one client."""
     present = torch.ones_like(targets)
     return Batch(inputs[None], None, targets[None], present[None], torch.zeros(1))
 
 
-_QUASI, _CLUSTER = "quasi-global.", "cluster-"  # of the state's names
+_QUASI, _CLUSTER = "quasi-global.", "cluster-"  # prefixes of the state's names
 
 Models = dict[ClientKey, Arrays]
 
 
 class FedDaStrategy(FedAvgStrategy):
-    """State: the clusters, the quasi-global model, and each cluster's last one."""
+    """State: the clusters, the quasi-global model, and each cluster's last model."""
 
     section: FedDaSettings
 
     def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        # The tensors are small, so threads on all cores would mostly wait for each other.
         torch.set_num_threads(settings.threads)
         self._clusters = TrafficClusters(settings, section, federation)
         self._quasi: Arrays = {}
         self._of_cluster: dict[int, Arrays] = {}
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """Those whose cluster is known."""
+        """Return the clients that have a cluster."""
         return [key for key in clients if key in self._clusters.label_of]
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays:
-        """Also where nobody's model came: then the one that was sent stays."""
+        """Merge the models by dual attention; without any, the shared model stays."""
         near = self._near(models, round_)
         return self._attended(near) if near else self.model
 
     def state(self) -> dict[str, NDArray[Any]]:
         if not self._quasi:
             return {}
-        named = {_QUASI + name: value for name, value in self._quasi.items()}
+        arrays = {_QUASI + name: value for name, value in self._quasi.items()}
         for label, model in self._of_cluster.items():
-            named |= {f"{_CLUSTER}{label}.{name}": value for name, value in model.items()}
-        return {**self._clusters.state(), **named}
+            arrays |= {f"{_CLUSTER}{label}.{name}": value for name, value in model.items()}
+        return {**self._clusters.state(), **arrays}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._clusters.restore(state)
-        self._quasi = _named(state, _QUASI)
+        self._quasi = _with_prefix(state, _QUASI)
         prefixes = {label: f"{_CLUSTER}{label}." for label in self._clusters.label_of.values()}
-        found = {label: _named(state, prefix) for label, prefix in prefixes.items()}
-        self._of_cluster = {label: model for label, model in found.items() if model}
+        models = {label: _with_prefix(state, prefix) for label, prefix in prefixes.items()}
+        self._of_cluster = {label: model for label, model in models.items() if model}
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``traffic-clusters``: names, nodes, and the cluster of each."""
         return {"traffic-clusters": self._clusters.members()} if self._quasi else {}
 
     def begin(self, round_: Round, ask: Ask) -> None:
-        """Ask those that are there for the statistics that they have not sent yet; the first ones
-        make the clusters and the quasi-global model, and their rounds begin with it."""
+        """Ask the connected clients for statistics that they have not sent yet.
+
+        The first statistics give the clusters and the quasi-global model; training begins with
+        that model.
+        """
         clusters = self._clusters
         missing, question = clusters.askable(round_), {WEEKS: float(clusters.weeks)}
         shape = (clusters.weeks, self.settings.data.period)
@@ -204,9 +207,11 @@ class FedDaStrategy(FedAvgStrategy):
         }
 
     def _near(self, models: Sequence[SentModel], round_: Round) -> Models:
-        """Without those that are far farther from the model sent than the others: attention would
-        be theirs alone."""
-        arrays = {sent.key: sent.arrays for sent in models}
+        """Return the models without those far farther from the shared model than the others.
+
+        Attention would move to such models alone.
+        """
+        arrays = {sent_model.key: sent_model.arrays for sent_model in models}
         distances = {key: _distance(model, self.model) for key, model in arrays.items()}
         reason = "its model is not used: its distance from the one sent is"
         beyond = largest(distances, reason)
@@ -214,42 +219,44 @@ class FedDaStrategy(FedAvgStrategy):
         return {key: arrays[key] for key in sorted(arrays) if key not in beyond}
 
     def _attended(self, models: Models) -> Arrays:
-        """Dual attention within the clusters, then between them."""
+        """Apply dual attention within the clusters, then between them."""
         quasi = _tensors(self._quasi)
         by_label: dict[int, list[Arrays]] = {}
         for key, model in models.items():
             by_label.setdefault(self._clusters.label_of[key], []).append(model)
-        made = {}
+        cluster_models = {}
         for label, members in sorted(by_label.items()):
             anchor = _tensors(self._of_cluster.get(label, self._quasi))
-            made[label] = self._step(members, anchor, quasi)
+            cluster_models[label] = self._step(members, anchor, quasi)
         if self.section.cluster_anchor == "last":
-            self._of_cluster |= made
-        return self._step(list(made.values()), _tensors(self.model), quasi)
+            self._of_cluster |= cluster_models
+        return self._step(list(cluster_models.values()), _tensors(self.model), quasi)
 
     def _step(
         self, models: list[Arrays], anchor: dict[str, Tensor], quasi: dict[str, Tensor]
     ) -> Arrays:
         stacked = {
-            name: torch.from_numpy(np.stack([one[name] for one in models])) for name in quasi
+            name: torch.from_numpy(np.stack([member[name] for member in models])) for name in quasi
         }
         section = self.section
-        made = attended(stacked, anchor, quasi, section.attention_step, section.quasi_global_pull)
-        return {name: value.numpy() for name, value in made.items()}
+        stepped = attended(
+            stacked, anchor, quasi, section.attention_step, section.quasi_global_pull
+        )
+        return {name: value.numpy() for name, value in stepped.items()}
 
 
 def _tensors(model: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(value) for name, value in model.items()}
 
 
-def _named(state: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+def _with_prefix(state: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
     return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
 
 
-def _distance(model: Arrays, other: Arrays) -> float:
-    """Of two models, all tensors together."""
+def _distance(model: Arrays, reference: Arrays) -> float:
+    """Return the Euclidean distance of two models over all tensors."""
     squares = [
-        float(np.square(value.astype(np.float64) - other[name]).sum())
+        float(np.square(value.astype(np.float64) - reference[name]).sum())
         for name, value in model.items()
     ]
     return float(np.sqrt(sum(squares)))

@@ -1,4 +1,4 @@
-"""FedDA's clusters at the server: whose statistics it has, believes and compares."""
+"""FedDA's clusters at the server: it collects, checks and compares clients' statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS
 from fedproto_app.tasks.forecasting.weekly_statistics import weeks_needed
 
-# FedDA's clusters (Zhang et al., INFOCOM 2021): by what clients measure and where they are.
+# FedDA's clusters (Zhang et al., INFOCOM 2021) use the clients' measurements and their places.
 
 MOST_TURNS = 20
 
@@ -31,11 +31,12 @@ Points = NDArray[np.float64]
 def two_view_clusters(
     patterns: Points, places: Points | None, clusters: int, seed: int = 0
 ) -> Labels:
-    """K-means of the patterns and of the places in turns; each begins with the other's clusters.
+    """Run k-means on the patterns and on the places in turns, each from the other's clusters.
 
-    Ends when the clusters of the patterns stay, or after 20 turns. Without places it is k-means of
-    the patterns. Labels [N] are numbered by first appearance; equal points can leave fewer than C.
-    patterns: [N, m]; places: [N, 2]; clusters: C ≤ N; seed: of the first centres (k-means++).
+    Stops when the clusters of the patterns no longer change, or after 20 turns. Without places it
+    is k-means of the patterns. Labels [N] are numbered by first appearance; equal points can leave
+    fewer than C. patterns: [N, m]; places: [N, 2]; clusters: C ≤ N; seed: for the first centres
+    (k-means++).
     """
     first = KMeans(min(clusters, len(np.unique(patterns, axis=0))), n_init=10, random_state=seed)
     labels = by_first_appearance(first.fit(patterns).labels_.astype(np.int64))
@@ -49,27 +50,27 @@ def two_view_clusters(
 
 
 def centroids(points: Points, labels: Labels) -> Points:
-    """[C, m] the mean point of each of the clusters 0 … C−1."""
-    return np.stack([points[labels == one].mean(axis=0) for one in range(labels.max() + 1)])
+    """Return the mean point of each of the clusters 0 … C−1, [C, m]."""
+    return np.stack([points[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
 
 
 def nearest(points: Points, centres: Points) -> Labels:
-    """[N] which of the centres [C, m] is the nearest to each of the points [N, m]."""
+    """Return the index of the nearest centre [C, m] for each of the points [N, m]: [N]."""
     distances = ((points[:, None] - centres) ** 2).sum(axis=2)
     labels: Labels = distances.argmin(axis=1)
     return labels
 
 
 def _k_means(points: Points, start: Labels) -> Labels:
-    """Lloyd's algorithm from the centroids of these clusters."""
+    """Run Lloyd's algorithm from the centroids of these clusters."""
     centres = np.unique(centroids(points, start), axis=0)
-    found = KMeans(len(centres), init=centres, n_init=1).fit(points)
-    return by_first_appearance(found.labels_.astype(np.int64))
+    fitted = KMeans(len(centres), init=centres, n_init=1).fit(points)
+    return by_first_appearance(fitted.labels_.astype(np.int64))
 
 
-# Standardised statistics have mean square 1, or 0; noise adds its own, give or take chance.
+# Standardised statistics have mean square 1, or 0; noise adds its variance, up to chance.
 LARGEST_FACTOR = 2.0
-MOST_CLUSTERS, CLIENTS_OF_CLUSTER = 16, 4  # unless the settings say how many there are
+MOST_CLUSTERS, CLIENTS_OF_CLUSTER = 16, 4  # unless fedda.clusters sets the number
 
 Statistics = dict[ClientKey, NDArray[np.float32]]  # [W, B] each
 
@@ -77,8 +78,8 @@ Statistics = dict[ClientKey, NDArray[np.float32]]  # [W, B] each
 class TrafficClusters:
     """State: each client's cluster, and the clusters' mean statistics [C, W·B].
 
-    label_of: the cluster of everyone whose statistics are believed. Raises `SettingsError` if the
-    history that clients train on is too short for statistics.
+    label_of: the cluster of each client whose statistics were accepted. Raises `SettingsError` if
+    the history that clients train on is too short for statistics.
     """
 
     def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
@@ -95,17 +96,21 @@ class TrafficClusters:
 
     @property
     def weeks(self) -> int:
-        """W: as many as all who were there at the beginning can tell of."""
+        """W, the number of weeks that all clients had at the beginning."""
         if self._centres is not None:
             return int(self._centres.shape[1]) // self._settings.data.period
         facts = self._federation.members.facts
-        told = [self._weeks(facts[key].samples) for key in self._federation.members.clients()]
-        return min((weeks for weeks in told if weeks >= self._needed), default=self._needed)
+        weeks_of_clients = [
+            self._weeks(facts[key].samples) for key in self._federation.members.clients()
+        ]
+        return min(
+            (weeks for weeks in weeks_of_clients if weeks >= self._needed), default=self._needed
+        )
 
     def askable(self, round_: Round) -> list[ClientKey]:
-        """Who is there, has sent no statistics that are used, and has a long enough history.
+        """Return the connected clients without accepted statistics whose history is long enough.
 
-        A client with a shorter one is refused, with the length needed.
+        A client with a shorter history is refused, with the length needed.
         """
         weeks, able = self.weeks, []
         for key in self._federation.members.clients():
@@ -121,11 +126,11 @@ class TrafficClusters:
         return able
 
     def why_nobody(self) -> str:
-        """The reason if no client's statistics can be used."""
+        """Return why no client's statistics can be used."""
         return f"no client has statistics that can be used; {self._what_it_needs()}"
 
     def standardised(self, replies: Sequence[ClientReply], round_: Round) -> Statistics:
-        """The statistics in these replies; refuses clients whose are not standardised."""
+        """Return the statistics in these replies; refuse clients with unstandardised ones."""
         limit = LARGEST_FACTOR * (1 + self._section.statistics_noise**2)
         usable: Statistics = {}
         for reply in replies:
@@ -138,21 +143,21 @@ class TrafficClusters:
         return usable
 
     def begin(self, statistics: Statistics) -> None:
-        """Make the clusters of these clients."""
+        """Cluster these clients."""
         keys = sorted(statistics)
         patterns = _flat(statistics, keys)
-        wanted = self._section.clusters or min(
+        clusters = self._section.clusters or min(
             MOST_CLUSTERS, max(1, len(keys) // CLIENTS_OF_CLUSTER)
         )
         places = None if self._graph is None else self._graph.places(keys)
         if places is not None and not np.isfinite(places).all():
-            places = None  # nothing tells where somebody is: statistics alone
-        labels = two_view_clusters(patterns, places, min(wanted, len(keys)), self._settings.seed)
+            places = None  # a client has no place: use statistics alone
+        labels = two_view_clusters(patterns, places, min(clusters, len(keys)), self._settings.seed)
         self._centres = centroids(patterns, labels)
         self.label_of = dict(zip(keys, labels.tolist(), strict=True))
 
     def join(self, statistics: Statistics) -> None:
-        """Later ones go to the cluster whose mean statistics are the nearest."""
+        """Assign later clients to the cluster with the nearest mean statistics."""
         assert self._centres is not None
         keys = sorted(statistics)
         if keys:
@@ -160,7 +165,7 @@ class TrafficClusters:
             self.label_of |= dict(zip(keys, labels.tolist(), strict=True))
 
     def members(self) -> dict[str, NDArray[Any]]:
-        """names, nodes and clusters, rows in the same order."""
+        """Return names, nodes and clusters, rows in the same order."""
         keys = sorted(self.label_of)
         return {**key_arrays(keys), "clusters": np.array([self.label_of[key] for key in keys])}
 
@@ -188,5 +193,5 @@ class TrafficClusters:
 
 
 def _flat(statistics: Statistics, keys: list[ClientKey]) -> NDArray[np.float64]:
-    """[N, W·B]."""
+    """Return the clients' statistics as rows, [N, W·B]."""
     return np.stack([statistics[key].ravel() for key in keys]).astype(np.float64)

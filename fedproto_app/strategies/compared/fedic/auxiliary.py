@@ -1,9 +1,9 @@
-"""Labelled images of the server's own, for methods that learn at the server too.
+"""Labelled images at the server, for methods that also learn there.
 
-Where nodes share out one data set (a simulation, or a ``partition-id``), they are those that the
-run reserves, and the server reads the run's source as nodes do. Sites with data of their own
-reserve nothing: there the operator of the server names images in its environment. A run's
-configuration cannot point such a server at a file.
+Where nodes share one data set (a simulation, or a ``partition-id``), the run reserves images for
+the server, which reads the run's source as nodes do. Sites with data of their own reserve nothing;
+there the server's operator names images in its environment. A run's configuration cannot point such
+a server at a file.
 """
 
 from __future__ import annotations
@@ -25,37 +25,40 @@ from fedproto_app.settings.paths import OUTPUT_ROOT
 from fedproto_app.strategies.common.federation import Federation
 
 AUXILIARY = "FEDPROTO_AUXILIARY"  # the labelled images: an npz file, a folder or a zip archive
-UNLABELLED = "FEDPROTO_UNLABELLED"  # further ones, whose labels nobody looks at
+UNLABELLED = "FEDPROTO_UNLABELLED"  # further images, whose labels are not read
 
 
 @dataclass(frozen=True)
 class ServerImages:
-    """labelled: a few of every class. unlabelled: [m, channels, height, width] uint8; the labelled
-    ones where there are no others."""
+    """The server's images.
+
+    labelled: a few of every class. unlabelled: [m, channels, height, width] uint8; the labelled
+    images if there are no others.
+    """
 
     labelled: LabelledImages
     unlabelled: NDArray[np.uint8]
 
 
 def server_images(settings: Settings, federation: Federation) -> ServerImages:
-    """The images of the server; `SettingsError` or `DataError` says why there are none."""
+    """Return the server's images; raise `SettingsError` or `DataError` if there are none."""
     shape = federation.shape
-    if named := os.environ.get(AUXILIARY):
-        pool = _named(named, AUXILIARY, settings, shape)
+    if path := os.environ.get(AUXILIARY):
+        pool = _load(path, AUXILIARY, settings, shape)
         labelled = _labelled_as(pool, shape, settings)
     else:
         labelled = _reserved(settings, federation)
     further = os.environ.get(UNLABELLED)
     if not further:
         return ServerImages(labelled, labelled.pixels)
-    pool = _named(further, UNLABELLED, settings, shape)
+    pool = _load(further, UNLABELLED, settings, shape)
     return ServerImages(labelled, _all_of(pool, settings).pixels)
 
 
 def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
     method = f"method = {settings.method!r} learns at the server too"
-    told = [facts.class_counts for facts in federation.members.facts.values()]
-    if os.environ.get(OUTPUT_ROOT) or not all(told):
+    class_counts = [facts.class_counts for facts in federation.members.facts.values()]
+    if os.environ.get(OUTPUT_ROOT) or not all(class_counts):
         raise SettingsError(
             f"{method}: the nodes' data are their own, so {AUXILIARY} must name labelled images in "
             "the environment of the server"
@@ -75,7 +78,7 @@ def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
     return reserved_images(pool, settings.data, settings.seed)
 
 
-def _named(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePool:
+def _load(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePool:
     source = "image-npz" if Path(path).suffix == ".npz" else "class-folders"
     skips = settings.data.corrupt_images
     try:
@@ -88,7 +91,7 @@ def _named(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePo
 
 
 def _labelled_as(pool: ImagePool, shape: DataShape, settings: Settings) -> LabelledImages:
-    """The train images, with the labels that the federation gives to their classes."""
+    """Return the train images, labelled by the federation's class numbers."""
     if unknown := [name for name in pool.classes if name not in shape.classes]:
         raise DataError(f"{AUXILIARY}: class {unknown[0]!r} is none of the federation's")
     images = _all_of(pool, settings)

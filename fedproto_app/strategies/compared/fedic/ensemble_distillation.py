@@ -1,6 +1,6 @@
-"""How FEDIC's server learns from its clients' models: a calibrated teacher, distilled.
+"""How FEDIC's server learns from its clients' models: it distils a calibrated teacher.
 
-The teacher's calibration goes on over the rounds, with its Adam. The fine-tuned model and the
+The teacher's calibration and its Adam continue over the rounds. The fine-tuned model and the
 student start from the averaged model each round, so their Adam starts afresh.
 """
 
@@ -23,9 +23,9 @@ from fedproto_app.strategies.compared.fedic.auxiliary import ServerImages
 from fedproto_app.tasks.images.task import ClassificationTask, normalised
 
 # FEDIC's teacher (Shang, Lu, Cheung, Wang, "FEDIC: Federated learning on non-IID and long-tailed
-# data via calibrated distillation", ICME 2022), its maths.
+# data via calibrated distillation", ICME 2022).
 #
-# K models give logits z_k and features of the same n images; one more model, fine-tuned on balanced
+# K models give logits z_k and features of the same n images; another model, fine-tuned on balanced
 # data, gives logits too. C classes, features of width d.
 
 # The calibration's parameters, [1, …] each: a and a₀, g and h, v and v₀.
@@ -35,8 +35,7 @@ SCORE, SCORE_BIAS, SCALE, SHIFT, GATE, GATE_BIAS = (
 
 
 def neutral(classes: int, width: int) -> dict[str, Tensor]:
-    """The calibration that weighs all models alike, changes no logit, and takes the mean of both
-    teachers."""
+    """Return the calibration with equal weights, unchanged logits and the mean of both teachers."""
     return {
         SCORE: torch.zeros(1, classes),
         SCORE_BIAS: torch.zeros(1),
@@ -48,7 +47,7 @@ def neutral(classes: int, width: int) -> dict[str, Tensor]:
 
 
 def model_weights(net: Mapping[str, Tensor], logits: Tensor) -> Tensor:
-    """π_k = s_k / Σ s, s_k = σ(aᵀz_k + a₀), of each image: logits [K, n, C] → [K, n]."""
+    """Return π_k = s_k / Σ s, s_k = σ(aᵀz_k + a₀), for each image: logits [K, n, C] → [K, n]."""
     scores = logits @ net[SCORE][0] + net[SCORE_BIAS]
     return functional.logsigmoid(scores).softmax(dim=0)  # s may be too small for its own sum
 
@@ -56,7 +55,7 @@ def model_weights(net: Mapping[str, Tensor], logits: Tensor) -> Tensor:
 def teacher(
     net: Mapping[str, Tensor], logits: Tensor, features: Tensor, fine_tuned: Tensor
 ) -> Tensor:
-    """z_T = γ·ẑ + (1 − γ)·z of the fine-tuned model, ẑ = g ⊙ Σ π_k z_k + h.
+    """Return z_T = γ·ẑ + (1 − γ)·z of the fine-tuned model, ẑ = g ⊙ Σ π_k z_k + h.
 
     γ = σ(vᵀ·mean feature + v₀). logits: [K, n, C]; features: [K, n, d]; fine_tuned: [n, C].
     Returns [n, C].
@@ -68,16 +67,17 @@ def teacher(
 
 
 def distillation(target: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """KL(softmax(z_T / T) ‖ softmax(z_S / T)), mean over images; the target has no gradient.
+    """Return KL(softmax(z_T / T) ‖ softmax(z_S / T)), the mean over images.
 
-    target, student: logits [n, C]. Not times T², as the authors' code has it.
+    target, student: logits [n, C]; the target has no gradient. Not multiplied by T², as in the
+    authors' code.
     """
-    wanted = (target.detach() / temperature).log_softmax(dim=1)
-    found = (student / temperature).log_softmax(dim=1)
-    return (wanted.exp() * (wanted - found)).sum(dim=1).mean()
+    target_log = (target.detach() / temperature).log_softmax(dim=1)
+    student_log = (student / temperature).log_softmax(dim=1)
+    return (target_log.exp() * (target_log - student_log)).sum(dim=1).mean()
 
 
-LARGEST_LOGIT = 1e4  # of a client's model; beyond, it would own every mean
+LARGEST_LOGIT = 1e4  # of a client's model; larger logits would dominate every mean
 
 Parameters = dict[str, Tensor]  # [1, …] or [K, …] each
 Loss = Callable[[Mapping[str, Tensor]], Tensor]
@@ -85,20 +85,20 @@ Loss = Callable[[Mapping[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What K models make of n images: logits [K, n, C], features [K, n, d]."""
+    """The outputs of K models for n images: logits [K, n, C], features [K, n, d]."""
 
     logits: Tensor
     features: Tensor
 
-    def of(self, images: Tensor) -> Judgement:
-        """Of these images alone, [m] positions."""
+    def at(self, images: Tensor) -> Judgement:
+        """Return the outputs for these images only, [m] positions."""
         return Judgement(self.logits[:, images], self.features[:, images])
 
     def bounded(self) -> Judgement:
-        """Without what would own every mean: beyond `LARGEST_LOGIT`, or NaN."""
+        """Replace NaN by 0 and clamp to ±`LARGEST_LOGIT`, so that no model dominates the means."""
         logits, features = (
-            one.nan_to_num().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
-            for one in (self.logits, self.features)
+            values.nan_to_num().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+            for values in (self.logits, self.features)
         )
         return Judgement(logits, features)
 
@@ -117,24 +117,24 @@ class EnsembleDistillation:
         self._adam = CohortAdam(self._net, section.adam_rate)
 
     def judged(self, models: Parameters) -> Judgement:
-        """What these models make of the labelled images as they are."""
+        """Return these models' outputs for the labelled images, without augmentation."""
         return self._judged(models, self._pixels)
 
     def student(
         self, models: Parameters, judgement: Judgement, mean: Parameters, server_round: int
     ) -> tuple[Parameters, dict[str, float | None]]:
-        """The next global model [1, …], and the labelled images' accuracy by each model.
+        """Return the next global model [1, …], and each model's accuracy on the labelled images.
 
-        models: the clients' [K, …], which have made the judgement. mean: their average [1, …].
+        models: the clients' models [K, …]; judgement: their outputs; mean: their average [1, …].
         """
         fine_tuned = self._fine_tuned(mean, self._stream(server_round, "fine-tuned"))
-        own = self.judged(fine_tuned).logits[0]
-        self._calibrate(judgement, own, self._stream(server_round, "calibration"))
+        fine_tuned_logits = self.judged(fine_tuned).logits[0]
+        self._calibrate(judgement, fine_tuned_logits, self._stream(server_round, "calibration"))
         student = self._distilled(models, fine_tuned, mean, self._stream(server_round, "student"))
-        by_teacher = teacher(self._net, judgement.logits, judgement.features, own)
+        by_teacher = teacher(self._net, judgement.logits, judgement.features, fine_tuned_logits)
         return student, {
             "auxiliary_accuracy_mean": self._accuracy(self.judged(mean).logits[0]),
-            "auxiliary_accuracy_fine_tuned": self._accuracy(own),
+            "auxiliary_accuracy_fine_tuned": self._accuracy(fine_tuned_logits),
             "auxiliary_accuracy_teacher": self._accuracy(by_teacher),
             "auxiliary_accuracy_student": self._accuracy(self.judged(student).logits[0]),
         }
@@ -144,8 +144,8 @@ class EnsembleDistillation:
         kinds = {"value": self._net, **self._adam.state}
         return {
             f"{kind}.{name}": value.numpy()
-            for kind, named in kinds.items()
-            for name, value in named.items()
+            for kind, tensors in kinds.items()
+            for name, value in tensors.items()
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -155,28 +155,32 @@ class EnsembleDistillation:
             kinds[kind][name].copy_(torch.from_numpy(array))
 
     def _fine_tuned(self, mean: Parameters, generator: torch.Generator) -> Parameters:
-        """The averaged model after steps on the labelled images."""
-        found = {name: value.clone() for name, value in mean.items()}
-        adam = CohortAdam(found, self._section.adam_rate)
+        """Return the averaged model after steps on the labelled images."""
+        parameters = {name: value.clone() for name, value in mean.items()}
+        adam = CohortAdam(parameters, self._section.adam_rate)
         for _ in range(self._section.tuning_steps):
             inputs, labels = self._labelled_batch(generator)
 
             def loss(leaves: Mapping[str, Tensor]) -> Tensor:
                 return functional.cross_entropy(self._logits(leaves, inputs), labels)  # noqa: B023
 
-            _step(found, adam, loss)
-        return found
+            _step(parameters, adam, loss)
+        return parameters
 
     def _calibrate(
         self, judgement: Judgement, fine_tuned: Tensor, generator: torch.Generator
     ) -> None:
-        """Learn to weigh the models, on the labelled images as they are."""
+        """Learn to weigh the models, on the labelled images without augmentation."""
         for _ in range(self._section.calibration_steps):
             chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
-            part, own, labels = judgement.of(chosen), fine_tuned[chosen], self._labels[chosen]
+            part, tuned_logits, labels = (
+                judgement.at(chosen),
+                fine_tuned[chosen],
+                self._labels[chosen],
+            )
 
             def loss(net: Mapping[str, Tensor]) -> Tensor:
-                target = teacher(net, part.logits, part.features, own)  # noqa: B023
+                target = teacher(net, part.logits, part.features, tuned_logits)  # noqa: B023
                 return functional.cross_entropy(target, labels)  # noqa: B023
 
             _step(self._net, self._adam, loss)
@@ -188,27 +192,27 @@ class EnsembleDistillation:
         mean: Parameters,
         generator: torch.Generator,
     ) -> Parameters:
-        """The averaged model after steps towards the teacher, and on the labelled images."""
+        """Return the averaged model after steps towards the teacher and on the labelled images."""
         section = self._section
-        found = {name: value.clone() for name, value in mean.items()}
-        adam = CohortAdam(found, section.adam_rate)
+        parameters = {name: value.clone() for name, value in mean.items()}
+        adam = CohortAdam(parameters, section.adam_rate)
         for _ in range(section.student_steps):
             size = section.unlabelled_batch_size
-            some = self._unlabelled[self._chosen(len(self._unlabelled), size, generator)]
-            some = self._augmented(some, generator)
-            # A model that was believed by the labelled images may give anything for other ones.
-            judgement = self._judged(models, some).bounded()
-            own = self._judged(fine_tuned, some).logits[0]
-            target = teacher(self._net, judgement.logits, judgement.features, own)
+            pixels = self._unlabelled[self._chosen(len(self._unlabelled), size, generator)]
+            pixels = self._augmented(pixels, generator)
+            # A model accepted on the labelled images may give any values for other images.
+            judgement = self._judged(models, pixels).bounded()
+            fine_tuned_logits = self._judged(fine_tuned, pixels).logits[0]
+            target = teacher(self._net, judgement.logits, judgement.features, fine_tuned_logits)
             inputs, labels = self._labelled_batch(generator)
 
             def loss(leaves: Mapping[str, Tensor]) -> Tensor:
-                far = distillation(target, self._logits(leaves, some), section.temperature)  # noqa: B023
+                far = distillation(target, self._logits(leaves, pixels), section.temperature)  # noqa: B023
                 wrong = functional.cross_entropy(self._logits(leaves, inputs), labels)  # noqa: B023
                 return section.distillation * far + (1 - section.distillation) * wrong
 
-            _step(found, adam, loss, section.student_decay)
-        return found
+            _step(parameters, adam, loss, section.student_decay)
+        return parameters
 
     def _labelled_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
@@ -218,7 +222,7 @@ class EnsembleDistillation:
         return torch.randperm(images, generator=generator)[:size]
 
     def _augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Cropped and mirrored as clients do it: [m, …] uint8."""
+        """Return the images cropped and mirrored as clients do: [m, …] uint8."""
         chosen = self._task.settings.classification
         if not chosen.augment:
             return pixels
@@ -226,20 +230,20 @@ class EnsembleDistillation:
         return moved(pixels.unsqueeze(0), moves.unsqueeze(0))[0]
 
     def _logits(self, model: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
-        """One model's, [1, …], of images [m, …] uint8, with gradient: [m, C]."""
+        """Return one model's logits for images, with gradient: [m, …] uint8 → [m, C]."""
         features = self._task.encode(model, normalised(pixels.unsqueeze(0)))
         return self._task.predict(model, features)[0]
 
     @torch.no_grad()
     def _judged(self, models: Parameters, pixels: Tensor) -> Judgement:
-        """A few models at a time, as many as a cohort has clients."""
+        """Return the models' outputs, computed for as many models at a time as a cohort has."""
         count, size = len(next(iter(models.values()))), self._task.settings.cohort_on_cpu
         parts = []
         for first in range(0, count, size):
-            some = {name: value[first : first + size] for name, value in models.items()}
+            chunk = {name: value[first : first + size] for name, value in models.items()}
             shared = pixels.expand(min(size, count - first), *pixels.shape)
-            features = self._task.encode_all(some, shared)
-            parts.append(Judgement(self._task.predict(some, features), features))
+            features = self._task.encode_all(chunk, shared)
+            parts.append(Judgement(self._task.predict(chunk, features), features))
         return Judgement(
             torch.cat([part.logits for part in parts]), torch.cat([p.features for p in parts])
         )
@@ -252,8 +256,10 @@ class EnsembleDistillation:
 
 
 def _step(parameters: Parameters, adam: CohortAdam, loss: Loss, weight_decay: float = 0.0) -> None:
-    """One step of Adam on a loss of all parameters, in place."""
+    """Take one step of Adam on a loss of all parameters, in place."""
     leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
     slopes = torch.autograd.grad(loss(leaves), list(leaves.values()), materialize_grads=True)
-    named = zip(leaves, slopes, strict=True)
-    adam.step(parameters, {name: slope + weight_decay * parameters[name] for name, slope in named})
+    named_slopes = zip(leaves, slopes, strict=True)
+    adam.step(
+        parameters, {name: slope + weight_decay * parameters[name] for name, slope in named_slopes}
+    )

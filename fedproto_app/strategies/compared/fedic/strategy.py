@@ -1,7 +1,7 @@
 """FEDIC (Shang, Lu, Cheung, Wang, ICME 2022), server half.
 
-The server averages its clients' models as FedAvg does. Then it learns: from labelled images of its
-own how far to trust each of the models (calibration), and from all of them together a student, the
+The server averages its clients' models as FedAvg does. Then it learns on its own labelled images
+how far to trust each model (calibration), and trains a student on all models together, which is the
 next global model (distillation).
 """
 
@@ -32,7 +32,7 @@ from fedproto_app.trust.outliers import largest
 
 
 class FedicStrategy(FedAvgStrategy):
-    """State: that of `EnsembleDistillation`."""
+    """FEDIC's server. State: the state of `EnsembleDistillation`."""
 
     section: FedicSettings
 
@@ -41,26 +41,26 @@ class FedicStrategy(FedAvgStrategy):
         torch.set_num_threads(settings.threads)
         images = server_images(settings, federation)
         self._learning = EnsembleDistillation(self.learner.task, section, images)
-        self._models: Parameters = {}  # of the round's clients that are believed
+        self._models: Parameters = {}  # of the round's accepted clients
         self._judgement: Judgement | None = None
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """The mean without models that no image can be judged by."""
+        """Average the models, without those whose outputs are too large to use."""
         self._judgement = None
         if not models:
             return None
-        in_order = sorted(models, key=lambda sent: sent.key)
-        stacked = _stacked([sent.arrays for sent in in_order])
+        in_order = sorted(models, key=lambda sent_model: sent_model.key)
+        stacked = _stacked([sent_model.arrays for sent_model in in_order])
         judgement = self._learning.judged(stacked)
         logits = judgement.logits.abs().amax(dim=(1, 2)).tolist()
         round_.refused |= {
-            sent.key: f"its model is not used: the server's images get logits of {value:g}"
-            for sent, value in zip(in_order, logits, strict=True)
+            sent_model.key: f"its model is not used: the server's images get logits of {value:g}"
+            for sent_model, value in zip(in_order, logits, strict=True)
             if not value <= LARGEST_LOGIT
         }
         good = [row for row, value in enumerate(logits) if value <= LARGEST_LOGIT]
-        # The gate's steps are scaled by the largest gradient that it ever saw.
-        keys = [sent.key for sent in in_order]
+        # Adam scales the gate's steps by past gradients, so one outlier would stall it.
+        keys = [sent_model.key for sent_model in in_order]
         sizes = {keys[row]: root_mean_square([judgement.features[row].numpy()]) for row in good}
         reason = "its model is not used: the server's images get features of size"
         beyond = largest(sizes, reason)
@@ -71,7 +71,7 @@ class FedicStrategy(FedAvgStrategy):
         return super().average([in_order[row] for row in good], round_)
 
     def renewed(self, mean: Arrays, round_: Round) -> Arrays:
-        """The student of all models together."""
+        """Return the student of all models."""
         assert self._judgement is not None
         start = _stacked([mean])
         student, figures = self._learning.student(
@@ -89,4 +89,6 @@ class FedicStrategy(FedAvgStrategy):
 
 
 def _stacked(models: list[Arrays]) -> Parameters:
-    return {name: torch.from_numpy(np.stack([one[name] for one in models])) for name in models[0]}
+    return {
+        name: torch.from_numpy(np.stack([model[name] for model in models])) for name in models[0]
+    }
