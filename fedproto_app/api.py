@@ -112,7 +112,7 @@ class Run:
 
     @property
     def rounds(self) -> DataFrame:
-        """The rounds of rounds.jsonl, a row each; names of nested figures have dots: ``loss.total``."""
+        """The rounds of rounds.jsonl, a row each; nested figures have dots: ``loss.total``."""
         import pandas as pd
 
         return pd.json_normalize(read_rounds(self.path)).set_index("round")

@@ -125,24 +125,24 @@ class _MortalGrid(LocalGrid):
 def cohorts_equal_their_clients(runs: SmallRuns) -> Deviation:
     """Compare clients that train as a cohort, padded to the longest, with clients one by one."""
     together, alone = runs.run("one-node", 1), runs.run("alone", 1, **_ALONE)
-    return deviation(results(together), results(alone), TOLERANCE)
+    return apart(results(together), results(alone), TOLERANCE)
 
 
 def one_node_equals_eight(runs: SmallRuns) -> Deviation:
     """Compare one node that has all clients with one node per client."""
-    return deviation(results(runs.run("one-node", 1)), results(runs.run("eight", 8)), TOLERANCE)
+    return apart(results(runs.run("one-node", 1)), results(runs.run("eight", 8)), TOLERANCE)
 
 
 def seeds_repeat(runs: SmallRuns) -> Deviation:
-    """Compare two runs with the same seed bit for bit."""
+    """Compare two runs with the same seed, bit for bit."""
     first, second = runs.run("once", 2, **_PARTIAL), runs.run("again", 2, **_PARTIAL)
-    return deviation(everything(second), everything(first), 0.0)
+    return apart(everything(second), everything(first), 0.0)
 
 
 def kills_change_nothing(runs: SmallRuns) -> Deviation:
-    """Compare a run that is killed in two rounds and resumed with an undisturbed run bit for bit."""
+    """Compare a run that is killed twice and resumed with an undisturbed run, bit for bit."""
     killed = runs.run("killed", 2, deaths=(6, 3), **_PARTIAL)
-    return deviation(everything(killed), everything(runs.run("once", 2, **_PARTIAL)), 0.0)
+    return apart(everything(killed), everything(runs.run("once", 2, **_PARTIAL)), 0.0)
 
 
 def kept_models_forecast(runs: SmallRuns) -> Deviation:
@@ -161,7 +161,7 @@ def kept_models_forecast(runs: SmallRuns) -> Deviation:
         for column, metric in _ERRORS.items():
             computed[f"{name}: {column}"] = errors[Metric(metric)][0]
             noted[f"{name}: {column}"] = float(reported[name][column])
-    return deviation(computed, noted, TOLERANCE)
+    return apart(computed, noted, TOLERANCE)
 
 
 Invariant = Callable[[SmallRuns], Deviation]
@@ -223,7 +223,7 @@ def _client_numbers(run: Path) -> dict[str, Any]:
     }
 
 
-def deviation(values: Mapping[str, Any], reference: Mapping[str, Any], allowed: float) -> Deviation:
+def apart(values: Mapping[str, Any], reference: Mapping[str, Any], allowed: float) -> Deviation:
     """Return the deviation between named numbers, texts and arrays."""
     if unmatched := sorted(values.keys() ^ reference.keys()):
         return Deviation(math.inf, unmatched[0], allowed)

@@ -42,7 +42,7 @@ def sweep_charts(
 
 
 def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
-    """Return the trials that differ from the first choice in this setting only, sorted by its value.
+    """Return the trials that differ from the first choice only in this setting, by its value.
 
     The choice is included; [] without a choice.
     """

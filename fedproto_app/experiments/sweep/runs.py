@@ -102,7 +102,7 @@ class Runner:
     ) -> None:
         """Make the runs that are not finished.
 
-        ended: called with each ended run, and the reason if it failed or "". look: called regularly.
+        ended: called with each ended run, and why it failed or "". look: called regularly.
         """
         futures = {self._pool.submit(self._make, job): job for job in jobs if not job.finished}
         running = set(futures)

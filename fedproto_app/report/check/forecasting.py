@@ -155,8 +155,8 @@ def _outliers(odd: Sequence[tuple[ClientFacts, Outliers]]) -> str:
     count = sum(outliers.count for _, outliers in odd)
     return (
         f"{listed([client.name for client, _ in odd])}: outliers ({count} values), over "
-        f"{FARTHEST} robust deviations from the median and from the values a period before and after; "
-        f"the farthest: {first.name}, {first.worst}"
+        f"{FARTHEST} robust deviations from the median and from the values a period before and "
+        f"after; the farthest: {first.name}, {first.worst}"
     )
 
 

@@ -54,7 +54,7 @@ class Partition:
         return counts
 
     @property
-    def holds(self) -> NDArray[np.bool_]:
+    def held(self) -> NDArray[np.bool_]:
         """Whether a client trains on a class at some stage, [N, C]."""
         return np.stack([table.any(axis=0) for table in self.train.values()])
 
@@ -151,7 +151,7 @@ def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[C
         ("test", _counts(pool.test.labels, pool)),
     ]
     if partition is not None:
-        columns += [("dealt", partition.dealt), ("clients", partition.holds.sum(axis=0))]
+        columns += [("dealt", partition.dealt), ("clients", partition.held.sum(axis=0))]
     texts = [[title, *map(str, counts)] for title, counts in columns]
     return list(zip(("class", *pool.classes), *texts, strict=True))
 
@@ -204,8 +204,8 @@ def _partition_facts(pool: ImagePool, partition: Partition) -> list[tuple[str, C
     for part in ("train", "validation", "test"):
         images = np.concatenate([table.sum(axis=1) for table in getattr(partition, part).values()])
         facts.append((f"  {part}", f"{span(images)} images a client and stage"))
-    facts.append(("  classes", f"{span(partition.holds.sum(axis=1))} a client over its stages"))
-    holders, rarest = partition.holds.sum(axis=0), thirds(partition.dealt)[2][::-1]
+    facts.append(("  classes", f"{span(partition.held.sum(axis=1))} a client over its stages"))
+    holders, rarest = partition.held.sum(axis=0), thirds(partition.dealt)[2][::-1]
     if tail := [f"{pool.classes[label]}: {holders[label]}" for label in rarest]:
         facts.append(("  tail", f"clients with the rarest classes: {listed(tail)}"))
     return facts

@@ -274,7 +274,7 @@ def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.float
         settings = settings_from(read_run(run_dir).settings)
         series = {client.name: client for client in load_series(settings.data)}
         if missing := sorted(set(names) - set(series)):
-            raise FedProtoError(f"client {missing[0]!r} is no longer in the data")
+            raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
         return raw_divergence([series[name] for name in names], settings.data)
     except (FedProtoError, OSError) as error:
         _log.info("%s: no divergence of the clients' data: %s", run_dir, error)

@@ -138,7 +138,7 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
     forecasts = []
     for example in examples:
         if example.client not in series:
-            raise FedProtoError(f"client {example.client!r} is no longer in the data")
+            raise FedProtoError(f"client {example.client!r} is not in the data, which have changed")
         forecast = _kept_forecast(example, series[example.client], settings)
         if not np.isclose(forecast.mse, example.mse, rtol=_SAME_ERROR, atol=0):
             raise FedProtoError(

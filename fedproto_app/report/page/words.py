@@ -13,8 +13,8 @@ from fedproto_app.report.task_report import report_for
 
 FEDERATED = (
     "Federated learning trains models for many clients – sites, devices, users – without "
-    "collecting their data in one place: clients train locally and exchange models, or summaries, through a "
-    "server."
+    "collecting their data in one place: clients train locally and exchange models, or summaries, "
+    "through a server."
 )
 
 
@@ -51,7 +51,7 @@ def lead(groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | Non
         missing = (
             "Nothing was shared in this run: it shows what clients can do alone."
             if alone[0]
-            else "To see whether sharing helped, compare it with a run without sharing (such as solo) "
+            else "To see whether sharing helped, compare it with a run without sharing, such as solo, "
             "on the same data."
         )
         return [reached, missing]

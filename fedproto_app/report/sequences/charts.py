@@ -208,7 +208,7 @@ def read_embeddings(run_dir: Path, settings: Settings) -> Embeddings:
     for name, (_, vectors) in stored.items():
         client = shard.clients.get(name)
         if not isinstance(client, ClientSequences):
-            raise FedProtoError(f"client {name!r} is no longer in the data")
+            raise FedProtoError(f"client {name!r} is not in the data, which have changed")
         parts = (client.train, client.validation, client.test)  # in the order of the vectors
         targets.append(np.concatenate([part.targets for part in parts]))
         groups.append(client.group)
