@@ -65,8 +65,8 @@ def compare(
         bool,
         typer.Option(
             "--pairs",
-            help="Test each row of forecasts, client by client, against the clients' best alone, or "
-            "against the best row if every run shares something.",
+            help="Test each row of forecasts, client by client, against the clients' best alone, "
+            "or against the best row if every run shares something.",
         ),
     ] = False,
     picture: Annotated[

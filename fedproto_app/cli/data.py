@@ -60,7 +60,7 @@ def check(
     source: Annotated[
         str,
         typer.Option(
-            help="How to read the data: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
+            help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
             "parquet-folder, hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or "
             "digits; uea-ts, sequence-npz, sequence-folder, recordings or synthetic-air-writing; "
             "package.module:factory. Default: recognised from the path, except for "

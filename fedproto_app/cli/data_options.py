@@ -30,7 +30,7 @@ class DataOption:
     fields: dict[str, FieldInfo] = field(default_factory=dict)
 
     def key(self, kind: str) -> str | None:
-        """Return the setting for this kind of data, or None; "" gives a setting shared by all kinds."""
+        """Return the setting for this kind of data or None; "" gives one that all kinds share."""
         if kind:
             return self.keys.get(kind)
         return next(iter(self.fields)) if len(self.fields) == 1 else None
@@ -76,15 +76,10 @@ def data_options() -> dict[str, DataOption]:
 
 def _settings(name: str) -> dict[str, FieldInfo]:
     """Return the setting of this name in ``[data]``, or all settings of this table, by key."""
-    setting = next(
-        field_info for field_info in DataSettings.model_fields.values() if field_info.alias == name
-    )
+    setting = next(info for info in DataSettings.model_fields.values() if info.alias == name)
     inner = setting.annotation
     if isinstance(inner, type) and issubclass(inner, Section):
-        return {
-            f"data.{name}.{field_info.alias}": field_info
-            for field_info in inner.model_fields.values()
-        }
+        return {f"data.{name}.{info.alias}": info for info in inner.model_fields.values()}
     return {f"data.{name}": setting}
 
 

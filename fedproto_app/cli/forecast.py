@@ -59,8 +59,8 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The series up to now, or a folder of CSV files. Default: the source of the run, or "
-            "of --site.",
+            help="The series up to now, or a folder of CSV files. Default: the source of the run, "
+            "or of --site.",
         ),
     ] = None,
     out: Annotated[

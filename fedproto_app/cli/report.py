@@ -21,8 +21,8 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE.html",
-            help=f"The file to write; default: {REPORT} in RUN, or in the current folder for several "
-            "runs.",
+            help=f"The file to write; default: {REPORT} in RUN, or in the current folder for "
+            "several runs.",
         ),
     ] = None,
 ) -> None:

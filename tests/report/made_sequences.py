@@ -93,8 +93,8 @@ def _one_round(
 ) -> None:
     keys = list(federation.history.results)
     labels = {
-        key: int(draws.integers(groups) if number - 2 <= shaky and draws.random() < 0.3 else own)
-        for key, own in zip(keys, truth.values(), strict=True)
+        key: int(draws.integers(groups) if number - 2 <= shaky and draws.random() < 0.3 else group)
+        for key, group in zip(keys, truth.values(), strict=True)
     }
     flat = np.array(list(truth.values()))
     matrix = np.where(flat[:, None] == flat, 0.4, 0.1) + draws.normal(

@@ -53,8 +53,8 @@ def refusals_table(groups: Sequence[Group], labels: Sequence[str]) -> tuple[Page
     sentence = (
         f"All replies to {orders:,} orders arrived in time and were used."
         if not times and not late
-        else f"Of {orders:,} orders to nodes, {late:,} were not answered in time; {times:,} replies "
-        "were refused, in full or for one client, and the round continued without them."
+        else f"Of {orders:,} orders to nodes, {late:,} were not answered in time; {times:,} "
+        "replies were refused, in full or for one client, and the round continued without them."
     )
     if not rounds_by_refusal:
         return None, sentence

@@ -51,8 +51,8 @@ def lead(groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | Non
         missing = (
             "Nothing was shared in this run: it shows what clients can do alone."
             if alone[0]
-            else "To see whether sharing helped, compare it with a run without sharing, such as solo, "
-            "on the same data."
+            else "To see whether sharing helped, compare it with a run without sharing, such as "
+            "solo, on the same data."
         )
         return [reached, missing]
     missing = (
@@ -117,9 +117,9 @@ _GLOSSARY = {
     "MSE": "mean squared error, here on values scaled to mean 0 and variance 1 for each client: "
     "always forecasting the mean scores 1 on data like the training data",
     "MAE, RMSE": "mean absolute error, and root of the mean squared error",
-    "MASE": "mean absolute error divided by the error of repeating the value one period before, on "
-    "the training data: below 1 is better than repeating",
-    "median": "half of the clients are better, half are worse; one extreme client hardly changes it",
+    "MASE": "mean absolute error divided by the error of repeating the value one period before, "
+    "on the training data: below 1 is better than repeating",
+    "median": "half of the clients are better, half are worse; an extreme client hardly changes it",
     "A_loc, A_glo, A_sel": "accuracy of clients' own models, of the averaged model, and of the "
     "own models of the clients that trained in a round",
     "parameters up": "numbers that a client sends to the server",
