@@ -62,8 +62,10 @@ def follow_run(
         while not (status := _follow(superlink, run_id, shown)).finished:
             time.sleep(_LOOK_EVERY)  # the stream broke, but the run continues
     except ConnectionLost as error:
-        typer.echo(f"error: lost sight of run {run_id}, which may well go on: {error}", err=True)
-        typer.echo(f"how it stands: flwr list {superlink_name}; {commands}", err=True)
+        typer.echo(
+            f"error: lost the connection to run {run_id}, which may continue: {error}", err=True
+        )
+        typer.echo(f"its status: flwr list {superlink_name}; {commands}", err=True)
         typer.echo("do not resume it before it has ended", err=True)
         raise typer.Exit(LOST) from None
     if not status.completed:
@@ -72,7 +74,7 @@ def follow_run(
             typer.echo(tail(superlink.log), err=True)
         typer.echo(f"error: {reason}", err=True)
         typer.echo(
-            f"go on with it: --resume {settings.output.name}; "
+            f"resume it with: --resume {settings.output.name}; "
             f"its log: flwr log {run_id} {superlink_name} --show",
             err=True,
         )
@@ -113,12 +115,12 @@ def _status(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
             if time.monotonic() + pause > deadline:
                 raise
             if pause == _FIRST_PAUSE:
-                shown.warn(f"lost sight of the run, trying again: {error}")
+                shown.warn(f"lost the connection to the run, trying again: {error}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         else:
             if pause > _FIRST_PAUSE:
-                shown.warn(f"the run is in sight again: {status.status}")
+                shown.warn(f"connected to the run again: {status.status}")
             return status
 
 

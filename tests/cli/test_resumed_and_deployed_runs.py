@@ -282,9 +282,9 @@ def test_a_connection_that_comes_back_is_no_failure(
     outcome = fedproto("run", "--superlink", "lab")
     assert outcome.code == 0
     assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
-    lost = "lost sight of the run, trying again: flwr list failed: unavailable"
+    lost = "lost the connection to the run, trying again: flwr list failed: unavailable"
     assert outcome.err.count(lost) == 1
-    assert outcome.err.count("the run is in sight again: running") == 1
+    assert outcome.err.count("connected to the run again: running") == 1
     assert outcome.err.index("round 1/40") < outcome.err.index(lost)
     assert outcome.err.count("round 2/40") == 1
 
@@ -299,8 +299,8 @@ def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
     assert outcome.code == 3
     assert 560 < sum(pauses) <= 600
     assert outcome.err.endswith(
-        "error: lost sight of run 77, which may well go on: flwr list failed: unavailable\n"
-        "how it stands: flwr list lab; follow it: flwr log 77 lab --stream; "
+        "error: lost the connection to run 77, which may continue: flwr list failed: unavailable\n"
+        "its status: flwr list lab; follow it: flwr log 77 lab --stream; "
         "end it: flwr stop 77 lab\n"
         "do not resume it before it has ended\n"
     )

@@ -87,7 +87,7 @@ def test_a_level_that_scaling_would_take_away(fedproto: Fedproto, tmp_path: Path
     np.savez(tmp_path / "like.npz", x=steps, y=labels)
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
     warned = fedproto("data", "check", tmp_path / "apart.npz")
-    assert "in the mean of 'dimension-2' over a sequence is between classes" in warned.out
+    assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
     assert "try --scaling none or client" in warned.out
     for quiet in (
         fedproto("data", "check", tmp_path / "apart.npz", "--scaling", "client"),

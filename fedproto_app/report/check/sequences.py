@@ -250,8 +250,9 @@ def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
     if shares[strongest] < _TELLING:
         return []
     return [
-        f"{shares[strongest]:.0%} of the variance in the mean of {pool.dimensions[strongest]!r} "
-        "over a sequence is between classes; scaling sequence removes it: try --scaling none or client"
+        f"{shares[strongest]:.0%} of the variance of the mean of {pool.dimensions[strongest]!r} "
+        "over a sequence is between classes, but scaling sequence removes it: try --scaling none "
+        "or client"
     ]
 
 
