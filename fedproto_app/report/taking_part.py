@@ -140,8 +140,8 @@ def sentence(chosen: Candidate) -> str:
     ratios, dataset, alone = [*chosen.ratios().values()], chosen.group.dataset, chosen.alone
     better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
     median_client = (
-        f"the median client's test {error} is {_beside(median(ratios))} the best that each client "
-        f"could do alone ({alone}){_doubt(chosen.p())}."
+        f"the median client's test {error} is {_compared(median(ratios))} its best alone ({alone})"
+        f"{_doubt(chosen.p())}."
     )
     if 2 * better > clients:
         hindsight = (
@@ -162,24 +162,26 @@ def _advice(chosen: Candidate) -> str:
         return ""
     ratios, advised = chosen.ratios(), len(chosen.advised)
     if not advised:
-        return f" Their own validation errors advise none of the {len(ratios)} to take part."
+        return (
+            f" Their own validation errors advise none of the {len(ratios)} clients to take part."
+        )
     gain = sum(ratios[client] < 1 for client in chosen.advised)
     return (
-        f" Their own validation errors advise {advised} of {len(ratios)} to take part, of whom "
-        f"{gain} {'does' if gain == 1 else 'do'} better so."
+        f" Their own validation errors advise {advised} of {len(ratios)} clients to take part; "
+        f"{gain} of these {'does' if gain == 1 else 'do'} better."
     )
 
 
 def _doubt(p: float | None) -> str:
     if p is None:
-        return "; so few clients that differ may do so by chance"
+        return "; too few clients differ to rule out chance"
     return "" if p <= _SIGNIFICANT else f"; this may be chance (p = {p:.2g})"
 
 
-def _beside(ratio: float) -> str:
+def _compared(ratio: float) -> str:
     """Compare an error with another one in words."""
     if ratio > _MOST_TIMES:
-        return "far above that of"
+        return "far above"
     if ratio >= _TIMES:
-        return f"{ratio:.1f} times that of"
-    return f"{abs(ratio - 1):.1%} {'below' if ratio < 1 else 'above'} that of"
+        return f"{ratio:.1f} times"
+    return f"{abs(ratio - 1):.1%} {'below' if ratio < 1 else 'above'}"

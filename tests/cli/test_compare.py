@@ -51,8 +51,8 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
         "toy: client 'c5' makes most of the mean MSE of solo (97%)",
         # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
         "Taking part pays for 6 of 6 clients of toy: with fuels the median client's test MSE is "
-        "49.5% below that of the best that each client could do alone (solo). Their own validation "
-        "errors advise none of the 6 to take part.",
+        "49.5% below its best alone (solo). Their own validation "
+        "errors advise none of the 6 clients to take part.",
     ]
     assert " 100.0 " in table  # better off
     marked = fedproto("compare", tmp_path, "--pairs", "--format", "markdown", "--sort", "mean").out

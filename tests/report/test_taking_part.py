@@ -12,7 +12,7 @@ from fedproto_app.report.taking_part import taking_part
 from tests.report.made_runs import make_classification_run
 from tests.report.test_alone import alone, shared
 
-TOO_FEW = "; so few clients that differ may do so by chance."
+TOO_FEW = "; too few clients differ to rule out chance."
 
 
 def sentences(*folders: Path) -> list[str]:
@@ -30,9 +30,9 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
     ]
     assert sentences(*folders) == [
         "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
-        "25.0% below that of the best that each client could do alone (naive, solo)"
+        "25.0% below its best alone (naive, solo)"
         + TOO_FEW
-        + " Their own validation errors advise 2 of 3 to take part, of whom 1 does better so."
+        + " Their own validation errors advise 2 of 3 clients to take part; 1 of these does better."
     ]
 
 
@@ -64,10 +64,9 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
 def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path: Path) -> None:
     folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
     assert sentences(*folders) == [
-        f"Taking part does not pay for most clients of toy: {expected} that of the best that each "
-        "client could do alone (solo)"
+        f"Taking part does not pay for most clients of toy: {expected} its best alone (solo)"
         + TOO_FEW
-        + " Their own validation errors advise none of the 4 to take part."
+        + " Their own validation errors advise none of the 4 clients to take part."
     ]
 
 
@@ -79,7 +78,7 @@ def test_what_may_be_chance_is_called_so(tmp_path: Path) -> None:
     gains = [0.99, 0.98, 0.97, 0.96, 0.95, 0.94]
     (doubtful,) = sentences(rival, shared(tmp_path / "b", (*gains, 1.07)))
     assert doubtful.startswith("Taking part pays for 6 of 7 clients of toy: with fuels the median")
-    rival_named = " 3.0% below that of the best that each client could do alone (solo)"
+    rival_named = " 3.0% below its best alone (solo)"
     assert rival_named + "; this may be chance (p = 0.3)." in doubtful
     (clear,) = sentences(rival, shared(tmp_path / "c", (*gains, 1.005)))
     assert rival_named + "." in clear
