@@ -1,4 +1,4 @@
-"""The Python interface: run a simulation, read what it left, use what it trained.
+"""The Python interface: run a simulation, read its results, use its models.
 
     import fedproto_app
 
@@ -6,8 +6,8 @@
     run.clients.sort_values("mse")
     run.forecast(frame, steps=24)
 
-Mistakes and failures are the command line's, as exceptions: `FedProtoError`, whose text is the line
-that the command line would print. docs/python.md shows more.
+Mistakes and failures raise `FedProtoError` with the message that the command line would print.
+docs/python.md shows more.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ def run(
     progress: bool = True,
     **changes: Any,
 ) -> Run:
-    """Simulate an experiment in this process and workers beside it.
+    """Simulate an experiment in this process and worker processes.
 
     config: a TOML file or a mapping of settings, over the defaults. changes: single settings over
-    these, ``local_epochs=2``; below a table with two underscores, ``fuels__beta=30``. nodes: the
-    simulated nodes, which are part of the run. workers: processes, which change no result; None:
-    one for each core that there is work for. progress: show rounds as they end.
+    these, such as ``local_epochs=2``, or ``fuels__beta=30`` for a setting in a table. nodes: the
+    number of simulated nodes. workers: the number of worker processes, which does not change
+    results; None: one per core, as far as there is work. progress: show rounds as they end.
     """
     look_here_for_users_code()
-    given = _table(config) | _changes(changes)
-    settings = simulated_settings(given, nodes)
+    table = _table(config) | _changes(changes)
+    settings = simulated_settings(table, nodes)
     return _simulated(settings, nodes, workers, progress)
 
 
 def resume(
     path: str | Path, *, workers: int | None = None, progress: bool = True, **changes: Any
 ) -> Run:
-    """Go on with a run that broke off, or with more ``rounds`` or ``patience`` with any run."""
+    """Resume an interrupted run, or any run with more ``rounds`` or ``patience``."""
     look_here_for_users_code()
-    told = [f"{key}={json.dumps(value)}" for key, value in _changes(changes).items()]
-    settings, nodes = resumed_settings(str(path), None, told, None)
+    assignments = [f"{key}={json.dumps(value)}" for key, value in _changes(changes).items()]
+    settings, nodes = resumed_settings(str(path), None, assignments, None)
     return _simulated(settings, nodes, workers, progress)
 
 
 def load(path: str | Path) -> Run:
-    """The finished run in this folder."""
+    """Return the finished run in this folder."""
     return Run(Path(path).expanduser().resolve())
 
 
@@ -81,8 +81,8 @@ class ClientModel:
     """The model that a client ended with.
 
     parameters: without a client axis, under the method's names. scale: of the client's values
-    (forecasting: mean, std). errors: its validation and test metrics. kept_round: the round that
-    it is of.
+    (forecasting: mean, std). errors: its validation and test metrics. kept_round: the model's
+    round.
     """
 
     client: str
@@ -96,38 +96,38 @@ class ClientModel:
 class Run:
     """A finished run, read from its folder (docs/artefacts.md).
 
-    path: the folder. summary: of summary.json. settings: all that the run was told.
+    path: the folder. summary: of summary.json. settings: all settings of the run.
     """
 
     def __init__(self, path: Path) -> None:
-        found = read_run(path)
+        stored = read_run(path)
         self.path = path
-        self.summary: Mapping[str, Any] = found.summary
-        self.settings: Settings = settings_from(found.settings)
+        self.summary: Mapping[str, Any] = stored.summary
+        self.settings: Settings = settings_from(stored.settings)
 
     def __repr__(self) -> str:
-        told = self.summary
-        what = f"{told['method']} on {told['dataset']}, {told['rounds']} rounds"
-        return f"<run of {what}: {self.path}>"
+        summary = self.summary
+        description = f"{summary['method']} on {summary['dataset']}, {summary['rounds']} rounds"
+        return f"<run of {description}: {self.path}>"
 
     @property
     def rounds(self) -> DataFrame:
-        """A row a round of rounds.jsonl; nested figures have dots: ``loss.total``."""
+        """The rounds of rounds.jsonl, a row each; nested figures have dots: ``loss.total``."""
         import pandas as pd
 
         return pd.json_normalize(read_rounds(self.path)).set_index("round")
 
     @property
     def clients(self) -> DataFrame:
-        """A row a client, of clients.csv."""
+        """The clients of clients.csv, a row each."""
         import pandas as pd
 
         return pd.read_csv(self.path / "clients.csv", dtype={"client": str, "node": str})
 
     def model(self, client: str) -> ClientModel:
-        """What a client's training ended with; of simulations, whose state lies in the folder.
+        """Return a client's kept model, for a simulation, whose node state is in the folder.
 
-        Raises `FedProtoError` if there is none.
+        Raises `FedProtoError` if there is no such model.
         """
         from fedproto_app.node.store import ClientStore
         from fedproto_app.serving.inference import kept_model
@@ -148,14 +148,14 @@ class Run:
     def forecast(
         self, frame: DataFrame | None = None, steps: int = 1, clients: Collection[str] = ()
     ) -> DataFrame:
-        """The next values of the clients' series with intervals, in the series' own units.
+        """Forecast the next values of the clients' series with intervals, in the series' units.
 
-        frame: the series up to now, a column a client, with the times of training or any positions
-        as its index; None: those that the run's own source has now. clients: those that must be
-        forecast; none: all that can be. Returns a row a client and step with the columns client,
-        time (or step), forecast, lower_80, upper_80, lower_95 and upper_95; these four are NaN
-        where no interval is known, as beyond data.horizon steps. Raises `FedProtoError` if a client
-        that must cannot be forecast, or none can.
+        frame: the series up to now, a column per client, with times or any positions as its index;
+        None: the series that the run's source has now. clients: the clients that must be forecast;
+        (): all clients that can be forecast. Returns a row per client and step with the columns
+        client, time (or step), forecast, lower_80, upper_80, lower_95 and upper_95; the last four
+        are NaN without an interval, as beyond data.horizon steps. Raises `FedProtoError` if one of
+        `clients`, or every client, cannot be forecast.
         """
         import pandas as pd
 
@@ -169,27 +169,29 @@ class Run:
         if frame is None:
             series = load_histories(self.settings.data.model_copy(update={"max_steps": 0}))
         else:
-            series = [from_first_value(one) for one in series_of(frame)]
-        known = sorted(name for state in states for name in state.store.kept_clients())
-        unknown = [name for name in clients if name not in known]
-        if unknown or not any(one.name in known for one in series):
-            there = ", ".join(known[:20])
-            raise FedProtoError(f"no kept model of {unknown or 'any column'}; there are: {there}")
-        made, _ = forecast(states, series, steps, clients)
-        when = time_column(made)
+            series = [from_first_value(client) for client in series_of(frame)]
+        known_clients = sorted(name for state in states for name in state.store.kept_clients())
+        unknown = [name for name in clients if name not in known_clients]
+        if unknown or not any(client.name in known_clients for client in series):
+            available = ", ".join(known_clients[:20])
+            raise FedProtoError(
+                f"no kept model of {unknown or 'any column'}; there are: {available}"
+            )
+        client_forecasts, _ = forecast(states, series, steps, clients)
+        when = time_column(client_forecasts)
         tables = [
             pd.DataFrame(
                 {
-                    "client": one.client,
+                    "client": client.client,
                     when: [
-                        one.when(ahead) if when == "time" else one.first + ahead
+                        client.when(ahead) if when == "time" else client.first + ahead
                         for ahead in range(steps)
                     ],
-                    "forecast": one.values,
-                    **one.limits,
+                    "forecast": client.values,
+                    **client.limits,
                 }
             )
-            for one in made
+            for client in client_forecasts
         ]
         table = pd.concat(tables, ignore_index=True)
         if when == "time":
@@ -197,16 +199,20 @@ class Run:
         return table
 
     def _nodes(self) -> list[Path]:
-        """The folders of the nodes' state."""
+        """Return the folders of the nodes' state."""
         from fedproto_app.node.state_file import holds_kept_models
 
-        found = [one for one in sorted((self.path / "state").glob("*")) if holds_kept_models(one)]
-        if not found:
-            raise FedProtoError(f"{self.path}: no nodes' state in it; sites keep their own")
-        return found
+        folders = [
+            folder
+            for folder in sorted((self.path / "state").glob("*"))
+            if holds_kept_models(folder)
+        ]
+        if not folders:
+            raise FedProtoError(f"{self.path}: has no nodes' state; deployed nodes keep it")
+        return folders
 
     def _task(self, settings: Settings) -> Any:
-        """The task of these settings, on data of the shape that the run's own data have."""
+        """Return the task of these settings, for data with the shape of the run's data."""
         from fedproto_app.tasks.table import load_shard, make_task
 
         shape = load_shard(self.settings, 0, 1).shape
@@ -224,12 +230,12 @@ def _simulated(settings: Settings, nodes: int, workers: int | None, progress: bo
 
 
 def _table(config: Config) -> dict[str, Any]:
-    """The settings that a file or a mapping gives, with dotted keys."""
+    """Return the settings of a file or a mapping, with dotted keys."""
     if config is None:
         return {}
     return flat(config if isinstance(config, Mapping) else read_toml(Path(config)))
 
 
 def _changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments as settings: ``fuels__beta`` is ``fuels.beta``."""
+    """Return keyword arguments as settings: ``fuels__beta`` is ``fuels.beta``."""
     return {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}

@@ -1,4 +1,4 @@
-"""``fedproto check-method``: small runs that show whether a method keeps the app's invariants."""
+"""``fedproto check-method``: check a method's invariants with small runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import method_named, require_known
 from fedproto_app.core.tasks import TASKS
-from fedproto_app.experiments.run_settings import told
+from fedproto_app.experiments.run_settings import changed_settings
 
 if TYPE_CHECKING:
     from fedproto_app.experiments.invariants import Deviation
 
-_WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
+_WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
 
 
 def check_method(
@@ -30,7 +30,9 @@ def check_method(
     tasks: Annotated[
         list[str] | None,
         typer.Option(
-            "--task", metavar="TASK", help="Only this task; may be repeated. Default: all it has."
+            "--task",
+            metavar="TASK",
+            help="Only this task; may be repeated. Default: all its tasks.",
         ),
     ] = None,
     changes: Annotated[
@@ -42,12 +44,13 @@ def check_method(
 ) -> None:
     """Check a method: same seed, same numbers, however its clients are spread.
 
-    Makes runs of seconds of the method on each task, with 8 clients each,
-    and compares them: clients together and one by one, on one node and on
-    eight, twice with one seed, killed and resumed, and of forecasts what
-    is reported and what the kept models do. Nothing of the runs stays.
-    Takes about 10 seconds a task. Exit code: 0 all held, 1 something did
-    not hold or a run failed, 2 wrong settings.
+    Makes short runs of the method on each task, with 8 clients each, and
+    compares them: clients together and one by one, on one node and on
+    eight, twice with the same seed, and killed and resumed. For forecasts,
+    it also compares the reported errors with the kept models. All runs are
+    removed afterwards. It takes about 10 seconds per task.
+    Exit code: 0 all invariants held, 1 an invariant did not hold or a run
+    failed, 2 wrong settings.
 
     [bold]Examples[/bold]
 
@@ -60,7 +63,7 @@ def check_method(
     except ValueError as error:
         raise SettingsError(str(error)) from None
     chosen = tasks or [task for task in TASKS if works_with(task)]
-    # torch and Flower are slow to import, which others need not wait for
+    # torch and Flower are slow to import
     from fedproto_app.engine.simulation import flowers_log
     from fedproto_app.experiments.invariants import SmallRuns, invariants_of
 
@@ -69,33 +72,35 @@ def check_method(
         table.add_column(title)
     with tempfile.TemporaryDirectory(prefix="fedproto-") as home:
         of_task = {
-            task: SmallRuns(task, method, Path(home) / task, **told(None, changes or []))
+            task: SmallRuns(
+                task, method, Path(home) / task, **changed_settings(None, changes or [])
+            )
             for task in chosen
         }
         checks = [
             (task, *check) for task in chosen for check in invariants_of(task, method).items()
         ]
-        held = True
+        all_held = True
         console = Console(stderr=True, highlight=False)
         with console.status("") as status, flowers_log(Path(home) / "log", None):
             for number, (task, invariant, check) in enumerate(checks, start=1):
                 status.update(f"{number} of {len(checks)}: {task}, {invariant} …")
-                found = check(of_task[task])
-                held &= found.held
-                table.add_row(task, invariant, *_verdict(found))
+                deviation = check(of_task[task])
+                all_held &= deviation.held
+                table.add_row(task, invariant, *_verdict(deviation))
     out = Console()
     if not out.is_terminal:
         out.width = _WIDTH_ELSEWHERE
     out.print(table)
-    if not held:
+    if not all_held:
         raise typer.Exit(1)
 
 
-def _verdict(found: Deviation) -> tuple[str, str]:
-    """Whether it held, and by how much what differs most."""
-    if found.largest == 0:
+def _verdict(deviation: Deviation) -> tuple[str, str]:
+    """Return whether an invariant held, and the largest deviation, in words."""
+    if deviation.largest == 0:
         return "held", "none"
-    measured = f"{found.largest:.1e} (allowed {found.allowed:g})"
-    if found.held:
+    measured = f"{deviation.largest:.1e} (allowed {deviation.allowed:g})"
+    if deviation.held:
         return "held", measured
-    return "[red]did not hold[/red]", f"{measured}, {escape(found.where)}"
+    return "[red]did not hold[/red]", f"{measured}, {escape(deviation.where)}"

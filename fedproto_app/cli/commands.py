@@ -21,13 +21,13 @@ from fedproto_app.cli.sweep import sweep
 from fedproto_app.core.version import __version__
 
 FIRST_STEPS = """\
-fedproto trains models for many clients whose data stay apart. Try, in this order:
+fedproto trains models for many clients without collecting their data. Try, in this order:
 
-  fedproto demo                forecasts of embedded data, alone and federated: a minute
-  fedproto data check my.csv   what a file of yours holds, and the line that trains on it
-  fedproto compare runs        what runs have reached, beside each other
+  fedproto demo                forecast embedded data, alone and federated; takes a minute
+  fedproto data check my.csv   check your own file, and print the command that trains on it
+  fedproto compare runs        compare the results of runs
 
-fedproto --help lists all commands; fedproto --install-completion teaches them to your shell."""
+fedproto --help lists all commands; fedproto --install-completion adds shell completion."""
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -50,8 +50,8 @@ app.add_typer(data_app, name="data")
 app.add_typer(nodes_app, name="nodes")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedproto-app {__version__}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""``fedproto compare`` and ``fedproto pictures``: what finished runs say."""
+"""``fedproto compare`` and ``fedproto pictures``: compare and draw finished runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedproto_app.report.table import (
 )
 from fedproto_app.report.taking_part import taking_part
 
-_WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
+_WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
 
 
 class Format(StrEnum):
@@ -39,7 +39,7 @@ class Format(StrEnum):
 
 
 class Sort(StrEnum):
-    """By what forecasts are sorted."""
+    """How forecasts are sorted."""
 
     median = "median"
     mean = "mean"
@@ -57,16 +57,16 @@ def compare(
     sort: Annotated[
         Sort,
         typer.Option(
-            help="Forecasts: by the median or the mean over clients of the test MSE, the median "
-            "MASE, the mean of the worst tenth of the clients, or the share better off than alone."
+            help="Sort forecasts by the median or mean test MSE over clients, the median MASE, the "
+            "mean of the worst tenth of the clients, or the share better off than alone."
         ),
     ] = Sort.median,
     test_pairs: Annotated[
         bool,
         typer.Option(
             "--pairs",
-            help="Forecasts: test each row, client by client, against the best that clients can do "
-            "alone, or against the best row where no run shares nothing.",
+            help="Test each row of forecasts, client by client, against the clients' best alone, "
+            "or against the best row if every run shares something.",
         ),
     ] = False,
     picture: Annotated[
@@ -77,20 +77,20 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE.png",
-            help="Forecasts: draw each client's error minus the one that --pairs tests against.",
+            help="Draw each client's forecast error minus the error that --pairs tests against.",
         ),
     ] = None,
 ) -> None:
     """Put finished runs side by side, in one table for each task.
 
-    Runs that differ only in their seed become one row: mean and
-    standard error over the seeds, the best run first. Errors of
-    forecasts are on the standardised scale, of the models that the runs
-    kept. A client is better off than alone if its error is lower than with
-    the best of the runs in which nothing is shared, chosen by its own
-    validation error. A sentence below says for how many clients taking part
-    pays, of the sharing runs with the lowest validation error. Accuracies on
-    images are of the last round's models; on sequences both are told, and
+    Runs that differ only in their seed share one row: mean and standard
+    error over the seeds, the best row first. Errors of forecasts are on the
+    standardised scale, for the kept models. A client is better off than
+    alone if its error is lower than with the best run without sharing,
+    chosen by its own validation error. The sentence below the table says
+    for how many clients taking part pays, using the sharing runs with the
+    lowest validation error. Accuracies on images are of the last round's
+    models; on sequences, of the kept models, the last round's models, and
     the mean over all rounds.
 
     [bold]Examples[/bold]
@@ -109,11 +109,13 @@ def compare(
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
     groups = ranked(with_better_off(groups), sort)
     tasks = by_task(groups)
-    wanted = test_pairs or differences is not None
-    found = (
-        [pairs_of_task for pairs_of_task in map(pairs, tasks) if pairs_of_task] if wanted else []
+    needs_pairs = test_pairs or differences is not None
+    pairs_by_task = (
+        [pairs_of_task for pairs_of_task in map(pairs, tasks) if pairs_of_task]
+        if needs_pairs
+        else []
     )
-    tested = found if test_pairs else []
+    tested = pairs_by_task if test_pairs else []
     if output is Format.table:
         console = Console()
         if not console.is_terminal:
@@ -132,7 +134,7 @@ def compare(
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
     if differences is not None:
-        draw_differences([pair for of_task in found for pair in of_task], differences)
+        draw_differences([pair for task_pairs in pairs_by_task for pair in task_pairs], differences)
     if picture is not None:
         draw_comparison(groups, picture)
     if output is Format.table and not test_pairs and len(groups) > 1:
@@ -145,18 +147,18 @@ def pictures(
 ) -> None:
     """Draw a run's pictures into RUN/pictures and print their paths.
 
-    The distribution of the clients' errors or accuracies, and these against
-    rounds and against communicated parameters. Forecasting: for FUELS the
-    matrix of divergences between prototypes, and after a simulation the
-    learned filters and the forecasts of single clients. Classification:
-    accuracy by stage and by class, and who holds which images. Sequences:
-    the clusters over the rounds, how similar the clients are, the
-    forgetting factor, and after a simulation the encoder's vectors.
+    The pictures show the distribution of the clients' errors or accuracies,
+    and their mean by round and by communicated parameters. Forecasting: for
+    FUELS the matrix of divergences between prototypes; after a simulation
+    also the learned filters and the forecasts of single clients.
+    Classification: accuracy by stage and by class, and the clients' classes.
+    Sequences: the clusters over the rounds, the similarity of the clients,
+    the forgetting factor; after a simulation also the encoder's vectors.
 
     [bold]Example[/bold]
 
       fedproto pictures runs/my-run
     """
-    look_here_for_users_code()  # pictures of models may need a module of the user's
+    look_here_for_users_code()  # pictures of models may need the user's modules
     for file in draw(run):
         typer.echo(file)

@@ -15,7 +15,7 @@ from fedproto_app.cli.data_options import data_options, panel, with_data_options
 from fedproto_app.cli.offered_line import offered_line
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import TASKS, task_record
-from fedproto_app.experiments.run_settings import told
+from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.changes import flags
 from fedproto_app.tasks.table import record_of_source, require_fitting_source
@@ -32,7 +32,7 @@ def _data() -> None:
     """Look at a data set before training on it."""
 
 
-# Of the sources of labelled sequences, those that take an option.
+# The sources of labelled sequences that accept an option.
 RECORDED = "labelled sequences"
 ONLY_SOURCES = {
     "--target": ("recordings", "synthetic-air-writing"),
@@ -63,26 +63,28 @@ def check(
             help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
             "parquet-folder, hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or "
             "digits; uea-ts, sequence-npz, sequence-folder, recordings or synthetic-air-writing; "
-            "package.module:factory. Default: told from the path, but recordings "
-            "must be named."
+            "package.module:factory. Default: recognised from the path, except for "
+            "recordings."
         ),
     ] = "",
     site: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.toml",
-            help="Read what a node with this file of its own settings would read, instead of PATH.",
+            help="Read the data of a node with this settings file, instead of PATH.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="CONFIG.toml", help="Look at the data as a run of this file would."),
+        typer.Option(metavar="CONFIG.toml", help="Check the data as a run with this file would."),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As for a run; can be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="One setting, as for a run; may be repeated."
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
+    all_rows: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
     picture: Annotated[
         Path | None,
         typer.Option(
@@ -91,18 +93,17 @@ def check(
             rich_help_panel=panel(DRAWN),
         ),
     ] = None,
-    **given: Any,
+    **option_values: Any,
 ) -> None:
-    """Show what a data set holds, and what a run would refuse of it.
+    """Show the contents of a data set, and what a run would refuse of it.
 
     Series: each client's length, period and missing values. Images: the
-    classes, the images that cannot be read (of more than 5000, as many
-    drawn at random are decoded), and what dealing them to clients and
-    stages comes to. Labelled sequences: the classes or the range of the
-    target, the lengths, and what dealing them to clients comes to. The
-    same rules decide here and in a run.
-    Exit code: 0 at least one client is usable and no image corrupt, 1 not
-    so, 2 wrong options or data that cannot be read.
+    classes, corrupt images (at most 5000 images are decoded, drawn at
+    random), and how clients and stages would divide the images. Labelled
+    sequences: the classes or the range of the target, the lengths, and how
+    clients would divide the sequences. A run applies the same rules.
+    Exit code: 0 at least one client is usable and no image is corrupt, 1
+    otherwise, 2 wrong options or data that cannot be read.
 
     [bold]Examples[/bold]
 
@@ -132,17 +133,17 @@ def check(
 
       fedproto data check cars/ --source recordings --scheme given --target charge --window 60
     """
-    # The readers are slow to import, which every other command would wait for.
+    # The readers are slow to import.
     from fedproto_app.data.recognition import reading_of
     from fedproto_app.node.site import Site, site_file
 
-    options = {name: value for name, value in given.items() if value is not None}
-    table = told(config, changes or ())
-    own = Site()
+    options = {name: value for name, value in option_values.items() if value is not None}
+    table = changed_settings(config, changes or ())
+    node = Site()
     if site is not None:
-        _refuse_what_the_site_says(path, source, options)
-        own = site_file(site)
-        source = own.reads(DataSettings()).source
+        _refuse_options_of_site(path, source, options)
+        node = site_file(site)
+        source = node.reads(DataSettings()).source
     if path:
         table["data.path"] = path
     reading = None
@@ -155,15 +156,18 @@ def check(
     is_users_own = ":" in source
 
     def read(kind: str = "") -> Settings:
-        """With the options as data of this kind take them. Before the kind is known, those are read
-        that mean the same for all, and only for a function that must be called to know it."""
+        """Return the settings with the options for this kind of data.
+
+        Without a kind, only options with the same meaning for all kinds are used, and only for a
+        user's source, which must be called to find its kind.
+        """
         keys = {name: OPTIONS[name].key(kind) for name in options if kind or is_users_own}
         run = settings_from(table | {key: options[name] for name, key in keys.items() if key})
-        data = run.data if site is None else own.reads(run.data)
+        data = run.data if site is None else node.reads(run.data)
         return run.model_copy(update={"data": data})
 
     if is_users_own and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they stand
+        sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
     if "task" in table:
         require_fitting_source(read())
         record = task_record(table["task"])
@@ -171,7 +175,7 @@ def check(
         record = record_of_source(read().data)
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
     _require_drawable(picture)
-    checked = record.part("check")(read(record.holds), every)
+    checked = record.part("check")(read(record.holds), all_rows)
     if picture is not None:
         _draw(checked.charts, picture)
     if reading is not None:
@@ -179,14 +183,16 @@ def check(
     if site is None:
         keys = {name: OPTIONS[name].key(record.holds) for name in options}
         by_option = {key: options[name] for name, key in keys.items() if key is not None}
-        asked = told(None, changes or ()) | by_option
-        whole = table | by_option
-        typer.echo(offered_line(config, whole, asked, record, read(record.holds), checked))
+        from_options = changed_settings(None, changes or ()) | by_option
+        all_settings = table | by_option
+        typer.echo(
+            offered_line(config, all_settings, from_options, record, read(record.holds), checked)
+        )
     raise typer.Exit(0 if checked.could_start else 1)
 
 
 def _require_drawable(picture: Path | None) -> None:
-    """Refuse a file that is no PNG or has no folder to lie in."""
+    """Refuse a file that is no PNG file, or whose folder does not exist."""
     if picture is None:
         return
     if picture.suffix.lower() != ".png":
@@ -212,24 +218,24 @@ def _draw(charts: Sequence[Chart] | None, picture: Path) -> None:
 def _say_how_to_read(reading: Reading) -> None:
     for note in reading.notes:
         typer.echo(note)
-    told = reading.settings
-    typer.echo(f"read as {reading.source}{', with ' if told else ''}{flags(told)}")
+    settings = reading.settings
+    typer.echo(f"read as {reading.source}{', with ' if settings else ''}{flags(settings)}")
 
 
-def _refuse_what_the_site_says(path: str, source: str, options: Mapping[str, Any]) -> None:
-    told_twice = [name for name, value in (("path", path), ("--source", source)) if value]
+def _refuse_options_of_site(path: str, source: str, options: Mapping[str, Any]) -> None:
+    conflicting = [name for name, value in (("path", path), ("--source", source)) if value]
     for name in options:
         keys = OPTIONS[name].keys.values()
         if all(key.startswith(("data.partition.", "data.clusters.")) for key in keys):
-            told_twice.append(OPTIONS[name].flag)
-    if told_twice:
-        raise SettingsError(f"{told_twice[0]} and --site: the site's file says what is read")
+            conflicting.append(OPTIONS[name].flag)
+    if conflicting:
+        raise SettingsError(f"{conflicting[0]} and --site: the site's file says what is read")
 
 
 def _refuse_options_of_other_kinds(
     options: Mapping[str, Any], picture: Path | None, source: str, kind: str
 ) -> None:
-    """An option without effect would look as if it had one."""
+    """Refuse options that have no effect on this kind of data."""
     takers = {OPTIONS[name].flag: list(OPTIONS[name].keys) for name in options}
     if picture is not None:
         takers["--picture"] = DRAWN

@@ -1,4 +1,4 @@
-"""``fedproto demo``: eight ways to forecast the embedded data, and whether sharing pays."""
+"""``fedproto demo``: forecast the embedded data in eight ways, and compare them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedproto_app.cli.next_steps import say_next
 from fedproto_app.core.errors import SettingsError
 
 CONFIG = Path(__file__).with_name("demo.toml")
-# By the names of their folders: the simplest, alone, federated.
+# By folder name: simple methods, methods without sharing, federated methods.
 ROWS: dict[str, dict[str, Any]] = {
     "naive": {"method": "naive"},
     "seasonal-naive": {"method": "seasonal-naive"},
@@ -28,22 +28,22 @@ VERDICT = "solo, fedavg and fuels had 20 rounds, too few for them: their rows ar
 
 def demo(
     folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="The runs' folder; made if there is none.")
+        Path, typer.Argument(metavar="[DIR]", help="The runs' folder, made if needed.")
     ] = Path("runs/demo"),
 ) -> None:
     """Forecast the embedded traffic of 24 sites that are a week old, in eight ways.
 
-    The simplest forecasts, models of each site alone, and federated ones:
-    a table compares them, a sentence says for how many sites taking part
-    pays, and a report shows all of it. It takes about a minute on two cores. Runs that are there
-    already are kept, so that a demo that was stopped goes on.
+    It compares simple forecasts, models of each site alone, and federated
+    models in a table, says for how many sites taking part pays, and writes
+    a report. It takes about a minute on two cores. Finished runs are kept,
+    so the same command resumes a demo that was stopped.
 
     [bold]Examples[/bold]
 
       fedproto demo
       fedproto demo my-demo
     """
-    # torch is slow to import, which the first line need not wait for.
+    # torch is slow to import, so print the first line before.
     console = Console(stderr=True, highlight=False)
     console.print(f"{len(ROWS)} runs on the embedded traffic of 24 sites, into {folder}")
     from fedproto_app.cli.compare import compare
@@ -51,10 +51,10 @@ def demo(
 
     for number, (name, changes) in enumerate(ROWS.items(), start=1):
         console.print(f"[bold]{number} of {len(ROWS)}: {name}[/bold]")
-        _made(folder, name, changes)
+        _make(folder, name, changes)
     typer.echo(VERDICT)
     compare([folder])
-    typer.echo("the report, to open in a browser and to send on:")
+    typer.echo("the report, to open in a browser:")
     report([folder])
     say_next(
         console,
@@ -63,17 +63,17 @@ def demo(
     )
 
 
-def _made(folder: Path, name: str, changes: dict[str, Any]) -> None:
-    """The run of this name in the folder; what is left of one that was stopped goes on."""
+def _make(folder: Path, name: str, changes: dict[str, Any]) -> None:
+    """Make the run of this name in the folder, or resume it if it was stopped."""
     from fedproto_app.api import resume, run
 
-    there = folder / name
-    if (there / "summary.json").exists():
+    run_folder = folder / name
+    if (run_folder / "summary.json").exists():
         return
-    if (there / "checkpoint").exists():
-        resume(there)
+    if (run_folder / "checkpoint").exists():
+        resume(run_folder)
         return
-    if there.exists():
-        raise SettingsError(f"{there}: a run that did not begin; remove the folder")
+    if run_folder.exists():
+        raise SettingsError(f"{run_folder}: holds a run that did not start; remove the folder")
     settings = {"output.dir": str(folder), "output.name": name, **changes}
     run(CONFIG, **{key.replace(".", "__").replace("-", "_"): settings[key] for key in settings})

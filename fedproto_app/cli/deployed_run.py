@@ -1,4 +1,4 @@
-"""``fedproto run --superlink``: a run on real nodes, submitted, followed and its end told."""
+"""``fedproto run --superlink``: submit a run on real nodes, follow it, and report its end."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedproto_app.ops.superlink import ConnectionLost, NamedSuperLink, RunStatus
 from fedproto_app.report.progress import GrowingFile, clock_text
 from fedproto_app.settings import Settings, flower_config
 
-LOST = 3  # exit code: what became of the run is not known
+LOST = 3  # exit code: the run's result is unknown
 
 _LOOK_EVERY = 0.5
-_SEARCH = 600.0  # seconds for which a SuperLink that does not answer is asked again
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two times that it is asked
+_SEARCH = 600.0  # seconds of retries while a SuperLink does not answer
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between retries
 _HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
 _WARNINGS = (
     *("joined", "left", "back", "rests", "missing", "refused", "note"),
@@ -37,30 +37,35 @@ def follow_run(
     verbose: bool,
     stop: WhenStopped,
 ) -> Path:
-    """Submit the run and follow it to its end; returns its folder, as the server calls it.
+    """Submit the run and follow it to its end; return its folder on the server.
 
-    Exits with 1 if the run failed, with 3 if nobody could be asked any more how it stands. Who
-    stops following leaves the run as it is.
+    Exits with 1 if the run failed, and with 3 if the connection to the SuperLink was lost. The run
+    continues if following it is interrupted.
     """
-    there = superlink.name
-    for warning in warnings([servers_certificate(there)]):
+    superlink_name = superlink.name
+    for warning in warnings([servers_certificate(superlink_name)]):
         typer.echo(f"warning: {warning}", err=True)
-    stop.says = lambda: f"stopped: whether the run was submitted says: flwr list {there}"
+    stop.says = lambda: f"stopped; see if the run was submitted: flwr list {superlink_name}"
     run_id = superlink.submit(app, flower_config(settings))
-    again = f"follow it: flwr log {run_id} {there} --stream; end it: flwr stop {run_id} {there}"
-    stop.says = lambda: f"stopped following; the run goes on; {again}"
+    commands = (
+        f"follow it: flwr log {run_id} {superlink_name} --stream; "
+        f"end it: flwr stop {run_id} {superlink_name}"
+    )
+    stop.says = lambda: f"stopped following; the run goes on; {commands}"
     console.print(
-        f"run {run_id} of {settings.output.name}: goes on without you; "
-        f"end it with: flwr stop {run_id} {there}",
+        f"run {run_id} of {settings.output.name}: continues without this command; "
+        f"end it with: flwr stop {run_id} {superlink_name}",
         soft_wrap=True,
     )
     shown = _Shown(settings.all_rounds, console, verbose)
     try:
         while not (status := _follow(superlink, run_id, shown)).finished:
-            time.sleep(_LOOK_EVERY)  # the stream broke, the run goes on
+            time.sleep(_LOOK_EVERY)  # the stream broke, but the run continues
     except ConnectionLost as error:
-        typer.echo(f"error: lost sight of run {run_id}, which may well go on: {error}", err=True)
-        typer.echo(f"how it stands: flwr list {there}; {again}", err=True)
+        typer.echo(
+            f"error: lost the connection to run {run_id}, which may continue: {error}", err=True
+        )
+        typer.echo(f"its status: flwr list {superlink_name}; {commands}", err=True)
         typer.echo("do not resume it before it has ended", err=True)
         raise typer.Exit(LOST) from None
     if not status.completed:
@@ -69,8 +74,8 @@ def follow_run(
             typer.echo(tail(superlink.log), err=True)
         typer.echo(f"error: {reason}", err=True)
         typer.echo(
-            f"go on with it: --resume {settings.output.name}; "
-            f"its log: flwr log {run_id} {there} --show",
+            f"resume it with: --resume {settings.output.name}; "
+            f"its log: flwr log {run_id} {superlink_name} --show",
             err=True,
         )
         raise typer.Exit(1)
@@ -78,27 +83,29 @@ def follow_run(
 
 
 def _follow(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
-    """Show the run's log to the end of the stream; how the run stands then."""
+    """Show the run's log to the end of the stream, and return the run's status."""
     follower, log = superlink.follow(run_id, superlink.log), GrowingFile(superlink.log)
     shown.begin_anew()
     ended = False
     try:
         while not ended:
-            ended = follower.poll() is not None  # asked first: what came before is then all there
+            ended = (
+                follower.poll() is not None
+            )  # checked first, so that all lines before it are read
             for line in log.new_lines():
                 shown.take(line)
             if not ended:
                 time.sleep(_LOOK_EVERY)
     finally:
-        follower.terminate()  # who stops following must not leave it behind
+        follower.terminate()  # also if following is interrupted
         follower.wait()
     return _status(superlink, run_id, shown)
 
 
 def _status(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
-    """How the run stands. While nobody answers it asks again, for `_SEARCH` seconds.
+    """Return the run's status, with retries for `_SEARCH` seconds.
 
-    Then it raises `ConnectionLost`: that a SuperLink is not to be reached says nothing of the run.
+    Then raise `ConnectionLost`: an unreachable SuperLink says nothing about the run.
     """
     deadline, pause = time.monotonic() + _SEARCH, _FIRST_PAUSE
     while True:
@@ -108,19 +115,19 @@ def _status(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
             if time.monotonic() + pause > deadline:
                 raise
             if pause == _FIRST_PAUSE:
-                shown.warn(f"lost sight of the run, trying again: {error}")
+                shown.warn(f"lost the connection to the run, trying again: {error}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         else:
             if pause > _FIRST_PAUSE:
-                shown.warn(f"the run is in sight again: {status.status}")
+                shown.warn(f"connected to the run again: {status.status}")
             return status
 
 
 class _Shown:
-    """What a person sees of the server's log: a line a round, and what goes wrong.
+    """Shows the server's log to the user: a line per round, and warnings.
 
-    folder: where the server says the artefacts are. reason: why it says it stopped.
+    folder: of the artefacts, as the server reports it. reason: why the server stopped.
     """
 
     def __init__(self, rounds: int, console: Console, verbose: bool) -> None:
@@ -129,7 +136,7 @@ class _Shown:
         self._taken, self._skip = 0, 0
 
     def begin_anew(self) -> None:
-        """The log comes from its beginning; what was shown of it is passed over."""
+        """Prepare for a log that starts from its beginning: skip the lines already shown."""
         self._taken, self._skip = 0, max(self._taken, self._skip)
 
     def warn(self, text: str) -> None:
@@ -141,19 +148,19 @@ class _Shown:
             return
         if self._verbose:
             self._console.print(Text.from_ansi(line), soft_wrap=True)
-        told = parse_event(line)
-        match told.get("event"):
+        event_fields = parse_event(line)
+        match event_fields.get("event"):
             case "artefacts":
-                self.folder = told["folder"]
+                self.folder = event_fields["folder"]
             case "stopped":
-                self.reason = told["reason"]
+                self.reason = event_fields["reason"]
             case "round":
-                self._console.print(self._round(told), soft_wrap=True)
+                self._console.print(self._round(event_fields), soft_wrap=True)
             case event if event in _WARNINGS and not self._verbose:
                 self.warn(line[line.index("event=") :])
 
-    def _round(self, told: Mapping[str, str]) -> str:
-        number = int(told["round"])
-        left = clock_text(float(told["seconds"]) * (self._rounds - number))
-        counts = "  ".join(f"{name} {told[name]}" for name in _HEALTH if name in told)
-        return f"round {number}/{self._rounds}  {counts}  {left} left"
+    def _round(self, fields: Mapping[str, str]) -> str:
+        number = int(fields["round"])
+        remaining = clock_text(float(fields["seconds"]) * (self._rounds - number))
+        counts = "  ".join(f"{name} {fields[name]}" for name in _HEALTH if name in fields)
+        return f"round {number}/{self._rounds}  {counts}  {remaining} left"

@@ -1,4 +1,4 @@
-"""``fedproto export``: finished runs for other tools."""
+"""``fedproto export``: write finished runs for other tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedproto_app.report.runs import find_runs
 
 
 class Target(StrEnum):
-    """What can be written."""
+    """The formats of an export."""
 
     csv = "csv"
     parquet = "parquet"
@@ -33,17 +33,17 @@ def export(
             metavar="PLACE",
             help="csv, parquet: the files' folder; default RUN/export. tensorboard: a folder with "
             "one for each run; default RUN/tensorboard. mlflow: the address of a tracking server, "
-            "or a folder; default what MLFLOW_TRACKING_URI says, else mlflow.",
+            "or a folder; default MLFLOW_TRACKING_URI, else mlflow.",
         ),
     ] = "",
 ) -> None:
-    """Write finished runs as other tools read them.
+    """Write finished runs for other tools.
 
-    csv and parquet are long tables, one number a row: rounds, clients and,
+    csv and parquet are long tables, one number per row: rounds, clients and,
     for several steps ahead, steps. tensorboard is a folder of events: figures
     by round, distributions over clients, settings. mlflow has settings as
-    parameters, figures by round as metrics, and the run's files. What is
-    there already is never overwritten. All but csv need a library:
+    parameters, figures by round as metrics, and the run's files. Existing
+    files are never overwritten. All formats but csv need a library:
     pip install "fedproto-app\\[parquet]", \\[tensorboard] or \\[mlflow].
     The setting output.tensorboard = true writes events during a run.
 

@@ -1,4 +1,4 @@
-"""``fedproto run --engine flower``: a SuperLink of the run's own, which simulates with Ray."""
+"""``fedproto run --engine flower``: simulate with Ray on a separate SuperLink."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def simulate_in_flower(
     console: Console,
     verbose: bool,
 ) -> None:
-    """Run on so many simulated SuperNodes. Exits with 1 if the run failed.
+    """Run on simulated SuperNodes. Exits with 1 if the run failed.
 
-    app: the folder of a Flower app, None for one without code. cpus, gpus: of each node; None: the
-    GPUs there are in equal parts, if the device asks for them.
+    app: the folder of a Flower app, None for an app without code. cpus, gpus: of each node; gpus =
+    None: all GPUs in equal shares if the device uses GPUs.
     """
     import_path = folder_of_users_code(settings)
     gpus = gpus_of_a_node(settings.device, nodes, cpus) if gpus is None else gpus
@@ -53,7 +53,7 @@ def simulate_in_flower(
         try:
             status = _watch(superlink, run_id, log, artefacts, progress, verbose)
         finally:
-            if log.exists():  # also of a run that the server never began
+            if log.exists():  # also if the server never started the run
                 artefacts.mkdir(parents=True, exist_ok=True)
             keep_log(log, artefacts)
     if not status.completed:
@@ -62,26 +62,28 @@ def simulate_in_flower(
 
 
 def require_cpus(cpus: int) -> None:
-    """`SettingsError` for more CPUs a node than there are."""
+    """Raise `SettingsError` if a node needs more CPUs than the machine has."""
     available = os.cpu_count() or 1
     if cpus > available:
         raise SettingsError(f"--cpus-per-node {cpus}: this machine has {available}")
 
 
 def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
-    """GPUs for each node, of which as many run at once as the CPUs allow: Flower's simulation hides
-    GPUs from a node that takes none."""
+    """Return the GPUs for each node, given how many nodes the CPUs allow to run at once.
+
+    Flower's simulation hides GPUs from a node that requests none.
+    """
     if device == "cpu":
         return 0.0
     from fedproto_app.node.device import torch_device
 
-    if torch_device(device).type == "cpu":  # "auto", and there is none
+    if torch_device(device).type == "cpu":  # "auto" without a GPU
         return 0.0
-    import torch  # is there by now
+    import torch  # imported already
 
     at_once = min(nodes, max(1, (os.cpu_count() or 1) // cpus))
     share = torch.cuda.device_count() / at_once
-    # Flower takes shares below one, or whole GPUs; rounded down, so that all fit.
+    # Flower accepts shares below one, or whole GPUs; rounded down so that all nodes fit.
     return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
 
 
@@ -94,30 +96,30 @@ def _watch(
     verbose: bool,
 ) -> RunStatus:
     """Show the run's rounds, and its log if verbose, until Flower says that it has finished."""
-    rounds, said = NewRounds(artefacts / "rounds.jsonl"), GrowingFile(log)
+    rounds, log_lines = NewRounds(artefacts / "rounds.jsonl"), GrowingFile(log)
     follower = superlink.follow(run_id, log)
     while True:
         superlink.check()
-        ended = follower.poll() is not None  # asked first: what came before it is then all there
+        ended = follower.poll() is not None  # checked first, so that all lines before it are read
         for record in rounds.new():
             progress.show(record)
-        for line in said.new_lines():
+        for line in log_lines.new_lines():
             if verbose:
                 progress.say(line)
         if ended:
             status = superlink.status(run_id)
             if status.finished:
                 return status
-            follower = superlink.follow(run_id, log)  # the stream broke, the run goes on
-            said = GrowingFile(log)
+            follower = superlink.follow(run_id, log)  # the stream broke, but the run continues
+            log_lines = GrowingFile(log)
         time.sleep(_LOOK_EVERY)
 
 
 def _explain_failure(status: RunStatus, artefacts: Path) -> None:
-    """Say on stderr why the run failed: the server's own line, or the end of Flower's log."""
-    said, log = artefacts / "error.txt", artefacts / "flower.log"
-    if said.exists():
-        typer.echo(f"error: {said.read_text(encoding='utf-8').strip()}", err=True)
+    """Print on stderr why the run failed: the server's message, or the end of Flower's log."""
+    error_file, log = artefacts / "error.txt", artefacts / "flower.log"
+    if error_file.exists():
+        typer.echo(f"error: {error_file.read_text(encoding='utf-8').strip()}", err=True)
     else:
         typer.echo(tail(log), err=True)
         typer.echo(f"error: the run ended as {status.status}: {status.details}", err=True)

@@ -1,4 +1,4 @@
-"""``fedproto forecast``: the next values of series, by the models that nodes have kept."""
+"""``fedproto forecast``: forecast the next values of series with the nodes' kept models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedproto_app.serving.inference import NodeState
     from fedproto_app.settings import DataSettings
 
-ROWS = 20  # of the table of clients
+ROWS = 20  # in the table of clients
 
 
 class Source(StrEnum):
@@ -59,8 +59,8 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The series up to now, or a folder of CSV files. Default: what the run's own "
-            "source, or that of --site, has now.",
+            help="The series up to now, or a folder of CSV files. Default: the source of the run, "
+            "or of --site.",
         ),
     ] = None,
     out: Annotated[
@@ -78,9 +78,9 @@ def forecast(
         int,
         typer.Option(
             min=1,
-            help="How many values ahead. Models forecast data.horizon at once, and the errors and "
-            "intervals of a run are of these; more come from forecasts of forecasts, get worse "
-            "and have no intervals.",
+            help="How many values ahead. Models forecast data.horizon values at once, and a run's "
+            "errors and intervals are for these; further values use earlier forecasts as input, "
+            "are less accurate, and have no intervals.",
         ),
     ] = 1,
     clients: Annotated[
@@ -91,7 +91,9 @@ def forecast(
     ] = None,
     source: Annotated[
         Source | None,
-        typer.Option(help="How to read FILE. Default: as SITE.toml says, or told from its name."),
+        typer.Option(
+            help="How to read FILE. Default: as SITE.toml says, or recognised from its name."
+        ),
     ] = None,
     site: Annotated[
         Path | None,
@@ -101,20 +103,20 @@ def forecast(
         ),
     ] = None,
 ) -> None:
-    """Forecast what comes next, with each client's own kept model.
+    """Forecast the next values with each client's kept model.
 
-    The series have the clients' names and the sampling step of training,
-    and go on to the newest values; the clients need as many steps as
-    their models look back: the most of period × periodic-window, data.lags
-    and close-window. They are scaled as in training. Gaps are filled with
+    The series need the clients' names and the sampling step of training,
+    and should include the newest values. A client needs as many steps as
+    its model looks back: the largest of period × periodic-window, data.lags
+    and close-window. Series are scaled as in training. Gaps are filled with
     the value before them, also at the end; the first forecast is for the
-    step after the source's last one. Forecasts are in the series' own units.
+    step after the source's last step. Forecasts are in the series' units.
 
     The CSV has the columns client, time, forecast, lower_80, upper_80,
-    lower_95, upper_95, with step in place of time for sources without
+    lower_95, upper_95, with step instead of time for sources without
     times: the first row of a file is step 0. A table of the clients goes
-    to stderr. Clients that have no model here, or too few values, are
-    named and left out, unless --client asks for them: then it is an error.
+    to stderr. Clients without a model, or with too few values, are listed
+    and left out; for a client named by --client, this is an error.
     Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]
@@ -127,7 +129,7 @@ def forecast(
 
       fedproto forecast --state /state --site /etc/fedproto/site.toml
     """
-    # torch and the readers are slow to import, which every other command would wait for.
+    # torch and the readers are slow to import.
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving.forecasts import write_csv
     from fedproto_app.serving.inference import forecast as forecasts_of
@@ -139,12 +141,12 @@ def forecast(
     for option, file in (("--out", out), ("--picture", picture)):
         if file is not None:
             _require_writable(option, file, reading.path)
-    look_here_for_users_code()  # the models may be a module of the user's, the source a function
+    look_here_for_users_code()  # model and source may be the user's code
     series = load_histories(reading)
-    made, left_out = forecasts_of(nodes, series, steps, clients or ())
+    client_forecasts, left_out = forecasts_of(nodes, series, steps, clients or ())
 
     text = io.StringIO()
-    write_csv(made, text)
+    write_csv(client_forecasts, text)
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:
@@ -153,12 +155,16 @@ def forecast(
         from fedproto_app.report.drawing import charts_png
         from fedproto_app.report.pictures import forecast_charts
 
-        charts = forecast_charts(made, series, nodes[0].settings.data.period)
-        some = f"the first {len(charts)} of {len(made)} clients" if len(charts) < len(made) else ""
-        _write("--picture", picture, charts_png(charts, some))
+        charts = forecast_charts(client_forecasts, series, nodes[0].settings.data.period)
+        title = (
+            f"the first {len(charts)} of {len(client_forecasts)} clients"
+            if len(charts) < len(client_forecasts)
+            else ""
+        )
+        _write("--picture", picture, charts_png(charts, title))
     console = Console(stderr=True, highlight=False)
-    console.print(_summary(made))
-    if (hidden := len(made) - ROWS) > 0:
+    console.print(_summary(client_forecasts))
+    if (hidden := len(client_forecasts) - ROWS) > 0:
         console.print(f"... and {hidden} more")
     for line in refusals(left_out):
         console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
@@ -170,7 +176,7 @@ def forecast(
 
 
 def _states(run: Path | None, state: Path | None) -> list[NodeState]:
-    """The states of all nodes of a run, or that of one node."""
+    """Return the states of all nodes of a run, or the state of one node."""
     from fedproto_app.serving.inference import open_run, open_state
 
     if run is not None and state is None:
@@ -183,7 +189,7 @@ def _states(run: Path | None, state: Path | None) -> list[NodeState]:
 def _reading(
     trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
 ) -> DataSettings:
-    """How to read the series up to now: a file, or the source that the run or the site names."""
+    """Return settings that read the series up to now, from a file or the run's or site's source."""
     from fedproto_app.data.choice import ONLY_SOURCES
     from fedproto_app.data.recognition import reading_of
     from fedproto_app.data.sources import FILE_SOURCES
@@ -198,25 +204,25 @@ def _reading(
                 f"--source {source.value} says how to read --data, which is not set"
             )
         return reading.model_copy(update={"max_steps": 0})
-    told = Reading(source.value) if source else reading_of(data)
-    reader = reading.source if site and not source else told.source
+    recognised = Reading(source.value) if source else reading_of(data)
+    reader = reading.source if site and not source else recognised.source
     if reader not in FILE_SOURCES:
         raise DataError(f"{data}: holds no series, it looks like source {reader}")
-    whole: dict[str, object] = {
+    updates: dict[str, object] = {
         "source": reader,
         "path": str(data),
         "max_clients": 0,
         "max_steps": 0,
     }
-    if not site and reader != trained.source:  # the keys on tables are of another file
+    if not site and reader != trained.source:  # the settings for tables are for another file
         fields = DataSettings.model_fields
-        whole |= {name: fields[name].default for name in ("clients", *ONLY_SOURCES)}
-        whole |= {name: value for name, value in told.fields.items() if name != "source"}
-    return reading.model_copy(update=whole)
+        updates |= {name: fields[name].default for name in ("clients", *ONLY_SOURCES)}
+        updates |= {name: value for name, value in recognised.fields.items() if name != "source"}
+    return reading.model_copy(update=updates)
 
 
 def _require_writable(option: str, out: Path, data: str) -> None:
-    """Refuse an output that would destroy the data, or become a client of it, before any work."""
+    """Refuse an output that would overwrite the data, or be read as a client, before any work."""
     if out.is_dir() or not out.parent.is_dir():
         fault = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
         raise FedProtoError(f"{option} {out}: {fault}")
@@ -231,19 +237,19 @@ def _write(option: str, out: Path, content: bytes) -> None:
         raise FedProtoError(f"{option} {out}: {error.strerror}") from None
 
 
-def _summary(made: list[ClientForecast]) -> Table:
-    """A row a client: its newest value, how many are missing since, and the first forecast."""
+def _summary(forecasts: list[ClientForecast]) -> Table:
+    """Return a table of clients: last value, number of missing values since, first forecast."""
     table = Table(box=None, header_style="bold")
     table.add_column("client")
     for title in ("last value", "missing since", "next value", "at", "steps"):
         table.add_column(title, justify="right", no_wrap=title == "at")
-    for one in made[:ROWS]:
+    for forecast in forecasts[:ROWS]:
         table.add_row(
-            escape(one.client),
-            f"{one.last:.6g}",
-            str(one.gap or "-"),
-            f"{one.values[0]:.6g}",
-            one.when(0),
-            str(len(one.values)),
+            escape(forecast.client),
+            f"{forecast.last:.6g}",
+            str(forecast.gap or "-"),
+            f"{forecast.values[0]:.6g}",
+            forecast.when(0),
+            str(len(forecast.values)),
         )
     return table

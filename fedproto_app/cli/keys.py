@@ -1,4 +1,4 @@
-"""``fedproto keys``: what server and nodes need to know each other."""
+"""``fedproto keys``: make the keys by which server and nodes authenticate each other."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedproto_app.ops.keys import make_keys
 def keys(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder of the keys; made if there is none."),
+        typer.Argument(metavar="DIR", help="Folder of the keys, made if needed."),
     ],
     hosts: Annotated[
         list[str] | None,
         typer.Option(
             "--host",
             metavar="NAME_OR_IP",
-            help="A DNS name or IP address under which the server is reached; may be repeated. "
-            "localhost and 127.0.0.1 are always named.",
+            help="A DNS name or IP address of the server; may be repeated. localhost and 127.0.0.1 "
+            "are always included.",
         ),
     ] = None,
     nodes: Annotated[
@@ -37,17 +37,17 @@ def keys(
         bool,
         typer.Option(
             "--check",
-            help="Make nothing; say when the certificates in DIR end. Exit code 1 if one does "
-            "within 30 days.",
+            help="Make nothing; say when the certificates in DIR expire. Exit code 1 if one "
+            "expires within 30 days.",
         ),
     ] = False,
 ) -> None:
     """Make a private CA, the server's certificate, and a key for each node.
 
-    With --host: DIR/ca.crt, ca.key, server.pem and server.key. A CA that
-    is there already is used again. With --node: DIR/nodes/NAME and
+    With --host: DIR/ca.crt, ca.key, server.pem and server.key. An existing
+    CA is used again. With --node: DIR/nodes/NAME and
     NAME.pub; a site can do this on its own machine, so that its private
-    key never leaves it, and hand over NAME.pub. Existing files are never
+    key never leaves it, and send NAME.pub. Existing files are never
     overwritten. Private files are readable by you alone.
 
     [bold]Examples[/bold]
@@ -59,15 +59,15 @@ def keys(
     if check:
         _check(folder)
         return
-    made = make_keys(folder, hosts or [], nodes or [])
+    files = make_keys(folder, hosts or [], nodes or [])
     home = folder.expanduser().resolve()
     typer.echo(f"made in {home}:")
-    for file in made:
+    for file in files:
         kind = "private" if file.private else "public"
         typer.echo(f"  {file.path.relative_to(home)!s:<24} {kind:<8} → {file.goes_to}")
     if nodes:
         typer.echo("\nRegister each node once (SUPERLINK: a connection in $FLWR_HOME/config.toml):")
-    for file in made:
+    for file in files:
         if file.path.suffix == ".pub":
             public = shlex.quote(str(file.path))
             typer.echo(f"  fedproto nodes register {public} SUPERLINK")
@@ -78,9 +78,9 @@ def keys(
 
 
 def _check(folder: Path) -> None:
-    ends, now = certificates_in(folder.expanduser()), datetime.now(UTC)
-    for one in ends:
-        typer.echo(one.said(now))
-    if any(one.is_soon(now) for one in ends):
+    ends, today = certificates_in(folder.expanduser()), datetime.now(UTC)
+    for certificate in ends:
+        typer.echo(certificate.said(today))
+    if any(certificate.is_soon(today) for certificate in ends):
         typer.echo("make new ones in time: docs/deployment.md, Keys: what goes where", err=True)
         raise typer.Exit(1)

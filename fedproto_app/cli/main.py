@@ -11,8 +11,11 @@ from fedproto_app.core.loading import look_here_for_users_code
 
 
 def main() -> NoReturn:
-    """Run the command line. An error is told on stderr, without a traceback: exit code 1 for a
-    federation that failed, 2 for a mistake in settings, data or arguments."""
+    """Run the command line.
+
+    Errors are printed on stderr, without a traceback. Exit code: 1 for a federation that failed, 2
+    for a mistake in settings, data or arguments.
+    """
     end_on_signals()
     look_here_for_users_code()
     try:
@@ -20,7 +23,7 @@ def main() -> NoReturn:
             from fedproto_app.cli.commands import app  # slow to import
 
             with WhenStopped(lambda: "stopped"):
-                app(prog_name="fedproto")  # also where a shell asks what may come next
+                app(prog_name="fedproto")  # also for shell completion
     except FedProtoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, FederationError) else 2)

@@ -1,4 +1,4 @@
-"""What to try next, in a line or two on stderr at the end of a command."""
+"""Suggest next commands on stderr at the end of a command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 def say_next(console: Console, *commands: str) -> None:
-    """Print commands that go on from here. console: of stderr, so that pipes stay clean."""
+    """Print the next commands. console: of stderr, so that pipes stay clean."""
     for number, command in enumerate(commands):
         title = "next: " if number == 0 else "      "
         console.print(f"[dim]{title}[/dim]{command}", soft_wrap=True, highlight=False)

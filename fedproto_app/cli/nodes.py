@@ -1,4 +1,4 @@
-"""``fedproto nodes``: who takes part in a federation, by which key, and who no longer may."""
+"""``fedproto nodes``: manage the nodes of a federation, their keys and their names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedproto_app.server.node_register import (
     register_file,
 )
 
-_WIDE = 250  # columns where the table goes to a file or a program
+_WIDE = 250  # columns if the output is not a terminal
 
 nodes_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -35,7 +35,7 @@ SuperLink = Annotated[
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="The node's name, or its key's fingerprint as the list shows it."
+        metavar="NAME", help="The node's name, or its key's fingerprint as shown by list."
     ),
 ]
 Runs = Annotated[
@@ -43,7 +43,7 @@ Runs = Annotated[
     typer.Option(
         "--runs",
         metavar="DIR",
-        help="Where the server keeps its runs, and with them nodes.json, the register of names. "
+        help="The folder of the server's runs, which holds nodes.json, the register of names. "
         "Default: $FEDPROTO_OUTPUT_ROOT, else runs.",
     ),
 ]
@@ -51,11 +51,11 @@ Runs = Annotated[
 
 @nodes_app.callback()
 def _nodes() -> None:
-    """See who takes part in a federation, and say who may.
+    """List the nodes of a federation, and manage their keys and names.
 
-    A node proves itself by its key. It goes by the name that its key is
-    registered under, and nobody else may. A key without a name keeps the
-    one that it first came with.
+    A node authenticates with its key. Only the key that is registered under
+    a name may use it. A key without a registered name keeps the name that
+    it first used.
     """
 
 
@@ -63,30 +63,32 @@ def _nodes() -> None:
 def list_nodes(
     superlink: SuperLink,
     runs: Runs = Path("runs"),
-    every: Annotated[bool, typer.Option("--all", help="Revoked keys, too.")] = False,
+    show_revoked: Annotated[bool, typer.Option("--all", help="Also list revoked keys.")] = False,
 ) -> None:
-    """Show names, ids, keys, who is there, and the clients of each.
+    """List nodes with status, key, id, and number of clients.
 
-    The fingerprint is the one that [bold]ssh-keygen -lf NAME.pub[/bold] shows at
-    the site. Clients and run are those of the last run that took the node in,
-    read from the register; on another machine than the server's they are unknown.
+    The fingerprint is what [bold]ssh-keygen -lf NAME.pub[/bold] shows at the site.
+    Clients and run refer to the last run that accepted the node. They are read
+    from the register, so they are only known on the server's machine.
 
     [bold]Example[/bold]
 
       fedproto nodes list federation
     """
     names = _register(runs).read()
-    with Nodes(superlink) as there:
-        known = there.all()
+    with Nodes(superlink) as nodes:
+        known_nodes = nodes.all()
     table = Table(box=SIMPLE_HEAD)
     for column in ("name", "status", "last seen", "clients", "run", "key", "id"):
         table.add_column(column, overflow="fold")
-    for node in known:
-        if every or node.status != REVOKED:
+    for node in known_nodes:
+        if show_revoked or node.status != REVOKED:
             table.add_row(*map(Text, _row(node, names)))
     wide = None if sys.stdout.isatty() else _WIDE
     Console(width=wide).print(table)
-    if lost := [name for name, one in names.bound.items() if not _is_there(one, known)]:
+    if lost := [
+        name for name, binding in names.bound.items() if not _is_registered(binding, known_nodes)
+    ]:
         typer.echo(f"bound to keys that are not registered: {', '.join(map(shown, lost))}")
     if names.banned:
         typer.echo(f"banned: {', '.join(map(shown, names.banned))}")
@@ -100,16 +102,16 @@ def register(
         str, typer.Option(help="The node's name. Default: the file's, without .pub.")
     ] = "",
 ) -> None:
-    """Register a node's key under its name. Doing it again changes nothing.
+    """Register a node's key under its name; repeating it changes nothing.
 
     [bold]Example[/bold]
 
       fedproto nodes register keys/nodes/harbour.pub federation
     """
     name = name or public_key.stem
-    with Nodes(superlink) as there:
-        new = there.register(public_key, name)
-        keys = [node for node in there.all() if node.name == name and node.status != REVOKED]
+    with Nodes(superlink) as nodes:
+        new = nodes.register(public_key, name)
+        keys = [node for node in nodes.all() if node.name == name and node.status != REVOKED]
     typer.echo(f"{name}: registered" if new else f"{name}: is registered")
     if len(keys) > 1:
         typer.echo(
@@ -126,27 +128,27 @@ def rotate(
     superlink: SuperLink,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Give a node a new key: registers it under the node's name, and revokes the old one.
+    """Register a new key under a node's name, and revoke the old key.
 
-    The site makes the key ([bold]fedproto keys DIR --node NAME[/bold], after it
-    moved the old pair away), sends NAME.pub, and restarts its SuperNode with
-    the new key. Its clients go on from the models on its disk.
+    The site makes the key ([bold]fedproto keys DIR --node NAME[/bold], after
+    moving the old pair away), sends NAME.pub, and restarts its SuperNode with
+    the new key. Its clients continue with the models on its disk.
 
     [bold]Example[/bold]
 
       fedproto nodes rotate harbour new/harbour.pub federation
     """
-    with Nodes(superlink) as there:
+    with Nodes(superlink) as nodes:
         names, new = _register(runs).read(), fingerprint(read_key(public_key))
-        old = [node for node in named(there.all(), name, names) if node.key != new]
+        old = [node for node in named(nodes.all(), name, names) if node.key != new]
         if not old:
             raise SettingsError(f"{public_key}: is the key that {name} has already")
         called = old[0].name or names.name_of(old[0].key)
         if not called:
             raise SettingsError(f"{name}: has no name; register the new key, and revoke this one")
-        there.register(public_key, called)
+        nodes.register(public_key, called)
         for node in old:
-            there.revoke(node)
+            nodes.revoke(node)
     typer.echo(f"{called}: has the new key {new}; revoked: {_keys(old)}")
 
 
@@ -156,50 +158,50 @@ def revoke(
     superlink: SuperLink,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Take a node's key from the federation, for good.
+    """Remove a node's key from the federation permanently.
 
     Flower refuses the node from now on and never registers that key again.
-    The name stays the node's: a new key that is registered under it takes its
-    place. Remove NAME.pub from the folder that the server registers, too.
+    The node keeps its name: register a new key under the name to replace the
+    old key. Also remove NAME.pub from the folder that the server registers.
 
     [bold]Example[/bold]
 
       fedproto nodes revoke harbour federation
     """
-    with Nodes(superlink) as there:
-        meant = named(there.all(), name, _register(runs).read())
-        if len(meant) > 1:
+    with Nodes(superlink) as nodes:
+        matching = named(nodes.all(), name, _register(runs).read())
+        if len(matching) > 1:
             raise SettingsError(
-                f"{name!r}: {len(meant)} keys are registered under this name; name one of them: "
-                f"{_keys(meant)}"
+                f"{name!r}: {len(matching)} keys are registered under this name; name one of them: "
+                f"{_keys(matching)}"
             )
-        there.revoke(meant[0])
-    typer.echo(f"{meant[0].name or name}: revoked the key {meant[0].key}")
+        nodes.revoke(matching[0])
+    typer.echo(f"{matching[0].name or name}: revoked the key {matching[0].key}")
 
 
 @nodes_app.command()
 def ban(
     name: Name,
     superlink: Annotated[
-        str, typer.Argument(metavar="[SUPERLINK]", help="Bans the keys registered so, too.")
+        str, typer.Argument(metavar="[SUPERLINK]", help="Also ban the keys registered under NAME.")
     ] = "",
     runs: Runs = Path("runs"),
 ) -> None:
-    """Keep a name, and the keys that have it, out of all runs of this server.
+    """Exclude a name, and its keys, from all runs of this server.
 
-    Runs under way ask the node for nothing from their next round on. Its key
-    stays registered, so the ban can be lifted: [bold]fedproto nodes unban NAME[/bold].
+    Current runs stop asking the node from their next round. Its key stays
+    registered, so the ban can be lifted: [bold]fedproto nodes unban NAME[/bold].
 
     [bold]Example[/bold]
 
       fedproto nodes ban harbour federation
     """
-    at = _register(runs)
+    node_register = _register(runs)
     keys: list[str] = []
     if superlink:
-        with Nodes(superlink) as there:
-            keys = [node.key for node in there.all() if name in (node.name, node.key)]
-    with at.changing() as names:
+        with Nodes(superlink) as nodes:
+            keys = [node.key for node in nodes.all() if name in (node.name, node.key)]
+    with node_register.changing() as names:
         if bound := names.bound.get(name):
             keys.append(bound.key)
         if name.startswith("SHA256:"):
@@ -221,11 +223,11 @@ def unban(name: Name, runs: Runs = Path("runs")) -> None:
 
 @nodes_app.command()
 def release(name: Name, runs: Runs = Path("runs")) -> None:
-    """Free a name from the key that it belongs to; the next node that comes with it gets it.
+    """Release a name from its key; the next node that uses the name gets it.
 
-    Needed where keys are registered without names, and a site has a new key.
-    Keys that are registered under a name need no release: the newest one that
-    comes has it.
+    This is needed if keys are registered without names, and a site has a new
+    key. Keys that are registered under a name need no release: the newest key
+    that connects has the name.
 
     [bold]Example[/bold]
 
@@ -246,15 +248,15 @@ def _register(runs: Path) -> NodeRegister:
 def _row(node: KnownNode, names: Names) -> Sequence[str]:
     name = node.name or names.name_of(node.key) or ""
     bound = names.bound.get(name)
-    told = bound if bound and bound.key == node.key else None
+    current = bound if bound and bound.key == node.key else None
     status = "banned" if names.ban_of(name, node.key) is not None else node.status
-    seen = "now" if node.status == ONLINE else node.seen or "never"
-    clients, run = (str(told.clients), told.run) if told else ("", "")
-    return [shown(name), status, seen, clients, shown(run), node.key, str(node.node_id)]
+    last_seen = "now" if node.status == ONLINE else node.seen or "never"
+    clients, run = (str(current.clients), current.run) if current else ("", "")
+    return [shown(name), status, last_seen, clients, shown(run), node.key, str(node.node_id)]
 
 
-def _is_there(bound: Binding, known: Sequence[KnownNode]) -> bool:
-    return any(node.key == bound.key and node.status != REVOKED for node in known)
+def _is_registered(bound: Binding, nodes: Sequence[KnownNode]) -> bool:
+    return any(node.key == bound.key and node.status != REVOKED for node in nodes)
 
 
 def _keys(nodes: Sequence[KnownNode]) -> str:

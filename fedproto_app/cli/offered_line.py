@@ -1,4 +1,4 @@
-"""The line that ``fedproto data check`` ends with: it trains on what was checked."""
+"""The last line of ``fedproto data check``: the command that trains on the checked data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import FIRST_TASK, TaskRecord, task_record
-from fedproto_app.experiments.run_settings import told
+from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.changes import flags
@@ -19,17 +19,17 @@ from fedproto_app.tasks.table import fitting_task
 def offered_line(
     config: Path | None,
     table: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    from_options: Mapping[str, Any],
     record: TaskRecord,
     settings: Settings,
     checked: Checked,
 ) -> str:
-    """`fedproto run` of a file or without one, now or once something is mended.
+    """Return the `fedproto run` command that trains on the checked data.
 
-    table: all that the check was made with, by dotted keys. asked: what of it the command line
-    said, which stands last. record, settings: what was checked, and how.
+    table: all settings of the check, by dotted keys. from_options: the settings from the command
+    line, which come last. record, settings: the task and the settings that were checked.
     """
-    in_file = told(config, ()) if config else {}
+    in_file = changed_settings(config, ()) if config else {}
     run: dict[str, Any] = {}
     if "task" not in table and (record := _fitting(record, settings)).name != FIRST_TASK:
         run["task"] = record.name
@@ -41,8 +41,8 @@ def offered_line(
     ):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
-    run |= {key: value for key, value in checked.told.items() if key not in table}
-    for key, value in asked.items():
+    run |= {key: value for key, value in checked.proposed.items() if key not in table}
+    for key, value in from_options.items():
         run.pop(key, None)
         run[key] = value
     words = ["fedproto run", *([shlex.quote(str(config))] if config else []), flags(run)]
@@ -51,7 +51,7 @@ def offered_line(
 
 
 def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
-    """The row of the task that the data's targets fit, where they may be of two kinds."""
+    """Return the task that fits the data's targets, if there may be two kinds of targets."""
     if not record.targets:
         return record
     from fedproto_app.data.sequences.sources import load_sequences

@@ -1,4 +1,4 @@
-"""``fedproto report``: finished runs as one file for people."""
+"""``fedproto report``: write a report on finished runs as one HTML file."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE.html",
-            help=f"Where to write it; default: {REPORT} in RUN, or here if there are several.",
+            help=f"The file to write; default: {REPORT} in RUN, or in the current folder for "
+            "several runs.",
         ),
     ] = None,
 ) -> None:
-    """Write a report on finished runs to send on: one HTML file, which opens offline.
+    """Write a report on finished runs: one HTML file, which opens offline.
 
-    It says what was found in a sentence, then shows the table of methods,
-    who gains and who does not, every client, errors by step ahead or by
-    class, forecasts, learning and what it cost, and how to repeat it. Runs
-    that differ only in their seed are one row. Whether sharing pays is told
-    where a run in which nothing is shared (solo, naive) is among them.
+    It states the main result in a sentence. Then it shows the table of
+    methods, gains by client, every client, errors by step ahead or by class,
+    forecasts, learning curves and their cost, and how to repeat the runs.
+    Runs that differ only in their seed share one row. To show whether
+    sharing pays, include a run without sharing (solo, naive).
 
     [bold]Examples[/bold]
 
@@ -39,8 +40,8 @@ def report(
       fedproto report runs
       fedproto report runs/solo-* runs/fuels-* --output for-the-board.html
     """
-    look_here_for_users_code()  # forecasts of models may need a module of the user's
-    from fedproto_app.report.page.document import write_report  # jinja2 is for this command alone
+    look_here_for_users_code()  # forecasts of models may need the user's modules
+    from fedproto_app.report.page.document import write_report  # only this command needs jinja2
 
     runs, without = find_runs(places)
     for folder in without:

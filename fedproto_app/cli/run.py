@@ -1,4 +1,4 @@
-"""``fedproto run``: one experiment, from the configuration to the table of results."""
+"""``fedproto run``: run one experiment and print its table of results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panel
 
 
 class Engine(StrEnum):
-    """What simulates the nodes."""
+    """The engine that simulates the nodes."""
 
     process = "process"
     flower = "flower"
@@ -60,8 +60,8 @@ def run(
         str,
         typer.Option(
             metavar="RUN",
-            help="Go on with a run from its newest checkpoint: its folder; with --superlink also "
-            "its name, besides its CONFIG.toml. A finished one needs more rounds or patience.",
+            help="Resume the run in this folder from its newest checkpoint; with --superlink also "
+            "by name, together with its CONFIG.toml. A finished run needs more rounds or patience.",
         ),
     ] = "",
     superlink: Annotated[
@@ -78,51 +78,49 @@ def run(
     engine: Annotated[
         Engine,
         typer.Option(
-            help="What simulates: process, the app in this process and workers beside it, or "
-            "flower, a SuperLink of the run's own with Ray. Results are the same."
+            help="How to simulate: process, in this process and worker processes, or flower, a "
+            "separate SuperLink with Ray. Results are the same."
         ),
     ] = Engine.process,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Processes that work for the nodes, which changes no result. Default: one for "
-            "each core that there is work for; with a GPU one for each GPU.",
+            help="Worker processes; does not change results. Default: one per core, as far as "
+            "there is work, or one per GPU.",
             rich_help_panel=OF_PROCESS,
         ),
     ] = None,
     cpus_per_node: Annotated[
-        int, typer.Option(min=1, help="CPUs that each node takes.", rich_help_panel=OF_FLOWER)
+        int, typer.Option(min=1, help="CPUs for each node.", rich_help_panel=OF_FLOWER)
     ] = 1,
     gpus_per_node: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="GPUs that each node takes, or its share of one. Default: all GPUs in equal "
-            "parts if the setting device asks for them, else none.",
+            help="GPUs for each node, or a share of one. Default: all GPUs in equal shares if the "
+            "setting device uses GPUs, else none.",
             rich_help_panel=OF_FLOWER,
         ),
     ] = None,
     app: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a Flower app, for what its pyproject.toml sets; default: the nearest "
-            "one upward, if any."
+            help="Folder of a Flower app whose pyproject.toml sets defaults; default: the nearest "
+            "app in a parent folder, if any."
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log as well.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print the run's folder and nothing else.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show Flower's log.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the run's folder.")] = False,
 ) -> None:
     """Run an experiment in a simulated federation, or on real nodes, and print its table.
 
-    Settings have defaults. The pyproject.toml of an app goes over them, if
-    the run has an app; then CONFIG.toml, then --set. In a simulation they
-    and the data are checked before anything starts. Ctrl-C ends a
-    simulation, and says how to go on with it; a run on real nodes goes on.
+    Defaults are overridden by the pyproject.toml of an app, if there is one,
+    then by CONFIG.toml, then by --set. A simulation checks settings and data
+    before it starts. Ctrl-C ends a simulation and prints how to resume it; a
+    run on real nodes continues.
     Exit code: 0 completed, 1 the run failed, 2 wrong settings or data,
-    3 lost sight of it, 128 + n ended by signal n.
+    3 connection to the run lost, 128 + n ended by signal n.
 
     [bold]Examples[/bold]
 
@@ -142,10 +140,10 @@ def run(
         if superlink:
             _refuse_options_of_simulations(nodes, gpus_per_node)
             settings = deployed_settings(folder, config, changes or [], resume)
-            with tempfile.TemporaryDirectory(prefix="fedproto-") as own:
-                named = NamedSuperLink(superlink, Path(own))
-                submitted = folder or write_app(Path(own) / "app")
-                artefacts = follow_run(named, submitted, settings, console, verbose, stop)
+            with tempfile.TemporaryDirectory(prefix="fedproto-") as home:
+                named_superlink = NamedSuperLink(superlink, Path(home))
+                submitted = folder or write_app(Path(home) / "app")
+                artefacts = follow_run(named_superlink, submitted, settings, console, verbose, stop)
         else:
             require_cpus(cpus_per_node)
             if resume:
@@ -177,7 +175,7 @@ def run(
 
 
 def _next(settings: Settings, artefacts: Path) -> list[str]:
-    """What can be done with a finished run."""
+    """Return commands to suggest after a finished run."""
     short = shlex.quote(shown(artefacts))
     compare = f"fedproto compare {shlex.quote(shown(artefacts.parent))}"
     if not task_record(settings.task).forecasts or not (artefacts / "state").exists():
@@ -186,10 +184,10 @@ def _next(settings: Settings, artefacts: Path) -> list[str]:
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
-    for option, given in (("--nodes", nodes), ("--gpus-per-node", gpus)):
-        if given is not None:
+    for option, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
+        if value is not None:
             raise SettingsError(
-                f"{option} {given}: simulated nodes only; --superlink has real ones"
+                f"{option} {value}: simulated nodes only; --superlink has real ones"
             )
 
 

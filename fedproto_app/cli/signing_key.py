@@ -1,4 +1,4 @@
-"""``fedproto signing-key``: by which other sites know a site's part in masked sums."""
+"""``fedproto signing-key``: show the key that authenticates a site in masked sums."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def signing_key(
         Path, typer.Argument(metavar="[SITE.toml]", help=f"The site's file. Default: {_SITE}.")
     ] = _SITE,
 ) -> None:
-    """Show the public key by which other sites know this site's part in masked sums.
+    """Show the public key that authenticates this site in masked sums.
 
-    The site draws the private key when there is none yet, and keeps it in
-    its state directory. Send the line to the other sites by a way that
-    does not lead through the server; each writes it into its own file:
+    The site makes the private key on first use, and keeps it in its state
+    directory. Send the line to the other sites, but not through the server;
+    each site adds it to its own file:
 
       [masked-sums]
       known = ["ssh-ed25519 AAAA…"]

@@ -1,4 +1,4 @@
-"""``fedproto sweep``: many runs, and the settings to choose by validation error."""
+"""``fedproto sweep``: try settings in many runs, and choose by validation error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedproto_app.core.endings import WhenStopped
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.experiments.run_settings import (
     NODES,
+    changed_settings,
     given_settings,
     nearest_app,
     read_toml,
-    told,
     unclaimed_settings,
 )
 from fedproto_app.report.runs import flat
@@ -34,7 +34,7 @@ _FOLDER = "sweeps"
 
 
 class SearchName(StrEnum):
-    """How trials are found."""
+    """How trials are chosen."""
 
     grid = "grid"
     random = "random"
@@ -46,7 +46,7 @@ def sweep(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Settings over the defaults; its table \\[sweep] takes the options below.",
+            help="Settings over the defaults; its table \\[sweep] sets the options below.",
         ),
     ] = None,
     grid: Annotated[
@@ -58,41 +58,46 @@ def sweep(
         typer.Option(
             "--range",
             metavar="KEY=LOW..HIGH[:log]",
-            help="Numbers to draw one setting from, whole ones between whole ends; may be "
+            help="Range of one setting to draw from, integers between integer ends; may be "
             "repeated. With --search random or optuna.",
         ),
     ] = None,
     search: Annotated[
         SearchName | None,
         typer.Option(
-            help="grid: every combination of the values. random: --trials of them are drawn. "
-            "optuna: drawn by what earlier trials gave. Default: grid."
+            help="grid: every combination of the values. random: draw --trials of them. optuna: "
+            "draw them based on earlier results. Default: grid."
         ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="How many to draw.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials to draw.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="0,1,…", help="A run of each trial for each. Default: 0.")
+        str | None,
+        typer.Option(metavar="0,1,…", help="Seeds; each trial has a run per seed. Default: 0."),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting that all runs have."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="One setting of all runs; may be repeated."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help=f"The sweep's folder. Default: one in {_FOLDER}, by what is swept."
+            metavar="DIR",
+            help=f"The sweep's folder. Default: a folder in {_FOLDER}, named after the settings.",
         ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Go on with the sweep in this folder."),
+        typer.Option(metavar="DIR", help="Resume the sweep in this folder."),
     ] = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Let the folder's sweep get more trials or seeds.")
+        bool,
+        typer.Option("--extend", help="Allow more trials or seeds than the folder's sweep has."),
     ] = False,
     parallel: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at a time; changes no result. Default: one for each core."),
+        typer.Option(min=1, help="Runs at a time; does not change results. Default: one per core."),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help=f"Simulated nodes of each run. Default: {NODES}.")
@@ -104,18 +109,18 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Trials that Optuna suggests before it learns their results. Default: 4.",
+            help="Trials that Optuna suggests before it sees their results. Default: 4.",
         ),
     ] = None,
 ) -> None:
     """Try settings on several seeds, and choose by validation error.
 
-    All settings and data are checked before anything starts. The runs are
-    processes, several at a time, and write into one folder. A sweep that was
-    stopped or killed goes on with the same command, or with --resume and its
-    folder. It ends with a table, the lowest mean validation error first, and
-    the test error of the best trial only; sweep.csv, sweep.json and sweep.png
-    show the same. Models are kept for the best trial only.
+    All settings and data are checked before the first run. Runs are parallel
+    processes that write into one folder. To resume a sweep that was stopped
+    or killed, repeat the command, or use --resume with its folder. The final
+    table starts with the lowest mean validation error, and shows the test
+    error of the best trial only; sweep.csv, sweep.json and sweep.png show the
+    same. Only the models of the best trial are kept.
     Exit code: 0 completed, 1 runs failed, 2 wrong settings or data.
 
     [bold]Examples[/bold]
@@ -181,7 +186,7 @@ def sweep(
 
 
 def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Result]) -> None:
-    """Write the sweep's files, and print its table and how to repeat the choice."""
+    """Write the sweep's files, and print its table and the command that repeats the choice."""
     from fedproto_app.experiments.sweep.picture import sweep_charts
     from fedproto_app.experiments.sweep.results import results_table, write_results
     from fedproto_app.report.pictures import write_picture
@@ -203,7 +208,7 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
 
 
 def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:
-    """The plan by the file's table ``[sweep]`` and the options over it."""
+    """Return the plan from the file's table ``[sweep]`` and the options, which override it."""
     from fedproto_app.experiments.sweep.plan import Plan, SweepTable
 
     app = nearest_app()
@@ -219,7 +224,7 @@ def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) 
         options[kind] = {**remaining, **options[kind]}
     table |= {key: value for key, value in options.items() if value is not None}
 
-    base = {**given_settings(app, None, []), **flat(file), **told(None, changes)}
+    base = {**given_settings(app, None, []), **flat(file), **changed_settings(None, changes)}
     complete = unclaimed_settings(base, table["nodes"])
     for key, path in (("data.path", complete.data.path), ("encoder.path", complete.encoder.path)):
         if base.get(key):
@@ -230,7 +235,7 @@ def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) 
 
 
 def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]) -> dict[str, Any]:
-    """The values of a repeated ``KEY=…``, each key once."""
+    """Return the values of a repeated option ``KEY=…``; each key may occur once."""
     table: dict[str, Any] = {}
     for text in texts or []:
         key, equals, values = (part.strip() for part in text.partition("="))
@@ -243,7 +248,7 @@ def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]
 
 
 def _listed(text: str) -> list[Any]:
-    """``A,B,C`` as TOML; if it is none, each part on its own."""
+    """Parse ``A,B,C`` as a TOML list, or else each part on its own."""
     try:
         values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:
@@ -259,7 +264,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _default_name(plan: Plan) -> str:
-    """So that the same command finds the same folder."""
+    """Return a folder name that is the same for the same command."""
     names = "-".join(key.rpartition(".")[2] for key in plan.space)
     plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
     return f"{plain[:60]}-{plan.digest()}"

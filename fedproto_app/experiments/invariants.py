@@ -1,7 +1,7 @@
-"""What must hold for every method, seen on runs of seconds: same seed, same numbers.
+"""Check the invariants of every method on runs of a few seconds: same seed, same numbers.
 
-A method passes that computes a client's numbers of nothing but the client's data and state, the
-order, and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prints all this.
+A method passes if it computes a client's numbers only from the client's data and state, the order,
+and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prints the results.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ TOLERANCE = 2e-4
 _NO_DIFFERENCE = 1e-12  # between numbers that may be zero
 
 _HAIRS = re.compile(r": (coverage|width)_\d+$")
-_PLACES = ("client", "node", "group")  # columns of clients.csv that are no results
-_COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder once more
-_SOME: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
+_PLACES = ("client", "node", "group")  # columns of clients.csv without results
+_COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder again
+_PARTIAL: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
 _ALONE: Mapping[str, Any] = {"cohort-size": 1}
 _ERRORS = {"mse": "mse", "mae": "mae", "validation_mse": "validation-mse"}  # columns and metrics
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far what must be equal is apart.
+    """The deviation between values that must be equal.
 
-    largest: the largest relative difference of two numbers, infinite where something is not in
-    both. where: which number that is. allowed: by how much they may differ.
+    largest: the largest relative difference of two numbers, infinite if a value is missing in one
+    of them. where: the name of that number. allowed: the largest allowed difference.
     """
 
     largest: float
@@ -62,25 +62,25 @@ class Deviation:
 
 
 class SmallRuns:
-    """Runs of seconds of a method on a task, all in this process.
+    """Short runs of a method on a task, all in this process.
 
-    changes: settings over the task's small ones. Raises `SettingsError` if they do not fit.
+    changes: settings over the task's small settings. Raises `SettingsError` for wrong settings.
     """
 
     def __init__(self, task: str, method: str, folder: Path, **changes: Any) -> None:
         self.task, self.folder = task, folder
-        needed = method_named(method).small
-        self._table = {**small_run(task), **AT_ONCE, **needed, **changes, "method": method}
+        small_settings = method_named(method).small
+        self._table = {**small_run(task), **AT_ONCE, **small_settings, **changes, "method": method}
         self._settings("none")
 
     def state(self, label: str) -> Path:
-        """Where the nodes of a run keep their state."""
+        """Return the folder in which the nodes of a run keep their state."""
         return self.folder / "state" / label
 
     def run(self, label: str, nodes: int, *, deaths: Sequence[int] = (), **changes: Any) -> Path:
-        """The folder of a finished run, which is made when it is first asked for.
+        """Return the folder of a finished run, and make the run on the first call.
 
-        deaths: its server is killed at so many answers of nodes, resumed, killed again, ….
+        deaths: after how many replies the server is killed, each time before it is resumed.
         """
         path = self.folder / "runs" / label
         for dies_at in (*deaths, math.inf):
@@ -98,23 +98,23 @@ class SmallRuns:
 
 
 class _Killed(BaseException):
-    """The server is killed here."""
+    """Raised to simulate a killed server."""
 
 
 class _MortalGrid(LocalGrid):
-    """Its server does not live to see the answer to an order that has this number."""
+    """A grid that kills the server at the reply with the number `dies_at`."""
 
     def __init__(
         self, settings: Settings, node_configs: Sequence[dict[str, Any]], dies_at: float
     ) -> None:
         super().__init__(settings, node_configs)
-        self._left = dies_at
+        self._answers_left = dies_at
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
         if message.metadata.message_type in (MessageType.TRAIN, QUESTION, MessageType.EVALUATE):
-            self._left -= 1
-            if self._left == 0:
+            self._answers_left -= 1
+            if self._answers_left == 0:
                 raise _Killed
         return reply
 
@@ -123,50 +123,50 @@ class _MortalGrid(LocalGrid):
 
 
 def cohorts_equal_their_clients(runs: SmallRuns) -> Deviation:
-    """Clients that train together, padded to the longest, and the same one by one."""
+    """Compare clients that train as a cohort, padded to the longest, with clients one by one."""
     together, alone = runs.run("one-node", 1), runs.run("alone", 1, **_ALONE)
     return apart(results(together), results(alone), TOLERANCE)
 
 
 def one_node_equals_eight(runs: SmallRuns) -> Deviation:
-    """A node with all clients, and a node for each."""
+    """Compare one node that has all clients with one node per client."""
     return apart(results(runs.run("one-node", 1)), results(runs.run("eight", 8)), TOLERANCE)
 
 
 def seeds_repeat(runs: SmallRuns) -> Deviation:
-    """Two runs with one seed, bit for bit."""
-    once, again = runs.run("once", 2, **_SOME), runs.run("again", 2, **_SOME)
-    return apart(everything(again), everything(once), 0.0)
+    """Compare two runs with the same seed, bit for bit."""
+    first, second = runs.run("once", 2, **_PARTIAL), runs.run("again", 2, **_PARTIAL)
+    return apart(everything(second), everything(first), 0.0)
 
 
 def kills_change_nothing(runs: SmallRuns) -> Deviation:
-    """A run whose server is killed amid two rounds and resumed, and one left alone, bit for bit."""
-    killed = runs.run("killed", 2, deaths=(6, 3), **_SOME)
-    return apart(everything(killed), everything(runs.run("once", 2, **_SOME)), 0.0)
+    """Compare a run that is killed twice and resumed with an undisturbed run, bit for bit."""
+    killed = runs.run("killed", 2, deaths=(6, 3), **_PARTIAL)
+    return apart(everything(killed), everything(runs.run("once", 2, **_PARTIAL)), 0.0)
 
 
 def kept_models_forecast(runs: SmallRuns) -> Deviation:
-    """The errors that are reported, and those of the models that ``fedproto forecast`` uses."""
+    """Compare the reported errors with the errors of the models that ``fedproto forecast`` uses."""
     reported = {row["client"]: row for row in read_clients(runs.run("one-node", 1))}
     state = open_state(runs.state("one-node"))
     shard = load_shard(state.settings, 0, 1)
-    ours, theirs = {}, {}
+    computed, noted = {}, {}
     for name, client in shard.clients.items():
         settings = state.settings.of_client(name)
         task = make_task(settings, shard.shape)
         learner = make_learner(settings, task)
-        kept = kept_model(state.store, name, learner)
-        one = {parameter: value.unsqueeze(0) for parameter, value in kept.items()}
-        errors = task.evaluate(one, task.gather([client], 1))
+        parameters = kept_model(state.store, name, learner)
+        batch = {parameter: value.unsqueeze(0) for parameter, value in parameters.items()}
+        errors = task.evaluate(batch, task.gather([client], 1))
         for column, metric in _ERRORS.items():
-            ours[f"{name}: {column}"] = errors[Metric(metric)][0]
-            theirs[f"{name}: {column}"] = float(reported[name][column])
-    return apart(ours, theirs, TOLERANCE)
+            computed[f"{name}: {column}"] = errors[Metric(metric)][0]
+            noted[f"{name}: {column}"] = float(reported[name][column])
+    return apart(computed, noted, TOLERANCE)
 
 
 Invariant = Callable[[SmallRuns], Deviation]
 
-_OF_ALL: Mapping[str, Invariant] = {
+_FOR_ALL_METHODS: Mapping[str, Invariant] = {
     "a cohort equals its clients one by one": cohorts_equal_their_clients,
     "1 node with 8 clients equals 8 nodes with 1": one_node_equals_eight,
     "two runs with one seed are equal": seeds_repeat,
@@ -175,44 +175,46 @@ _OF_ALL: Mapping[str, Invariant] = {
 
 
 def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
-    """What must hold on the task, in words, and the check of each.
+    """Return the invariants of a task in words, each with its check.
 
-    method: the one to be checked; of models that do not forecast by themselves less holds.
+    method: the method to check; fewer invariants apply to models that cannot forecast on their own.
     """
     if not task_record(task).forecasts or (method and method_named(method).cannot_forecast):
-        return _OF_ALL
-    return {**_OF_ALL, "what is reported is what forecasts": kept_models_forecast}
+        return _FOR_ALL_METHODS
+    return {**_FOR_ALL_METHODS, "what is reported is what forecasts": kept_models_forecast}
 
 
 # --- comparing --------------------------------------------------------------------------------
 
 
 def results(run: Path) -> dict[str, Any]:
-    """The numbers of clients.csv, and the mean losses of the rounds.
+    """Return the numbers of clients.csv, and the mean losses of the rounds.
 
-    Without those of intervals: a hair decides whether a value lies in one, and how it goes on.
+    Numbers of intervals are left out: tiny differences decide whether a value lies in an interval.
     """
-    found = {name: value for name, value in _of_clients(run).items() if not _HAIRS.search(name)}
+    numbers = {
+        name: value for name, value in _client_numbers(run).items() if not _HAIRS.search(name)
+    }
     for line in read_rounds(run):
-        found |= {f"round {line['round']}: {name}": loss for name, loss in line["loss"].items()}
-    return found
+        numbers |= {f"round {line['round']}: {name}": loss for name, loss in line["loss"].items()}
+    return numbers
 
 
 def everything(run: Path) -> dict[str, Any]:
-    """What a run leaves behind, except for what it took."""
-    found = _of_clients(run)
+    """Return all results of a run, without its costs."""
+    values = _client_numbers(run)
     for line in read_rounds(run):
-        told = flat({name: value for name, value in line.items() if name not in _COSTS})
-        found |= {f"round {line['round']}: {name}": value for name, value in told.items()}
+        figures = flat({name: value for name, value in line.items() if name not in _COSTS})
+        values |= {f"round {line['round']}: {name}": value for name, value in figures.items()}
     for file in sorted(run.glob("*.npz")):
         with np.load(file, allow_pickle=False) as arrays:
-            found |= {f"{file.name}: {name}": arrays[name] for name in arrays.files}
+            values |= {f"{file.name}: {name}": arrays[name] for name in arrays.files}
     for file in sorted(run.glob("model/*.safetensors")):
-        found |= {f"{file.name}: {name}": value for name, value in load_file(file).items()}
-    return found
+        values |= {f"{file.name}: {name}": value for name, value in load_file(file).items()}
+    return values
 
 
-def _of_clients(run: Path) -> dict[str, Any]:
+def _client_numbers(run: Path) -> dict[str, Any]:
     return {
         f"{row['client']}: {column}": float(value)
         for row in read_clients(run)
@@ -221,26 +223,26 @@ def _of_clients(run: Path) -> dict[str, Any]:
     }
 
 
-def apart(ours: Mapping[str, Any], theirs: Mapping[str, Any], allowed: float) -> Deviation:
-    """How far named numbers, texts and arrays are apart."""
-    if alone := sorted(ours.keys() ^ theirs.keys()):
-        return Deviation(math.inf, alone[0], allowed)
-    differences = {name: _difference(ours[name], theirs[name]) for name in ours}
+def apart(values: Mapping[str, Any], reference: Mapping[str, Any], allowed: float) -> Deviation:
+    """Return the deviation between named numbers, texts and arrays."""
+    if unmatched := sorted(values.keys() ^ reference.keys()):
+        return Deviation(math.inf, unmatched[0], allowed)
+    differences = {name: _difference(values[name], reference[name]) for name in values}
     where = max(differences, key=differences.__getitem__)
     return Deviation(differences[where], where, allowed)
 
 
-def _difference(one: Any, other: Any) -> float:
-    """The largest relative difference; infinite if they are not equal and no numbers.
+def _difference(value: Any, reference: Any) -> float:
+    """Return the largest relative difference, infinite for unequal values that are not numbers.
 
-    What is not a number in both is equal.
+    NaN equals NaN.
     """
-    ours, theirs = np.asarray(one), np.asarray(other)
-    kinds = {ours.dtype.kind, theirs.dtype.kind}
-    if ours.shape != theirs.shape or not kinds <= set("biuf"):
-        return 0.0 if np.array_equal(ours, theirs) else math.inf
-    both_none = np.isnan(ours) & np.isnan(theirs)
-    gap = np.where(both_none, 0, np.abs(ours.astype(np.float64) - theirs))
+    array, reference_array = np.asarray(value), np.asarray(reference)
+    kinds = {array.dtype.kind, reference_array.dtype.kind}
+    if array.shape != reference_array.shape or not kinds <= set("biuf"):
+        return 0.0 if np.array_equal(array, reference_array) else math.inf
+    both_none = np.isnan(array) & np.isnan(reference_array)
+    gap = np.where(both_none, 0, np.abs(array.astype(np.float64) - reference_array))
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(gap <= _NO_DIFFERENCE, gap, gap / np.abs(theirs))
+        relative = np.where(gap <= _NO_DIFFERENCE, gap, gap / np.abs(reference_array))
     return float(np.nan_to_num(relative, nan=math.inf, posinf=math.inf).max(initial=0.0))

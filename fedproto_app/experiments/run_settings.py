@@ -1,6 +1,6 @@
-"""What a run is told: by an app's table, the user's file, ``--set``, or an earlier run.
+"""Collect the settings of a run: from an app's table, a file, ``--set``, or an earlier run.
 
-Everything else stays as `Settings` has it.
+All other settings keep the defaults of `Settings`.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from fedproto_app.settings import (
 from fedproto_app.settings.changes import parsed
 from fedproto_app.settings.reading import TEXT, with_tables
 
-NODES = 2  # of a simulation, if nobody says how many
+NODES = 2  # default of a simulation
 
 
 def given_settings(app: Path | None, config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """What the Flower app in this folder says, then the file, then ``--set``, with dotted keys."""
-    return {**(_table_of(app) if app else {}), **told(config, changes)}
+    """Return the settings of the app, then the file, then ``--set``, with dotted keys."""
+    return {**(_table_of(app) if app else {}), **changed_settings(config, changes)}
 
 
-def simulated_settings(given: Mapping[str, Any], nodes: int) -> Settings:
-    """The settings of a simulation, complete, with absolute paths and a new folder of its own.
+def simulated_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
+    """Return a simulation's complete settings, with absolute paths and a new folder.
 
-    given: what is not to be as `Settings` has it, with dotted keys or nested.
+    changes: the settings that differ from the defaults, with dotted keys or nested.
     """
-    settings = unclaimed_settings(given, nodes)
+    settings = unclaimed_settings(changes, nodes)
     name = _claimed_name(settings, Path(settings.output.dir))
     return settings.model_copy(update={"output": settings.output.model_copy(update={"name": name})})
 
 
-def unclaimed_settings(given: Mapping[str, Any], nodes: int) -> Settings:
-    """`simulated_settings`, and no folder is made yet."""
-    # All nodes of a simulation come, so a run need not start without some of them.
-    settings = settings_from({"nodes.minimum": nodes, **given})
+def unclaimed_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
+    """Return `simulated_settings` without making a folder."""
+    # All nodes of a simulation are present, so a run can wait for all of them.
+    settings = settings_from({"nodes.minimum": nodes, **changes})
     if settings.nodes.minimum > nodes:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
@@ -66,10 +66,10 @@ def unclaimed_settings(given: Mapping[str, Any], nodes: int) -> Settings:
 def deployed_settings(
     app: Path | None, config: Path | None, changes: Sequence[str], resume: str
 ) -> Settings:
-    """The settings of a run on real nodes. Paths are the server's.
+    """Return the settings of a run on real nodes. Paths are the server's.
 
-    resume: the run to go on with, or "": its folder, where the server's folders can be
-    read, or its name; then the settings must be given as they were.
+    resume: the run to resume, or "". It is the run's folder if the server's folders can be read, or
+    else its name; with a name, the settings must be the same as before.
     """
     if resume and (Path(resume) / "settings.toml").exists():
         _refuse_config(resume, config)
@@ -83,24 +83,24 @@ def deployed_settings(
 def resumed_settings(
     resume: str, config: Path | None, changes: Sequence[str], nodes: int | None
 ) -> tuple[Settings, int]:
-    """The settings of the simulation in a folder, to go on with it, and how many nodes it has.
+    """Return the settings for resuming the simulation in a folder, and its number of nodes.
 
-    Raises `SettingsError` if there is none to resume, or something else is to change in it.
+    Raises `SettingsError` if there is no run to resume, or if a change is not allowed.
     """
     _refuse_config(resume, config)
     folder = Path(resume).expanduser()
     settings = _resumed(folder, changes)
     checkpoint, _ = newest_checkpoint(folder / "checkpoint")
-    had = checkpoint.nodes if checkpoint else settings.nodes.minimum
-    if nodes not in (None, had):
+    node_count = checkpoint.nodes if checkpoint else settings.nodes.minimum
+    if nodes not in (None, node_count):
         raise SettingsError(
-            f"--nodes {nodes}: the run has {had} nodes, on which its clients' models are"
+            f"--nodes {nodes}: the run has {node_count} nodes, on which its clients' models are"
         )
-    return settings, had
+    return settings, node_count
 
 
 def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
-    """The settings of the run in this folder, to go on with it there, which nobody does now."""
+    """Return the settings for resuming the run in this folder, if no process is writing it."""
     resolved = flat_settings(stored_settings(folder))
     for key, value in map(_change, changes):
         if not key.startswith(FREE) and key not in RAISABLE:
@@ -121,9 +121,9 @@ def _refuse_config(resume: str, config: Path | None) -> None:
 
 
 def _table_of(app: Path) -> dict[str, Any]:
-    """What an app's own table says, with dotted keys.
+    """Return the settings of an app's table, with dotted keys.
 
-    Flower makes an app list every key, so one that stands at its default says nothing.
+    Flower requires an app to list every key, so keys at their default are ignored.
     """
     file = app / "pyproject.toml"
     table = _app_in(read_toml(file))
@@ -145,13 +145,13 @@ def _app_in(project: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return table
 
 
-def told(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """What the file says, then ``--set``, with dotted keys."""
+def changed_settings(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of the file, then of ``--set``, with dotted keys."""
     return {**(flat(read_toml(config)) if config else {}), **dict(map(_change, changes))}
 
 
 def _change(text: str) -> tuple[str, Any]:
-    """The key and value of one ``--set``."""
+    """Return the key and value of one ``--set``."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not (key and equals):
         raise SettingsError(f"--set {text}: expected KEY=VALUE, for example --set rounds=20")
@@ -159,7 +159,7 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 def _claimed_name(settings: Settings, output: Path) -> str:
-    """``output.name``, or a new one; its folder in ``output`` is made, so that nobody else has it.
+    """Return ``output.name`` or a new name, and make its folder so that no other run takes it.
 
     Raises `SettingsError` if the folder exists already or cannot be made.
     """
@@ -183,9 +183,9 @@ def _claimed_name(settings: Settings, output: Path) -> str:
 
 
 def nearest_app() -> Path | None:
-    """The folder of the Flower app around the current folder, if there is one."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    """Return the folder of the Flower app that contains the current folder, or None."""
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         project = folder / "pyproject.toml"
         if project.exists() and _app_in(read_toml(project)) is not None:
             return folder
@@ -211,10 +211,10 @@ def _absolute(path: str) -> str:
 
 
 def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
-    """What a run in this folder has when it was stopped, and the line that goes on with it.
+    """Return what a stopped run has saved, and the command that resumes it.
 
-    A new run's folder in which nothing was begun is removed. app, changes: what must be given
-    again, the folder of the Flower app and ``--set`` of a run that was resumed itself.
+    An empty folder of a new run is removed. app, changes: the folder of the Flower app and the
+    values of ``--set`` to repeat in the command.
     """
     if not (run / "settings.toml").exists():
         shutil.rmtree(run, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A simulation in this process and workers beside it, and what is checked before it starts."""
+"""Run a simulation in this process and worker processes, after checking data and settings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fedproto_app.trust.privacy_plan import privacy_plan
 def simulate_here(
     settings: Settings, nodes: int, workers: int | None, console: Console, verbose: bool
 ) -> None:
-    """Run in this process and workers beside it.
+    """Run a simulation in this process and worker processes.
 
-    workers: None for as many as there are cores and work for. Raises `FedProtoError` for what
-    stops the run.
+    workers: None for one per core, as far as there is work. Raises `FedProtoError` if the run
+    fails.
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
@@ -36,7 +36,9 @@ def simulate_here(
         imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        Guardian(Path(home)),  # it goes even when this process is killed; workers see to themselves
+        Guardian(
+            Path(home)
+        ),  # removes the folder even if this process is killed; workers end by themselves
     ):
         progress.stage("checking the data")
         log = Path(home) / "run.log"
@@ -44,7 +46,7 @@ def simulate_here(
         with WorkerPool(count, log, import_path) as pool:
             clients = check_data(settings, import_path)
             progress.stage("starting the nodes")
-            # torch and Flower are slow to import; the workers do the same meanwhile
+            # torch and Flower are slow to import; the workers import them at the same time
             from fedproto_app.engine.simulation import flowers_log, simulate
 
             used = workers or min(count, useful_workers(settings, nodes, clients))
@@ -57,7 +59,7 @@ def simulate_here(
 
 
 def show_after(folder: Path, console: Console) -> None:
-    """Draw the run's pictures and write its report, when its table is there already."""
+    """Draw the run's pictures and write its report, after its table was printed."""
     from fedproto_app.server_app import show
 
     with console.status("drawing pictures, writing the report …"):
@@ -65,23 +67,23 @@ def show_after(folder: Path, console: Console) -> None:
 
 
 def folder_of_users_code(settings: Settings) -> Path | None:
-    """Where the user stands, if the settings name code of theirs, which lies there."""
-    named = (settings.method, settings.data.source, settings.model.module)
-    return Path.cwd() if any(":" in one for one in named) else None
+    """Return the current folder if the settings name the user's code, which lies there."""
+    names = (settings.method, settings.data.source, settings.model.module)
+    return Path.cwd() if any(":" in name for name in names) else None
 
 
 def check_pretraining(settings: Settings) -> None:
-    """Raise `SettingsError` now for what the server would not find of a first phase later."""
+    """Raise `SettingsError` if the server could not start the method's pretraining phase."""
     pretraining = method_named(settings.method).pretraining
     if pretraining is not None:
         pretraining.check(settings)
 
 
 def check_data(settings: Settings, import_path: Path | None) -> int:
-    """How many clients can take part.
+    """Return the number of clients that can take part.
 
-    Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
-    for fewer clients than the method needs, and for privacy that it cannot give.
+    Raises `DataError` for data that every node would refuse, and `SettingsError` if the method
+    needs more clients or cannot provide the privacy that is set.
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
@@ -98,12 +100,12 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
 
 
 def most_workers(settings: Settings) -> int:
-    """One for each core; where nodes compute on GPUs, one for each of these."""
+    """Return the number of cores, or of GPUs if nodes compute on GPUs."""
     return _gpus(settings) or cores()
 
 
 def useful_workers(settings: Settings, nodes: int, clients: int) -> int:
-    """So many have a cohort of clients to work for; on GPUs, which hold many, a node of them."""
+    """Return the number of workers that have work: one per cohort, or one per node on GPUs."""
     if _gpus(settings) and not settings.cohort_size:
         return nodes
     return nodes * max(1, math.ceil(clients / nodes / settings.cohort_on_cpu))

@@ -1,9 +1,8 @@
-"""What a run's clients could do alone, and how many of them a method leaves better off.
+"""Compare a run with what its clients could do alone, and count the clients that are better off.
 
-A run in which no value was sent is what its clients can do alone: solo, the naive forecasts, a
-ridge regression of one's own. Among several such runs each client takes the one with its own lowest
-validation error. So the rival is what the client would really have without the others: test errors
-choose nothing.
+A run that sent no values shows what clients can do alone: solo, the naive forecasts, or a ridge
+regression per client. Among several such runs, each client takes the run with its lowest validation
+error, as it would in practice. Test errors are never used to choose.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from fedproto_app.report.task_report import BETTER_OFF, ClientErrors, report_for
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one client's kept model, infinite where unknown."""
+    """Test and validation error of one client's kept model, infinite where unknown."""
 
     test: float
     validation: float
 
 
 def client_errors(run: Run, columns: ClientErrors) -> dict[str, Errors]:
-    """By client name, of those with a test error. Names that stand at two nodes are left out:
-    another run may have them at other nodes."""
+    """Return the errors of the clients that have a test error, by client name.
+
+    Names that occur at two nodes are left out: another run may have them at other nodes.
+    """
     rows = read_clients(run.folder)
     times = Counter(row["client"] for row in rows)
     errors = {
@@ -39,17 +40,17 @@ def client_errors(run: Run, columns: ClientErrors) -> dict[str, Errors]:
         for row in rows
         if times[row["client"]] == 1
     }
-    return {client: one for client, one in errors.items() if isfinite(one.test)}
+    return {client: error for client, error in errors.items() if isfinite(error.test)}
 
 
 def is_alone(run: Run) -> bool:
-    """Whether nothing was shared in the run. Of runs that do not tell: no."""
-    sent = [run.summary.get(key) for key in ("parameters_up", "parameters_down")]
-    return sent == [0, 0]
+    """Whether the run shared nothing; False if its summary does not say."""
+    parameters_sent = [run.summary.get(key) for key in ("parameters_up", "parameters_down")]
+    return parameters_sent == [0, 0]
 
 
 def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
-    """Equal for runs whose test errors can be compared client by client."""
+    """Return a key that is equal for runs whose test errors can be compared client by client."""
     data = {
         key: value
         for key, value in known_settings(run).items()
@@ -59,66 +60,73 @@ def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
 
 
 class Alone:
-    """The best that each client could do alone, by the runs among these groups of one task."""
+    """The best that each client could do alone, from the runs of these groups of one task."""
 
     def __init__(self, groups: Sequence[Group], columns: ClientErrors) -> None:
         self._columns = columns
         alone = [group for group in groups if all(map(is_alone, group.runs))]
-        # Of equal validation errors the first counts: in an order that no test error makes.
+        # Ties in validation error go to the first group, so the order must not use test errors.
         self._groups = sorted(
-            alone, key=lambda one: (one.method, one.runs[0].summary["settings_digest"])
+            alone, key=lambda group: (group.method, group.runs[0].summary["settings_digest"])
         )
-        self._known: dict[str, dict[str, Errors]] = {}
+        self._errors_by_folder: dict[str, dict[str, Errors]] = {}
 
     def errors(self, run: Run) -> dict[str, float]:
-        """Test error by client, as `best`."""
+        """Return the test error by client, as `best` chooses it."""
         return {client: errors.test for client, errors in self.best(run).items()}
 
     def best(self, run: Run) -> dict[str, Errors]:
-        """By client, {} without a run to compare with: of each group that shared nothing and was
-        asked the same, the run of the same seed, or its first one."""
+        """Return each client's best errors alone; {} without a run to compare with.
+
+        Each group that shared nothing and has the same question contributes its run with the same
+        seed, or else its first run.
+        """
         best: dict[str, Errors] = {}
         for rival in self._rivals(run):
-            for client, errors in self._of(rival).items():
+            for client, errors in self._errors_of_run(rival).items():
                 if client not in best or errors.validation < best[client].validation:
                     best[client] = errors
         return best
 
     def _rivals(self, run: Run) -> list[Run]:
-        asked = question(run, self._columns)
+        asked_question = question(run, self._columns)
         rivals = []
         for group in self._groups:
-            if question(group.runs[0], self._columns) == asked:
-                same = [one for one in group.runs if one.summary["seed"] == run.summary["seed"]]
-                rivals.append((same or list(group.runs))[0])
+            if question(group.runs[0], self._columns) == asked_question:
+                same_seed = [
+                    rival for rival in group.runs if rival.summary["seed"] == run.summary["seed"]
+                ]
+                rivals.append((same_seed or list(group.runs))[0])
         return rivals
 
-    def _of(self, run: Run) -> dict[str, Errors]:
-        """Read once."""
+    def _errors_of_run(self, run: Run) -> dict[str, Errors]:
+        """Return the errors of a run; each run is read only once."""
         name = str(run.folder)
-        if name not in self._known:
-            self._known[name] = client_errors(run, self._columns)
-        return self._known[name]
+        if name not in self._errors_by_folder:
+            self._errors_by_folder[name] = client_errors(run, self._columns)
+        return self._errors_by_folder[name]
 
 
 def share_better_off(errors: Mapping[str, Errors], alone: Mapping[str, float]) -> float | None:
-    """The share of the clients that have a rival whose own error is lower; one without an error is
-    not better off."""
+    """Return the share of clients whose error is lower than alone, None without any client alone.
+
+    A client without an error is not better off.
+    """
     if not alone:
         return None
     return fmean(client in errors and errors[client].test < alone[client] for client in alone)
 
 
 def with_better_off(groups: Sequence[Group]) -> list[Group]:
-    """The groups, and in their runs' summaries the share of clients better off than alone.
+    """Return the groups with the share of clients better off than alone in their runs' summaries.
 
-    None where there is no run to compare with, or nothing was shared in the run itself.
+    The share is None where there is no run to compare with, or where the run shared nothing.
     """
     completed = []
     for group in groups:
         columns = report_for(group.task).client_errors
         if columns is not None:
-            alone = Alone([one for one in groups if one.task == group.task], columns)
+            alone = Alone([member for member in groups if member.task == group.task], columns)
             group = Group(tuple(_completed(run, alone, columns) for run in group.runs))
         completed.append(group)
     return completed

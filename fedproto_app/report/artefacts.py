@@ -1,4 +1,4 @@
-"""The folder a run leaves behind. Other tools read these files: their names and fields are stable.
+"""Write the folder of a run. Other tools read these files: their names and fields are stable.
 
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
 (methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA,
@@ -57,11 +57,11 @@ PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
 class RunFolder:
-    """Writes the artefacts of one run, each file whole or not at all, and is their only writer.
+    """The only writer of one run's artefacts; each file is written completely or not at all.
 
-    From its making to `close`, or for a ``with`` block, it holds the run's lock. Raises
-    `SettingsError` if another process does; if the folder holds a run; or, with ``output.resume``,
-    none of these settings that can go on.
+    Holds the run's lock until `close`, or for a ``with`` block. Raises `SettingsError` if another
+    process holds it, if the folder already holds a run, or, with ``output.resume``, if it holds no
+    run that can be resumed with these settings.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -87,7 +87,7 @@ class RunFolder:
             raise
 
     def close(self) -> None:
-        """Let others write the run."""
+        """Release the run's lock."""
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class RunFolder:
         write_whole(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
 
     def resume(self) -> Checkpoint | None:
-        """Go back to the run's newest checkpoint that is whole; None if there is none yet."""
+        """Return to the run's newest complete checkpoint, and return it; None if there is none."""
         checkpoint, faults = newest_checkpoint(self.path / CHECKPOINT)
         for fault in faults:
             tell("checkpoint-refused", WARNING, reason=fault)
@@ -125,17 +125,17 @@ class RunFolder:
         return checkpoint
 
     def _drop_later_rounds(self, server_round: int) -> None:
-        """Cut rounds.jsonl behind a round; a line that was cut off by a crash goes too."""
+        """Cut rounds.jsonl after a round, and drop a line that a crash left incomplete."""
         path = self.path / ROUNDS
         if path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if 0 < _round_of(line) <= server_round]
-            if lost := server_round - len(kept):
+            kept_lines = [line for line in lines if 0 < _round_of(line) <= server_round]
+            if lost := server_round - len(kept_lines):
                 tell("rounds-lost", WARNING, lines=lost)
-            write_whole(path, b"".join(kept))
+            write_whole(path, b"".join(kept_lines))
 
     def seconds(self) -> float:
-        """That the run has taken, the time before a resume included."""
+        """Return the seconds that the run has taken, including the time before a resume."""
         return self._earlier + time.monotonic() - self._started
 
     def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
@@ -144,15 +144,15 @@ class RunFolder:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """``checkpoint/round-…/``: what the server must know to go on after the round."""
-        if (self.path / ROUNDS).exists():  # or a checkpoint might know of more rounds
+        """Write ``checkpoint/round-…/``: the server's state after the round."""
+        if (self.path / ROUNDS).exists():  # otherwise the checkpoint might be ahead of the file
             flush(self.path / ROUNDS)
         write_checkpoint(self.path / CHECKPOINT, replace(checkpoint, seconds=self.seconds()))
 
     def write_partition(self, federation: Federation) -> None:
-        """``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.
+        """Write ``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.
 
-        Rows of no samples are left out, and without any row there is no file.
+        Rows without samples are left out; without any row, no file is written.
         """
         classes = federation.shape.classes
         rows = [
@@ -166,7 +166,7 @@ class RunFolder:
             _write_table(self.path / "partition.csv", [PARTITION_COLUMNS, *rows])
 
     def write_clients(self, federation: Federation) -> None:
-        """``clients.csv``, and what else the task has tables of."""
+        """Write ``clients.csv`` and the task's other tables."""
         for name, rows in self._report.tables(federation).items():
             _write_table(self.path / name, rows)
 
@@ -178,9 +178,9 @@ class RunFolder:
         rounds: int,
         stopped: str,
     ) -> None:
-        """``summary.json``: the run in one object; written last, so it marks a finished run.
+        """Write ``summary.json``. It is written last, so it marks a finished run.
 
-        costs: sums over the rounds' lines; "trainings" is that of their "clients".
+        costs: sums over the rounds' lines; "trainings" is the sum of their "clients".
         """
         trainings = costs["trainings"]
         every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)
@@ -213,25 +213,27 @@ class RunFolder:
         write_whole(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
 
     def write_model(self, model: Arrays) -> None:
-        """``model/global.safetensors``, where a global model exists."""
+        """Write ``model/global.safetensors``, if there is a global model."""
         if model:
             folder = self.path / "model"
             folder.mkdir(exist_ok=True)
             _save_tensors(folder / "global.safetensors", model)
 
     def write_findings(self, findings: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
-        """``<name>.npz`` each: what the method found, such as FUELS's ``divergence.npz``."""
+        """Write a ``<name>.npz`` for each of the method's findings, such as ``divergence.npz``."""
         for name, arrays in findings.items():
             _save_npz(self.path / f"{name}.npz", arrays)
 
     def write_error(self, reason: str) -> None:
-        """``error.txt``: why the run stopped, in one line."""
+        """Write ``error.txt``: why the run stopped, in one line."""
         write_whole(self.path / ERROR, (reason + "\n").encode())
 
 
 def settings_digest(settings: Settings) -> str:
-    """Equal for runs that differ in nothing but seed, output, waiting for nodes and where a given
-    encoder lies: each seed may have its own."""
+    """Return a digest of all settings but seed, output, nodes and the path of a given encoder.
+
+    The encoder's path is left out because each seed may have its own encoder.
+    """
     table = settings.model_dump(exclude={"seed", "output", "nodes"}, by_alias=True)
     if settings.encoder.path:
         table["encoder"]["path"] = GIVEN_ENCODER
@@ -245,7 +247,7 @@ def round_line(
     evaluated: bool,
     task: str = FIRST_TASK,
 ) -> dict[str, Any]:
-    """A round as rounds.jsonl tells it; losses are plain means over the trained clients."""
+    """Return a round's line of rounds.jsonl; losses are plain means over the trained clients."""
     terms = sorted({name for losses in log.losses.values() for name in losses})
     losses = {
         name: float(np.mean([log.losses[key].get(name, 0.0) for key in sorted(log.losses)]))
@@ -271,7 +273,7 @@ def round_line(
 
 
 def _round_of(line: bytes) -> int:
-    """The round that a line of rounds.jsonl is of; 0 for what a crash left of one."""
+    """Return the round of a line of rounds.jsonl, 0 for a line that a crash left incomplete."""
     try:
         return int(json.loads(line)["round"]) if line.endswith(b"\n") else 0
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The charts that every task has: who gains, errors of all clients, learning and what it costs."""
+"""The charts that every task has: gains, errors of all clients, learning curves and their cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedproto_app.report.runs import Group, read_clients, read_rounds
 from fedproto_app.report.taking_part import Candidate
 from fedproto_app.report.task_report import Measure, report_for
 
-MOST_METHODS = 12  # rows of dots, or lines; more cannot be told apart
+MOST_METHODS = 12  # rows of dots, or lines; more cannot be distinguished
 _TRAFFIC = "numbers sent, up and down, all clients"
 
 # By label: the records of rounds.jsonl, and a value for each of them.
@@ -39,7 +39,7 @@ Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]
 
 
 def gains_section(chosen: Candidate) -> Section:
-    """Each client's error beside its best alone, largest gain first."""
+    """Return the section on each client's change against its best alone, largest gain first."""
     ratios = {name: ratio for name, ratio in chosen.ratios().items() if isfinite(ratio)}
     names = sorted(ratios, key=lambda name: (ratios[name], name))
     values = np.array([ratios[name] - 1 for name in names])
@@ -48,24 +48,24 @@ def gains_section(chosen: Candidate) -> Section:
     text = f"Bars of the change of each client's error: {better} of {len(values)} have a lower one."
     if names:
         text += (
-            f" The most to gain has {names[0]} ({values[0]:+.0%}), the least {names[-1]} "
+            f" {names[0]} gains most ({values[0]:+.0%}), {names[-1]} least "
             f"({values[-1]:+.0%}); the median is {np.median(values):+.0%}."
         )
     about = (
-        f"The test error of each client with {chosen.label} beside its best alone. To the left the "
-        "error is lower with the others, to the right higher."
+        f"The test error of each client with {chosen.label}, compared with its best alone. Bars to "
+        "the left mean a lower error when taking part, bars to the right a higher error."
     )
     if len(names) and values.max() > 1:
         about += " Bars are cut at twice the error."
     if without:
-        about += f" {without} clients are left out: they have no error, or none alone."
+        about += f" {without} clients without both errors are left out."
     axis = Axis("change of the test error", percent=True)
     chart = Bars("Change of each client's error", text, axis, names, values)
     return Section("Who gains and who does not", about, [chart] if names else [])
 
 
 def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
-    """A row of dots for each group, a dot for each client; the stroke is the median."""
+    """Return the section with a row of dots per group: a dot per client, a stroke at the median."""
     report = report_for(groups[0].task)
     columns = report.client_errors
     rows = []
@@ -80,16 +80,16 @@ def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     axis = Axis(f"test {name} of a client", log=not percent and is_wide(values), percent=percent)
     medians = [f"{row.label} {_value_text(row.middle, percent)}" for row in rows]
     text = f"Dots of the clients' test {name}. Medians: {', '.join(medians)}."
-    about = "Every dot is a client, the stroke is the median client."
+    about = "Each dot is a client; the stroke marks the median client."
     if len(groups) > MOST_METHODS:
-        about += f" The first {MOST_METHODS} rows of the table of methods."
+        about += f" Shown are the first {MOST_METHODS} rows of the table of methods."
     return Section(
         "Errors of all clients", about, [Dots("By client", text, axis, rows)] if rows else []
     )
 
 
 def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
-    """What was reached after each round, and after how much traffic, in the first seed's runs."""
+    """Return the section of learning curves by round and by traffic, from the first seed's runs."""
     curves = (
         _curves_of_run(groups[0].runs[0].folder, groups[0].task)
         if len(groups) == 1
@@ -99,12 +99,12 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     charts = learning_charts(curves, measure, "test " if len(groups) > 1 else "")
     lines = charts[0].lines
     if max((len(line.x) for line in lines), default=0) < 2:
-        about = "One round was all there was to learn, so there is no curve."
+        about = "There was only one round, so there is no learning curve."
         return Section("Learning", about if lines else "")
     about = (
-        "Left by round, right by what was sent until then"
+        "Left: by round. Right: by the numbers sent so far"
         + (", for the first seed" if any(len(group.runs) > 1 for group in groups) else "")
-        + ". A single dot is a method that has one round."
+        + ". A single dot is a method with one round."
     )
     return Section("Learning and what it costs", about, charts)
 
@@ -126,7 +126,7 @@ def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
 
 
 def learning_charts(curves: Curves, measure: Measure, prefix: str = "") -> list[Lines]:
-    """Return the curves by round and by traffic, without curves that have no value.
+    """Return the charts of the curves by round and by traffic; curves without values are left out.
 
     prefix: a word before the measure's name in the titles.
     """
@@ -149,7 +149,7 @@ def learning_charts(curves: Curves, measure: Measure, prefix: str = "") -> list[
     text = f"Line chart over the rounds. At the end: {', '.join(ends)}."
     text += "".join(f" Best there: {line.label}." for line in best[:1])
     costs = (f"{line.label} {number(float(line.x[-1]))}" for line in by_cost[:6])
-    cost = f"The same against the numbers sent. At the end: {', '.join(costs)}."
+    cost = f"The same values by numbers sent. At the end: {', '.join(costs)}."
     traffic = np.concatenate([np.zeros(0), *(line.x for line in by_cost)])
     # Methods differ by orders of magnitude, and some send nothing at all.
     log = is_wide(traffic) or bool((traffic == 0).any() and (traffic > 0).any())
@@ -176,8 +176,8 @@ def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
 def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
     """Return the charts of groups of one task and dataset, by label.
 
-    The distribution over the clients of all seeds, and the mean in the first seed's run against
-    what was sent.
+    They show the distribution over the clients of all seeds, and the mean in the first seed's run
+    against the numbers sent.
     """
     first = next(iter(groups.values()))
     measure = report_for(first.task).measure
@@ -196,7 +196,7 @@ def client_values(run_dir: Path, column: str) -> NDArray[np.float64]:
 
 
 def distribution_chart(figures: Mapping[str, NDArray[np.float64]], measure: Measure) -> Lines:
-    """Return the cumulative distributions of clients' figures [N], by label."""
+    """Return the chart of the cumulative distributions of clients' figures [N], by label."""
     lines = [distribution(label, values, n) for n, (label, values) in enumerate(figures.items())]
     lines = _merged([line for line in lines if len(line.x)])
     clients = max((len(line.x) - 1 for line in lines), default=0)
@@ -213,8 +213,9 @@ def distribution_chart(figures: Mapping[str, NDArray[np.float64]], measure: Meas
 
 
 def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
-    """Return a chart for each rival and dataset: a method is a line through its clients'
-    differences of errors, from the largest gain to the largest loss; gains end where it crosses 0.
+    """Return a chart for each rival and dataset, with a line per method.
+
+    A line shows the clients' differences of errors, from the largest gain to the largest loss.
     """
     panels: dict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
@@ -237,7 +238,7 @@ def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:
-    """Equal lines as a single line with all their labels, since the last would hide the others."""
+    """Merge equal lines into one line with all labels; otherwise the last would hide the others."""
     alike: dict[tuple[bytes, bytes], list[Line]] = defaultdict(list)
     for line in lines:
         alike[line.x.tobytes(), line.y.tobytes()].append(line)
@@ -248,7 +249,7 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
 
 
 def _sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Parameters sent up and down by the end of each round."""
+    """Return the parameters sent up and down by the end of each round."""
     return list(
         accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
     )

@@ -1,4 +1,4 @@
-"""CSV of rows that may hold a stranger's texts."""
+"""Write CSV from rows that may hold text from untrusted sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORMULA = re.compile(r"[=@]|[+-].*[(|!]")
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """The rows as CSV; what a spreadsheet would run as a formula is quoted, as they do it."""
+    """Return the rows as CSV; a cell that a spreadsheet would run as a formula starts with '."""
     text = io.StringIO()
     csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
     return text.getvalue()

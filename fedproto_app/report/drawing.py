@@ -1,9 +1,9 @@
-"""Draws `core/charts.py` with matplotlib: as SVG inside a page, as PNG into files.
+"""Draw the charts of `core/charts.py` with matplotlib: SVG for pages, PNG for files.
 
-The page's style sheet has the colours, so that a chart follows light and dark. The SVG carries no
-ids, styles or scripts: the page's policy forbids them, and one page holds many charts. matplotlib
-is imported where it is needed, and only its object interface is used: the server app draws in a
-thread, where pyplot's global state has no place.
+Colours come from the page's style sheet, so that a chart follows light and dark mode. The SVG has
+no ids, styles or scripts: the page's policy forbids them, and one page holds many charts.
+matplotlib is imported where it is needed, and only its object interface is used: the server app
+draws in a thread, where pyplot's global state is not safe.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-# Okabe and Ito (2008), which common colour blindness tells apart, darker where text would need it;
-# dashes tell lines apart in grey print.
+# The palette of Okabe and Ito (2008), safe for common colour blindness, darkened where text needs
+# it; dashes distinguish lines in grey print.
 COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#2e86b8", "#6b5bb5")
 DASHES = ("-", "--", ":", "-.")
 _INK, _QUIET, _RULE, _PAPER = "#1b1f24", "#59636e", "#d5dae0", "#ffffff"
 _GOOD, _BAD, _UNKNOWN, _EDGE = "#1d7a4f", "#b3541e", "#b0b0b0", "#fffffe"
-# Colours that the page has names for, and shows otherwise in the dark.
+# Colours that the page names in its style sheet, which changes them in dark mode.
 _PAGE_COLOURS = {
     _INK: "ink",
     _QUIET: "quiet",
@@ -94,10 +94,10 @@ _POINTS, _DPI = 72, 150  # an inch
 _LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
 _LONGEST_NAME, _LONGEST_LABEL = 28, 54  # letters
 _NAMED_ROWS = 40
-_NAMED_KINDS = 20  # more colours than that cannot be told apart
+_NAMED_KINDS = 20  # more colours cannot be distinguished
 _MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
-_LARGEST = 1e30  # beyond it values lie at the end of their axis, and sums stay finite
-_WIDEST = 1e9  # a logarithmic axis; what is smaller lies on its linear part
+_LARGEST = 1e30  # larger values are drawn at the end of the axis, so that sums stay finite
+_WIDEST = 1e9  # ratio on a logarithmic axis; smaller values lie on its linear part
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _ATTRIBUTES = (
     *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray"),
@@ -106,7 +106,7 @@ _ATTRIBUTES = (
 
 
 def look(place: int) -> dict[str, Any]:
-    """Return colour and dashes of the line with this number; 28 are different."""
+    """Return colour and dashes of the line with this number; the first 28 differ."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": DASHES[place % len(DASHES)],
@@ -172,7 +172,7 @@ def _heading(title: str) -> Figure:
 
 @contextmanager
 def _styled() -> Iterator[None]:
-    """The look of the charts; models that ran away and letters of other scripts warn of nothing."""
+    """Set the charts' style; silence warnings about diverged models and missing glyphs."""
     from matplotlib import rc_context
 
     with rc_context(_CHART_STYLE), np.errstate(over="ignore"), warnings.catch_warnings():
@@ -181,10 +181,9 @@ def _styled() -> Iterator[None]:
 
 
 class _Panel:
-    """A chart drawn into a figure of its own.
+    """A chart drawn into its own figure.
 
-    tips: what a pointer is shown, by the artist's id in the SVG: one text for an artist, or one for
-    each of its dots.
+    tips: the tooltips by the artist's id in the SVG, one for the artist or one for each dot.
     """
 
     def __init__(self, chart: Chart, titled: bool = False) -> None:
@@ -219,7 +218,7 @@ class _Panel:
         self.tips[identifier] = texts
 
     def _write_names(self, axis: str, names: Mapping[float, str], turn: float = 0) -> None:
-        """Ticks with these names; a pointer is shown the whole of a long one."""
+        """Set ticks with these names; a shortened name has its full text as a tooltip."""
         texts = [_short(name, _LONGEST_NAME) for name in names.values()]
         ticks = getattr(self.axes, f"set_{axis}ticks")(list(names), texts, rotation=turn)
         for tick, name, text in zip(ticks, names.values(), texts, strict=True):
@@ -227,13 +226,13 @@ class _Panel:
                 self._tip(tick.label1, [name])
 
     def _add_key(self, titled: bool) -> float:
-        """Draw the legend if there are things to tell apart; returns its height."""
+        """Draw the legend if there are several entries, and return its height."""
         if " = " not in " = ".join(self._key):  # a single name; equal lines share a label
             return 0.0
-        labels = [_short(label, _LONGEST_LABEL) for label in self._key]  # lines have whole ones
+        labels = [_short(label, _LONGEST_LABEL) for label in self._key]  # tooltips are not cut
         columns = int((self.width - 20) // (_LETTER * max(map(len, labels)) + 48))
         columns = min(max(1, columns), len(labels))
-        # A label that begins with an underscore would be left out of a legend.
+        # matplotlib leaves labels that start with an underscore out of a legend.
         texts = [f"\u200b{label}" if label.startswith("_") else label for label in labels]
         self.figure.legend(
             list(self._key.values()), texts, ncols=columns,
@@ -297,7 +296,7 @@ class _Panel:
 
     def _dots(self, chart: Dots) -> float:
         rows, height = chart.rows, 20.0 if chart.kinds else 26.0
-        # Kinds stand a little below each other, so that equal values do not hide each other.
+        # Kinds are drawn slightly below each other, so that equal values stay visible.
         apart = min(0.15, 0.5 / max((len(row.values) for row in rows), default=1))
         for place, row in enumerate(rows):
             values = np.clip(row.values, -_LARGEST, _LARGEST)
@@ -335,13 +334,13 @@ class _Panel:
         return dots
 
     def _name_rows(self, names: Sequence[str]) -> None:
-        """Rows with a name each, the first one above."""
+        """Name the rows, the first row at the top."""
         self._write_names("y", dict(enumerate(names)))
         self.axes.set_ylim(len(names) - 0.4, -0.6)
         self.axes.spines["left"].set_visible(False)
 
     def _bars(self, chart: Bars) -> float:
-        """Rows with names where there is room for them, else thin columns."""
+        """Draw named rows if there is room for names, else thin columns."""
         count = len(chart.names)
         shown = _evenly(count, _MOST_BARS)
         cut = np.clip(chart.values, -chart.limit, chart.limit)[shown]
@@ -405,13 +404,13 @@ class _Panel:
         if not isinstance(drawn.norm, LogNorm):
             bar.locator = MaxNLocator(5)
         bar.outline.set_visible(False)
-        # Else each of its colours would be a shape of its own.
+        # Otherwise each colour would be a separate shape.
         bar.solids.set(rasterized=True, alpha=1)
 
     def _name_cells(self, chart: Matrix) -> float:
-        """Names of the groups, else of the rows, and of some columns, where there is room.
+        """Name the groups, or else the rows, and some columns, where there is room.
 
-        Returns the height of the columns' names.
+        Return the height of the columns' names.
         """
         rows = len(chart.cells)
         starts = [0] + [n for n, (a, b) in enumerate(pairwise(chart.groups), 1) if a != b]
@@ -455,7 +454,7 @@ class _Panel:
         return 0.9 * _HALF
 
     def _set_axis(self, name: str, axis: Axis, values: Sequence[NDArray[np.float64]]) -> None:
-        """Scale, ticks and title of the axis of this name, "x" or "y", with the values on it."""
+        """Set scale, ticks and title of axis "x" or "y" for these values."""
         from matplotlib import dates, ticker
 
         flat = np.clip(np.concatenate([np.zeros(0), *values]), -_LARGEST, _LARGEST)
@@ -466,7 +465,7 @@ class _Panel:
             least = max(float(np.abs(flat[flat != 0]).min()), largest / _WIDEST)
             set_scale = getattr(self.axes, f"set_{name}scale")
             if (flat < least).any():
-                # From a power of ten on: one inside the straight part would lie on top of 0.
+                # Start at a power of ten: one inside the linear part would overlap with 0.
                 middle = float(np.median(np.abs(flat[flat != 0])))
                 start = middle if (flat < 0).any() else 10.0 ** floor(log10(least))
                 set_scale("symlog", linthresh=start)
@@ -495,13 +494,12 @@ class _Panel:
 
 
 def is_wide_chart(chart: Chart) -> bool:
-    """Whether the chart takes the whole width of a page."""
+    """Whether the chart takes the full width of a page."""
     return chart.wide if isinstance(chart, Lines) else isinstance(chart, Dots | Bars)
 
 
 def category_colours(count: int) -> list[Any]:
-    """Return a colour for each of so many kinds; beyond twenty, neighbours are hard to tell
-    apart."""
+    """Return a colour for each kind; beyond twenty kinds, neighbours look alike."""
     from matplotlib import colormaps
 
     if count <= len(COLOURS):
@@ -512,7 +510,7 @@ def category_colours(count: int) -> list[Any]:
 
 
 def _evenly(count: int, limit: int) -> NDArray[np.intp]:
-    """At most so many of the places 0 … count − 1, both ends among them."""
+    """Return at most `limit` evenly spaced places of 0 … count − 1, both ends included."""
     return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
 
 
@@ -539,7 +537,7 @@ def _signed(value: float) -> str:
 
 
 def _short(text: str, longest: int) -> str:
-    """A text that can be drawn; a long one without its middle, since names often begin alike."""
+    """Return a text that can be drawn; long texts lose their middle, since names begin alike."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
     if len(text) <= longest:
         return text
@@ -547,7 +545,7 @@ def _short(text: str, longest: int) -> str:
 
 
 def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup:
-    """matplotlib's SVG as one flat element: no ids and no styles, colours by the page's names."""
+    """Return matplotlib's SVG as one flat element without ids and styles, in the page's colours."""
     drawing = ElementTree.fromstring(source)
     shapes = {path.get("id"): path.get("d", "") for path in drawing.iter(f"{_SVG}path")}
     root = ElementTree.Element(
@@ -578,7 +576,7 @@ def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup
 def _shape(
     element: ElementTree.Element, tag: str, shapes: Mapping[str | None, str]
 ) -> tuple[str, dict[str, str]]:
-    """The element's tag and where it lies; what is used several times is drawn each time."""
+    """Return the element's tag and position; shared shapes are repeated for each use."""
     place = {name: _rounded(element.get(name, "")) for name in ("x", "y") if element.get(name)}
     if tag == "path":
         return tag, {"d": _rounded(element.get("d", ""))}
@@ -597,7 +595,7 @@ def _shape(
 
 
 def _smaller(picture: str) -> str:
-    """A PNG as a data URL, with a palette where it has no shades of transparency."""
+    """Return the PNG of a data URL as a smaller one with a palette, if it is opaque."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(b64decode(picture.partition(",")[2]))).convert("RGBA")
@@ -609,7 +607,7 @@ def _smaller(picture: str) -> str:
 
 
 def _attributes(style: str) -> dict[str, str]:
-    """A style as attributes, which the page's policy allows; fonts are the page's."""
+    """Return a style as attributes, which the page's policy allows; fonts are the page's."""
     pairs = (part.split(":", 1) for part in style.split(";") if ":" in part)
     styles = {name.strip(): value.strip() for name, value in pairs}
     look = {name: value for name, value in styles.items() if name in _ATTRIBUTES}
@@ -622,6 +620,6 @@ def _attributes(style: str) -> dict[str, str]:
 
 
 def _rounded(text: str) -> str:
-    """Numbers to a tenth of a point, without the line breaks."""
+    """Round numbers to a tenth of a point, and remove line breaks."""
     text = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), text)
     return re.sub(r"\s+", " ", text).strip()

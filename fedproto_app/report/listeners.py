@@ -1,4 +1,4 @@
-"""What writes down each round as it ends: rounds.jsonl, TensorBoard, Prometheus."""
+"""Listeners that record each round as it ends: rounds.jsonl, TensorBoard, Prometheus."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Shown(Listener):
 
 
 class TensorBoard(Listener):
-    """Writes events while the run goes on, and its summary when it has ended.
+    """Writes events during the run, and the run's summary when it has ended.
 
-    first_round: of a resumed run, 0 of a new one.
+    first_round: the first round of a resumed run, 0 for a new run.
     """
 
     def __init__(self, folder: RunFolder, first_round: int = 0) -> None:
@@ -67,7 +67,7 @@ class TensorBoard(Listener):
 
 
 class Prometheus(Listener):
-    """Writes the file of the run's numbers."""
+    """Writes the run's numbers as a text file for Prometheus."""
 
     def __init__(self, folder: RunFolder, method: str) -> None:
         before = read_rounds(folder.path) if (folder.path / ROUNDS).exists() else []
@@ -78,7 +78,7 @@ class Prometheus(Listener):
 
 
 def folder_listeners(settings: Settings, folder: RunFolder, done: int = 0) -> list[Listener]:
-    """What writes down the rounds of a run in its folder, of which so many are done."""
+    """Return the listeners that record a run in its folder. done: rounds done before a resume."""
     listeners: list[Listener] = [
         RoundsFile(folder),
         Prometheus(folder, method_named(settings.method).name),

@@ -1,8 +1,8 @@
-"""A run's numbers for Prometheus: a text file that is written whole after each round.
+"""Write a run's numbers for Prometheus: one text file, replaced after each round.
 
-Its format is Prometheus's own (https://prometheus.io/docs/instrumenting/exposition_formats/); the
-textfile collector of node_exporter reads a folder of such files. FEDPROTO_METRICS names the folder;
-each run has a file of its name there.
+The format is https://prometheus.io/docs/instrumenting/exposition_formats/; the textfile collector
+of node_exporter reads a folder of such files. FEDPROTO_METRICS names the folder, and each run has a
+file with its name there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from fedproto_app.core.whole_file import write_whole
 
 FOLDER = "FEDPROTO_METRICS"
-# Name, kind and meaning; the value is a total over the rounds or that of the last one.
-_COUNTED = {
+# Name and meaning of each metric: totals over the rounds, and values of the last round.
+_TOTALS = {
     "rounds": ("rounds_total", "rounds that are done"),
     "asked": ("asked_total", "orders to nodes"),
     "answered": ("answered_total", "usable replies"),
@@ -36,26 +36,31 @@ _LATEST = {
 
 
 class MetricsFile:
-    """The file of one run; without a folder it writes nothing.
+    """The file of one run; writes nothing if FEDPROTO_METRICS is not set.
 
-    before: the lines of rounds.jsonl that a resumed run has.
+    before: the lines of rounds.jsonl that a resumed run already has.
     """
 
     def __init__(self, run: str, method: str, before: Iterable[Mapping[str, Any]] = ()) -> None:
         self._labels = f'{{run="{_escaped(run)}",method="{_escaped(method)}"}}'
-        named = os.environ.get(FOLDER, "")
-        self._path = Path(named) / f"{run}.prom" if named else None
-        self._totals = dict.fromkeys(_COUNTED, 0.0)
+        folder = os.environ.get(FOLDER, "")
+        self._path = Path(folder) / f"{run}.prom" if folder else None
+        self._totals = dict.fromkeys(_TOTALS, 0.0)
         for line in before if self._path else ():
             self._count(line)
 
-    def write(self, line: Mapping[str, Any], now: float) -> None:
-        """Take a round's line in. now: seconds since 1970. Raises OSError."""
+    def write(self, line: Mapping[str, Any], timestamp: float) -> None:
+        """Add a round's line and write the file. timestamp: seconds since 1970. Raises OSError."""
         if self._path is None:
             return
         self._count(line)
-        latest = {**line, "epsilon": _epsilon(line), "time": now, "loss": line["loss"].get("total")}
-        text = [*self._lines(_COUNTED, "counter", self._totals)]
+        latest = {
+            **line,
+            "epsilon": _epsilon(line),
+            "time": timestamp,
+            "loss": line["loss"].get("total"),
+        }
+        text = [*self._lines(_TOTALS, "counter", self._totals)]
         text += self._lines(_LATEST, "gauge", latest)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, "".join(text).encode())
@@ -67,9 +72,9 @@ class MetricsFile:
             self._totals[name] += changes.get(name) or 0
 
     def _lines(
-        self, named: Mapping[str, tuple[str, str]], kind: str, values: Mapping[str, Any]
+        self, metrics: Mapping[str, tuple[str, str]], kind: str, values: Mapping[str, Any]
     ) -> Iterable[str]:
-        for key, (name, meaning) in named.items():
+        for key, (name, meaning) in metrics.items():
             value = values.get(key)
             if isinstance(value, int | float) and math.isfinite(value):
                 yield f"# HELP fedproto_{name} {meaning}\n# TYPE fedproto_{name} {kind}\n"
@@ -77,7 +82,7 @@ class MetricsFile:
 
 
 def _epsilon(line: Mapping[str, Any]) -> Any:
-    """What the round says of privacy, if it counts it."""
+    """Return the privacy spent by this round's end, None if it is not counted."""
     privacy = line.get("privacy")
     return privacy.get("epsilon") if isinstance(privacy, Mapping) else None
 

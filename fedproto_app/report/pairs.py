@@ -1,4 +1,4 @@
-"""Methods two by two over the same clients: how many gain, by how much, and whether by chance."""
+"""Compare pairs of methods over the same clients: who gains, by how much, and if by chance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from fedproto_app.report.alone import Alone, client_errors, is_alone, question
 from fedproto_app.report.runs import Group, labels
 from fedproto_app.report.task_report import ClientErrors, report_for
 
-# Whether two methods differ over the same clients, beyond what chance does.
-
-# With five clients even five equal signs have p = 2 / 2⁵ = 0.06: no outcome could tell anything.
+# With five clients even five equal signs have p = 2 / 2⁵ = 0.06, so no outcome is significant.
 FEWEST = 6
 
 
 def signed_rank(differences: NDArray[np.float64]) -> float | None:
-    """p of Wilcoxon's signed-rank test (1945), two-sided, of paired differences [K].
+    """Return p of Wilcoxon's two-sided signed-rank test (1945) of paired differences [K].
 
-    Differences of 0 say nothing for either side and are left out. None with fewer than `FEWEST`
-    others.
+    Differences of 0 are left out; None with fewer than `FEWEST` other differences.
     """
     from scipy.stats import wilcoxon  # slow to import
 
@@ -36,10 +33,10 @@ def signed_rank(differences: NDArray[np.float64]) -> float | None:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p values corrected for being several (Holm 1979), in the order given.
+    """Return p values corrected for multiple tests (Holm 1979), in the order of `values`.
 
-    The smallest of m is multiplied by m, the next by m − 1, …; none is smaller than one before it,
-    nor larger than 1.
+    The smallest of m values is multiplied by m, the next by m − 1, …; the results never decrease
+    in this order and never exceed 1.
     """
     corrected = [0.0] * len(values)
     so_far = 0.0
@@ -53,19 +50,18 @@ PAIR_COLUMNS = (
     "dataset", "method", "against", "clients", "better", "median difference", "p", "p (Holm)",
 )  # fmt: skip
 BEST_ALONE = "best alone"
-_MOST = 0.5  # of a mean
-_FEWEST_CLIENTS = 3  # of two clients one always makes half of the mean
+_HEAVY_SHARE = 0.5  # of a mean, beyond which a client is named
+_FEWEST_CLIENTS = 3  # with two clients, one always makes half of the mean
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A method against another over the clients that both have, each client's errors averaged over
-    seeds.
+    """Two methods compared over the clients that both have; errors are means over seeds.
 
-    better: clients with the lower error. by_client: the differences, in the order of the clients'
-    names, below 0 where the method is better; difference: their median. p: of Wilcoxon's
-    signed-rank test; corrected: by Holm, for all pairs with the same question. Both are None where
-    too few clients differ.
+    better: number of clients with the lower error. by_client: the differences in the order of the
+    clients' names, negative where the method is better. difference: their median. p: of Wilcoxon's
+    signed-rank test. corrected: p after Holm's correction over all pairs with the same question.
+    Both are None where too few clients differ.
     """
 
     dataset: str
@@ -79,7 +75,7 @@ class Pair:
     by_client: tuple[float, ...] = ()
 
     def row(self) -> list[str]:
-        """The cells of `PAIR_COLUMNS`."""
+        """Return the cells of `PAIR_COLUMNS`."""
         return [
             *(self.dataset, self.method, self.against, str(self.clients), str(self.better)),
             f"{self.difference:+.4f}",
@@ -88,29 +84,32 @@ class Pair:
 
 
 def pairs(groups: Sequence[Group]) -> list[Pair]:
-    """Every group of one task, best first, against the best that its clients could do alone; where
-    no run shares nothing, against the first group that was asked the same."""
+    """Compare every group of one task with the best that its clients could do alone.
+
+    groups: best first. Without a run that shares nothing, each group is compared with the first
+    group that has the same question.
+    """
     columns = report_for(groups[0].task).client_errors
     if columns is None:
         return []
-    found: list[Pair] = []
+    compared: list[Pair] = []
     for members in asked_alike(groups, columns):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         family = (
             _against_alone(members, alone, columns) if alone else _against_best(members, columns)
         )
-        found += _corrected([pair for pair in family if pair.clients])
-    return found
+        compared += _corrected([pair for pair in family if pair.clients])
+    return compared
 
 
 def asked_alike(
     groups: Sequence[Group], columns: ClientErrors
 ) -> Iterable[Sequence[tuple[str, Group]]]:
-    """The groups of one task, each with its label, apart by the question that they were asked."""
-    found: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
+    """Return the groups of one task with their labels, one list for each question."""
+    by_question: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
     for label, group in zip(labels(groups), groups, strict=True):
-        found[question(group.runs[0], columns)].append((label, group))
-    return found.values()
+        by_question[question(group.runs[0], columns)].append((label, group))
+    return by_question.values()
 
 
 def _against_alone(
@@ -118,32 +117,30 @@ def _against_alone(
 ) -> Iterator[Pair]:
     best = Alone(alone, columns)
     for label, group in members:
-        if [group] != alone:  # which would be the best alone itself
+        if [group] != alone:  # a single group alone is itself the best alone
             yield _pair(group, label, columns, BEST_ALONE, best_alone(group, best))
 
 
 def _against_best(members: Sequence[tuple[str, Group]], columns: ClientErrors) -> Iterator[Pair]:
-    (first, best), *others = members
+    (first, best), *other_groups = members
     errors = mean_errors(best, columns)
-    for label, group in others:
+    for label, group in other_groups:
         yield _pair(group, label, columns, first, errors)
 
 
 def mean_errors(group: Group, columns: ClientErrors) -> dict[str, float]:
-    """Each client's test error, the mean over the seeds that have it."""
+    """Return each client's test error, the mean over the seeds that have it."""
     runs = [client_errors(run, columns) for run in group.runs]
-    return _means([{client: one.test for client, one in errors.items()} for errors in runs])
+    return _means([{client: error.test for client, error in errors.items()} for errors in runs])
 
 
 def best_alone(group: Group, best: Alone) -> dict[str, float]:
-    """The test error of the best that each client could do alone, the mean over the group's
-    seeds."""
+    """Return each client's test error with its best alone, the mean over the group's seeds."""
     return _means([best.errors(run) for run in group.runs])
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
-    """A line for each client and dataset where the client makes most of a mean over clients; all
-    groups are of one task."""
+    """Return a line for each client that makes most of a mean over clients; groups: of one task."""
     columns = report_for(groups[0].task).client_errors
     if columns is None:
         return []
@@ -152,11 +149,11 @@ def heavy_clients(groups: Sequence[Group]) -> list[str]:
         errors = mean_errors(group, columns)
         if len(errors) >= _FEWEST_CLIENTS:
             worst, share = largest_share(np.array(list(errors.values())))
-            if share > _MOST:
+            if share > _HEAVY_SHARE:
                 shares[group.dataset, list(errors)[worst]].append(f"{label} ({share:.0%})")
     return [
-        f"{dataset}: client {client!r} makes most of the mean {columns.name} of {', '.join(those)}"
-        for (dataset, client), those in shares.items()
+        f"{dataset}: client {client!r} makes most of the mean {columns.name} of {', '.join(heavy)}"
+        for (dataset, client), heavy in shares.items()
     ]
 
 
@@ -171,16 +168,16 @@ def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _pair(
     group: Group, label: str, columns: ClientErrors, against: str, rival: Mapping[str, float]
 ) -> Pair:
-    own = mean_errors(group, columns)
-    both = sorted(own.keys() & rival.keys())
-    differences = np.array([own[client] - rival[client] for client in both])
+    errors = mean_errors(group, columns)
+    shared_clients = sorted(errors.keys() & rival.keys())
+    differences = np.array([errors[client] - rival[client] for client in shared_clients])
     return Pair(
         dataset=group.dataset,
         method=label,
         against=against,
-        clients=len(both),
+        clients=len(shared_clients),
         better=int((differences < 0).sum()),
-        difference=float(np.median(differences)) if both else 0.0,
+        difference=float(np.median(differences)) if shared_clients else 0.0,
         p=signed_rank(differences),
         by_client=tuple(differences.tolist()),
     )

@@ -1,4 +1,4 @@
-"""PNG files of runs, drawn from their artefacts alone."""
+"""Draw PNG files of runs from their artefacts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PERIODS_SHOWN = 4  # of the history before a forecast
 
 
 def draw(run_dir: Path) -> list[Path]:
-    """Draw what the run's artefacts allow into ``<run_dir>/pictures``; returns the PNG files.
+    """Draw what the run's artefacts allow into ``<run_dir>/pictures``, and return the PNG files.
 
     Raises `FedProtoError` if there is nothing to draw.
     """
@@ -48,15 +48,15 @@ def pictures_of(run_dir: Path) -> Mapping[str, Sequence[Chart]]:
 
 
 def draw_comparison(groups: Sequence[Group], file: Path) -> None:
-    """Draw groups of runs into one PNG, as `comparison_of` has them."""
+    """Draw the charts of `comparison_of` into one PNG."""
     write_picture(file, comparison_of(groups))
 
 
 def comparison_of(groups: Sequence[Group]) -> list[Chart]:
     """Return the charts of groups of runs, task by task and dataset by dataset.
 
-    Distributions over the clients, costs, and of the first seeds' runs the task's wide charts of
-    lines: of forecasts, what several methods forecast for a client.
+    The charts show distributions over the clients and costs, and for the first seed's runs the
+    task's wide line charts, such as several methods' forecasts for a client.
     """
     rows: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)  # by label
     for group, label in zip(groups, labels(groups), strict=True):
@@ -69,7 +69,7 @@ def comparison_of(groups: Sequence[Group]) -> list[Chart]:
 
 
 def _wide_charts(task: str, members: Mapping[str, Group]) -> list[Lines]:
-    """About the way of sharing that validation errors choose, or the first group."""
+    """Return the wide line charts about the chosen way of sharing, or the first group."""
     chosen = chosen_to_share(list(members.values()))
     first = next(iter(members))
     if len(chosen) == 1:
@@ -93,7 +93,7 @@ def draw_differences(pairs: Sequence[Pair], file: Path) -> None:
 def forecast_charts(
     forecasts: Sequence[ClientForecast], series: Sequence[ClientSeries], period: int
 ) -> list[Lines]:
-    """Return the first `MOST_CLIENTS` forecasts, each behind the last periods of its series."""
+    """Return charts of the first `MOST_CLIENTS` forecasts, after the end of each series."""
     from fedproto_app.tasks.forecasting.intervals import LEVELS
 
     histories = {client.name: client for client in series}
@@ -119,6 +119,6 @@ def forecast_charts(
 
 
 def write_picture(file: Path, charts: Sequence[Chart], title: str = "") -> None:
-    """Write the charts as one PNG; makes the folder if there is none."""
+    """Write the charts as one PNG, and create its folder if needed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(charts_png(charts, title))

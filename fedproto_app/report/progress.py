@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: its ``rounds.jsonl``, read as it grows."""
+"""Show the progress of a run by reading its ``rounds.jsonl`` as it grows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rich.text import Text
 
 from fedproto_app.report.task_report import UNKNOWN, Shown, error_text
 
-_PACE_ROUNDS = 10  # the time left follows the mean of so many last rounds
+_PACE_ROUNDS = 10  # the estimate of the remaining time uses the mean of these last rounds
 
 
 class GrowingFile:
-    """The lines that were added to a text file since it was last asked.
+    """Reads the lines that were added to a text file since the last call.
 
-    A line counts once its end is written, so a half-written one waits. The file may not exist yet.
+    A line counts once its end is written. The file need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class GrowingFile:
         self._offset = 0
 
     def new_lines(self) -> list[str]:
-        """The complete lines that this object has not returned yet, without their ends."""
+        """Return the complete lines that were not returned before, without line ends."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -41,15 +41,15 @@ class GrowingFile:
             added = file.read()
         complete = added[: added.rfind(b"\n") + 1]
         self._offset += len(complete)
-        # Not splitlines(): a progress bar's carriage return ends no line of the file.
+        # Not splitlines(): the carriage return of a progress bar does not end a line.
         return complete.decode("utf-8", errors="replace").split("\n")[:-1]
 
 
 class NewRounds:
-    """The rounds that were added to a ``rounds.jsonl`` since it was last asked.
+    """Reads the rounds that were added to a ``rounds.jsonl`` since the last call.
 
-    Those that are there from the start do not count. A run that is resumed cuts the file and does
-    rounds anew, so it is read as a whole whenever it has changed.
+    Rounds that the file holds at the start do not count. A resumed run cuts the file and repeats
+    rounds, so the whole file is read whenever it has changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class NewRounds:
         self.new()
 
     def new(self) -> list[dict[str, Any]]:
-        """The records that this object has not returned yet."""
+        """Return the records that were not returned before."""
         size = self._path.stat().st_size if self._path.exists() else 0
         if size == self._size:
             return []
@@ -72,9 +72,9 @@ class NewRounds:
 
 
 class Progress:
-    """Shows rounds as they end: one moving bar on a terminal, a line for each elsewhere.
+    """Shows rounds as they end: a progress bar on a terminal, a line for each round elsewhere.
 
-    rounds: how many the run will have at most. figures: what to show of each besides the loss.
+    rounds: the largest number of rounds. figures: the figures shown with the loss.
     """
 
     def __init__(self, console: Console, rounds: int, figures: Sequence[Shown]) -> None:
@@ -101,12 +101,12 @@ class Progress:
             self._bar.start()
         return self
 
-    def stage(self, what: str) -> None:
-        """Say what is being done while no round is."""
+    def stage(self, activity: str) -> None:
+        """Show what is being done outside of rounds."""
         if self._bar is not None:
-            self._bar.update(self._task, description=f"{what} …")
+            self._bar.update(self._task, description=f"{activity} …")
         else:
-            self._console.print(f"{what} …")
+            self._console.print(f"{activity} …")
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -116,10 +116,10 @@ class Progress:
         """Show one round, a record of ``rounds.jsonl``."""
         number = record["round"]
         self._seconds.append(record["seconds"]["total"])
-        known = {"loss": error_text(record["loss"].get("total"))}
-        known |= {shown.title: shown.text(record[shown.figure]) for shown in self._shown}
+        texts = {"loss": error_text(record["loss"].get("total"))}
+        texts |= {shown.title: shown.text(record[shown.figure]) for shown in self._shown}
         # Not every round trains or evaluates a client.
-        self._figures |= {name: text for name, text in known.items() if text != UNKNOWN}
+        self._figures |= {name: text for name, text in texts.items() if text != UNKNOWN}
         self._complain(record)
         if self._bar is not None:
             self._bar.update(self._task, completed=number, description=self._line(number))
@@ -133,34 +133,34 @@ class Progress:
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def _line(self, number: int) -> str:
-        """The last known figures and the time that the rounds after this one will take."""
+        """Return the latest figures and the estimated time of the remaining rounds."""
         titles = ["loss", *(shown.title for shown in self._shown)]
         figures = [f"{title} {self._figures[title]}" for title in titles if title in self._figures]
         last = self._seconds[-_PACE_ROUNDS:]
-        left = clock_text(sum(last) / len(last) * (self._rounds - number))
-        return "  ".join([*figures, f"{left} left"])
+        remaining = clock_text(sum(last) / len(last) * (self._rounds - number))
+        return "  ".join([*figures, f"{remaining} left"])
 
     def _complain(self, record: Mapping[str, Any]) -> None:
-        """Name the replies that this round had to do without."""
+        """Print the replies that were missing or refused in this round."""
         number = record["round"]
         if record["answered"] < record["asked"]:
             self._console.print(
                 f"[yellow]round {number}: {record['answered']} of {record['asked']} nodes answered"
             )
         for reply in record["refused"]:
-            who = escape(f"node {reply['node']}, client {reply['client']}: {reply['reason']}")
-            self._console.print(f"[yellow]round {number}: refused {who}", soft_wrap=True)
+            refusal = escape(f"node {reply['node']}, client {reply['client']}: {reply['reason']}")
+            self._console.print(f"[yellow]round {number}: refused {refusal}", soft_wrap=True)
 
 
 def clock_text(seconds: float) -> str:
-    """Minutes and seconds, with hours if there are any."""
-    minutes, rest = divmod(round(seconds), 60)
+    """Return minutes and seconds, and hours if there are any."""
+    minutes, second = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
 
 
 def keep_log(log: Path, artefacts: Path) -> None:
-    """Add the log to that of the run, which may have one of before it was resumed."""
+    """Append the log to the run's log, which a resumed run already has."""
     if log.exists() and artefacts.exists():
-        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as kept:
-            shutil.copyfileobj(source, kept)
+        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as run_log:
+            shutil.copyfileobj(source, run_log)

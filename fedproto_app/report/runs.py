@@ -1,4 +1,4 @@
-"""The artefacts of finished runs, read back, and runs that differ only in their seed as one."""
+"""Read the artefacts of finished runs, and group the runs that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from fedproto_app.settings import defaults_of, without_other_methods
 Parsed = TypeVar("Parsed")
 
 
-# Where an encoder lies does not set a run apart from others, that it was given does: in comparisons
-# this stands for encoder.path, if there is one.
+# Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
 
 
@@ -32,8 +31,8 @@ GIVEN_ENCODER = "given"
 class Run:
     """One finished run.
 
-    folder: its own. summary: of ``summary.json``, and what else a comparison finds out of it.
-    settings: with dotted keys.
+    summary: the fields of ``summary.json``, and figures that a comparison adds. settings: with
+    dotted keys.
     """
 
     folder: Path
@@ -46,13 +45,13 @@ class Run:
 
     @property
     def method(self) -> str:
-        """As the settings name it, "package.module:NAME" if it is not one of the app's."""
+        """The method as the settings name it: "package.module:NAME" for a user's method."""
         return str(self.settings.get("method", self.summary["method"]))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over seeds; None where no or only one value is known."""
+    """Mean and sample standard deviation over seeds; None without enough values."""
 
     mean: float | None
     std: float | None
@@ -77,12 +76,12 @@ class Group:
         return str(self.runs[0].summary["method"])
 
     def spread(self, key: str) -> Spread:
-        """Of one figure of ``summary.json`` over the runs, in the figure's own units."""
+        """Return the spread of a figure of ``summary.json`` over the runs, in its units."""
         values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
         return Spread(fmean(values) if values else None, stdev(values) if len(values) > 1 else None)
 
     def standard_error(self, key: str) -> float | None:
-        """Of that mean: the sample standard deviation over √n, None of fewer than two runs."""
+        """Return the standard error of that mean, None for fewer than two runs."""
         values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
         return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
 
@@ -97,28 +96,28 @@ def read_run(folder: Path) -> Run:
 
 
 def read_task(folder: Path) -> str:
-    """The task of a run, finished or not, by its ``settings.toml``."""
+    """Return the task of a run, finished or not, from its ``settings.toml``."""
     if not (folder / "settings.toml").exists():
         return FIRST_TASK
     return str(_read(folder / "settings.toml", tomllib.loads).get("task", FIRST_TASK))
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """The records of ``rounds.jsonl``, one a round."""
+    """Return the records of ``rounds.jsonl``, one per round."""
     return _read(
         folder / "rounds.jsonl", lambda text: [json.loads(line) for line in text.splitlines()]
     )
 
 
 def read_clients(folder: Path) -> list[dict[str, str]]:
-    """The rows of ``clients.csv``, one a client, as text."""
+    """Return the rows of ``clients.csv`` as text, one per client."""
     return _read(folder / "clients.csv", lambda text: list(csv.DictReader(io.StringIO(text))))
 
 
 def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
-    """The finished runs at or directly in the places, and the folders that hold none.
+    """Return the finished runs at or directly below the places, and the folders without any.
 
-    Raises `FedProtoError` if a place does not exist or nothing finished is found.
+    Raises `FedProtoError` if a place does not exist or holds no finished run.
     """
     finished: dict[Path, None] = {}
     without: dict[Path, None] = {}
@@ -130,8 +129,8 @@ def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
             finished[place.resolve()] = None
         elif inside:
             finished.update((folder.resolve(), None) for folder in inside)
-            others = {path.parent for path in place.glob("*/settings.toml")} - set(inside)
-            without.update((folder, None) for folder in sorted(others))
+            unfinished = {path.parent for path in place.glob("*/settings.toml")} - set(inside)
+            without.update((folder, None) for folder in sorted(unfinished))
         else:
             without[place] = None
     if not finished:
@@ -140,10 +139,10 @@ def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
-    """The groups, `ranked`; and the runs that another one repeats.
+    """Return the groups, `ranked`, and the runs that another run repeats.
 
-    Two runs with the same settings and seed are one experiment: of these the last by folder name
-    counts, since counting both would make the spread over seeds look smaller than it is.
+    Two runs with the same settings and seed are one experiment. Only the last by folder name
+    counts: with both, the spread over seeds would look smaller than it is.
     """
     by_settings: dict[tuple[str, str, str], dict[int, Run]] = defaultdict(dict)
     repeated = []
@@ -160,42 +159,42 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
 
 
 def ranked(groups: Iterable[Group], order: str = "") -> list[Group]:
-    """By task, dataset, then the best first.
+    """Return the groups sorted by task and dataset, then the best first.
 
-    order: one of the task's; "" for its first. A task that has no such order is sorted by its
-    measure, and so are groups that lack the figure, after those that have it.
+    order: one of the task's orders, "" for its first. A task without this order is sorted by its
+    measure. Groups that lack the figure come last, sorted by the measure.
     """
 
     return sorted(groups, key=lambda group: _place(group, order))
 
 
 def labels(groups: Sequence[Group]) -> list[str]:
-    """A name for each group: its method, and what sets it apart from others of that method.
+    """Return a name for each group: its method, and the settings that distinguish it.
 
-    Only settings in which groups of the same dataset and method differ are named, for example
-    ``fuels inter-weight=1.0`` (a method's own section goes without its name).
+    Only settings that differ between groups of the same dataset and method are named, for example
+    ``fuels inter-weight=1.0``; keys of the method's own section omit the section's name.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         alike[group.dataset, group.method].append(group)
     names = []
     for group in groups:
-        settings = [_comparable(other) for other in alike[group.dataset, group.method]]
+        settings = [_comparable(member) for member in alike[group.dataset, group.method]]
         keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
-        own = _comparable(group)
-        traits = [f"{_short(key, group.method)}={own.get(key)}" for key in differing]
+        group_settings = _comparable(group)
+        traits = [f"{_short(key, group.method)}={group_settings.get(key)}" for key in differing]
         names.append(" ".join([group.method, *traits]))
     return names
 
 
 def _short(key: str, method: str) -> str:
-    """The key without the method's own section."""
+    """Return the key without the name of the method's own section."""
     return key.removeprefix(f"{method}.").removeprefix("own.")
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested table with its keys joined by dots."""
+    """Return a nested table as a flat one, its keys joined by dots."""
     joined: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -212,14 +211,14 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
     first = 0.0
     if chosen is not None:
         first = badness(group.spread(chosen.summary).mean, chosen.larger_is_better)
-    then = report.measure.badness(group.spread(report.measure.summary).mean)
-    return list(TASKS).index(group.task), group.dataset, first, then, group.method
+    measure_badness = report.measure.badness(group.spread(report.measure.summary).mean)
+    return list(TASKS).index(group.task), group.dataset, first, measure_badness, group.method
 
 
 def known_settings(run: Run) -> dict[str, Any]:
-    """The run's settings; what one younger than the run does by default, the run did.
+    """Return the run's settings, with defaults for settings that are newer than the run.
 
-    A run of this version has them all, so its method need not be imported, which takes seconds.
+    A run of this version has all settings, so its method need not be imported, which takes seconds.
     """
     if run.summary.get("versions", {}).get("fedproto-app") == __version__:
         return dict(run.settings)
@@ -227,12 +226,12 @@ def known_settings(run: Run) -> dict[str, Any]:
 
 
 def _comparable(group: Group) -> dict[str, Any]:
-    """The settings by which groups are told apart."""
+    """Return the settings that distinguish groups."""
     table = known_settings(group.runs[0])
-    kept = {k: v for k, v in table.items() if k != "seed" and not k.startswith("output.")}
-    if kept.get("encoder.path"):
-        kept["encoder.path"] = GIVEN_ENCODER
-    return kept
+    compared = {k: v for k, v in table.items() if k != "seed" and not k.startswith("output.")}
+    if compared.get("encoder.path"):
+        compared["encoder.path"] = GIVEN_ENCODER
+    return compared
 
 
 def _read(path: Path, parse: Callable[[str], Parsed]) -> Parsed:

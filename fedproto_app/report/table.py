@@ -15,7 +15,7 @@ from fedproto_app.report.pairs import PAIR_COLUMNS, Pair
 from fedproto_app.report.runs import Group, Run, labels
 from fedproto_app.report.task_report import UNKNOWN, Shown, report_for
 
-_FEW = 3  # clients named as best and as worst
+_NAMED_CLIENTS = 3  # clients named as best, and as worst
 _COSTS = {
     "parameters_up_per_client_round": "parameters up",
     "parameters_up_per_client": "in all",
@@ -28,7 +28,7 @@ _ENDS = {"patience": "patience ran out", "privacy": "privacy.max-epsilon reached
 
 
 def run_table(run: Run) -> Table:
-    """The figures of one run."""
+    """Return a table with the figures of one run."""
     summary = run.summary
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}: {summary['clients']} clients, "
@@ -57,45 +57,47 @@ def run_table(run: Run) -> Table:
 
 
 def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of a run whose clients are protected: ε and δ, and what they are about."""
-    told = summary.get("privacy", {})
-    if "epsilon" not in told:
+    """Return ε, δ and what they protect, for a run with differential privacy."""
+    privacy = summary.get("privacy", {})
+    if "epsilon" not in privacy:
         return []
-    about = f"{told['neighbours']} a {told['unit']}"
-    return [("privacy", f"ε = {told['epsilon']:.3g}, δ = {told['delta']:g} ({about})")]
+    about = f"{privacy['neighbours']} a {privacy['unit']}"
+    return [("privacy", f"ε = {privacy['epsilon']:.3g}, δ = {privacy['delta']:g} ({about})")]
 
 
 def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> Table:
-    """The best and the worst clients by what the task ranks by; all of them where they are few."""
+    """Return a table of the best and worst clients by the task's measure; all if they are few."""
     report = report_for(task)
     measure, first = report.measure, report.clients[0]
-    known = [row for row in clients if math.isfinite(measure.badness(_number(row[measure.client])))]
-    known.sort(key=lambda row: measure.badness(_number(row[measure.client])))
+    evaluated = [
+        row for row in clients if math.isfinite(measure.badness(_number(row[measure.client])))
+    ]
+    evaluated.sort(key=lambda row: measure.badness(_number(row[measure.client])))
     title = f"best and worst clients by test {first.title}"
     table = Table(title=title, title_justify="left")
     for name in ("client", "group", "samples"):
         table.add_column(name)
     for shown in report.clients:
         table.add_column(shown.title, justify="right")
-    for place, row in enumerate(known):
-        if _FEW <= place < len(known) - _FEW:
+    for place, row in enumerate(evaluated):
+        if _NAMED_CLIENTS <= place < len(evaluated) - _NAMED_CLIENTS:
             continue
         table.add_row(
             *(row[name] for name in ("client", "group", "samples")),
             *(shown.text(_number(row[shown.figure])) for shown in report.clients),
-            end_section=place == _FEW - 1 and len(known) > 2 * _FEW,
+            end_section=place == _NAMED_CLIENTS - 1 and len(evaluated) > 2 * _NAMED_CLIENTS,
         )
     return table
 
 
 def by_task(groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups of each task, in the order of the groups: each task has a table of its own."""
+    """Split the groups by task, in the order of the groups: each task has its own table."""
     tasks = dict.fromkeys(group.task for group in groups)
     return [[group for group in groups if group.task == task] for task in tasks]
 
 
 def comparison_table(groups: Sequence[Group]) -> Table:
-    """One row a group, for a terminal; all groups are of one task."""
+    """Return a table for a terminal, one row per group; all groups are of one task."""
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
@@ -104,7 +106,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
         caption_justify="left",
     )
     for number, column in enumerate(comparison_columns(groups)):
-        # On a narrow terminal a name is broken, but no figure is cut.
+        # A narrow terminal wraps names but cuts no figures.
         table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
     for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
         last_of_dataset = after is not None and after.dataset != group.dataset
@@ -113,12 +115,12 @@ def comparison_table(groups: Sequence[Group]) -> Table:
 
 
 def comparison_markdown(groups: Sequence[Group]) -> str:
-    """One row a group, as a Markdown table; all groups are of one task."""
+    """Return a Markdown table, one row per group; all groups are of one task."""
     return _markdown(comparison_columns(groups), comparison_rows(groups), texts=2)
 
 
-def pairs_table(found: Sequence[Pair]) -> Table:
-    """One row a pair, for a terminal."""
+def pairs_table(pairs: Sequence[Pair]) -> Table:
+    """Return a table for a terminal, one row per pair."""
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
@@ -128,37 +130,38 @@ def pairs_table(found: Sequence[Pair]) -> Table:
     )
     for number, column in enumerate(PAIR_COLUMNS):
         table.add_column(column, justify="left" if number < 3 else "right", overflow="fold")
-    for pair in found:
+    for pair in pairs:
         table.add_row(*pair.row())
     return table
 
 
-def pairs_markdown(found: Sequence[Pair]) -> str:
-    """One row a pair, as a Markdown table."""
-    return _markdown(PAIR_COLUMNS, [pair.row() for pair in found], texts=3)
+def pairs_markdown(pairs: Sequence[Pair]) -> str:
+    """Return a Markdown table, one row per pair."""
+    return _markdown(PAIR_COLUMNS, [pair.row() for pair in pairs], texts=3)
 
 
-def pairs_csv(found: Sequence[Pair]) -> str:
-    """One row a pair, as CSV; numbers are not rounded, unknown ones empty."""
+def pairs_csv(pairs: Sequence[Pair]) -> str:
+    """Return CSV, one row per pair; numbers are not rounded, unknown numbers are empty."""
     fields = ("dataset", "method", "against", "clients", "better", "difference", "p", "corrected")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(fields)
-    writer.writerows([getattr(pair, field) for field in fields] for pair in found)
+    writer.writerows([getattr(pair, field) for field in fields] for pair in pairs)
     return text.getvalue().rstrip("\n")
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> str:
-    """texts: columns from the left that hold no numbers."""
+    """Return a Markdown table. texts: number of columns from the left that hold no numbers."""
     rule = [*["---"] * texts, *["---:"] * (len(columns) - texts)]
     cells = ([cell.replace("|", "\\|") for cell in line] for line in (columns, rule, *rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def comparison_csv(groups: Sequence[Group]) -> str:
-    """One row a group of one task, as CSV.
+    """Return CSV, one row per group of one task.
 
-    Numbers are not rounded, accuracies are fractions; mean, std and standard error are columns.
+    Numbers are not rounded, accuracies are fractions; each figure has columns for its mean,
+    standard deviation and standard error.
     """
     figures = [shown.figure for shown in report_for(groups[0].task).comparison]
     text = io.StringIO()
@@ -176,7 +179,7 @@ def comparison_csv(groups: Sequence[Group]) -> str:
 
 
 def comparison_numbers(groups: Sequence[Group]) -> list[list[float | None]]:
-    """What stands in the columns seeds … seconds as numbers, means over the seeds, to sort by."""
+    """Return the columns seeds … seconds as numbers to sort by, means over the seeds."""
     return [
         [
             float(len(group.runs)),
@@ -188,7 +191,7 @@ def comparison_numbers(groups: Sequence[Group]) -> list[list[float | None]]:
 
 
 def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
-    """The cells of the columns dataset … seconds, one list a group of one task."""
+    """Return the cells of the columns dataset … seconds, one list per group of one task."""
     return [
         [
             group.dataset,
@@ -205,7 +208,7 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
 
 
 def comparison_columns(groups: Sequence[Group]) -> list[str]:
-    """The titles of dataset … seconds; all groups are of one task."""
+    """Return the titles of the columns dataset … seconds; all groups are of one task."""
     titles = [shown.title for shown in _listed(groups[0])]
     return ["dataset", "method", "seeds", *titles, *_COSTS.values()]
 
@@ -226,12 +229,12 @@ def _number(cell: str) -> float | None:
 
 
 def count_text(value: float | None) -> str:
-    """A whole number."""
+    """Return a number without decimals."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def bytes_text(value: Any) -> str:
-    """In the largest unit of which there is one."""
+    """Return a number of bytes in the largest unit that it fills."""
     if value is None:
         return UNKNOWN
     size, units = float(value), ["B", "kB", "MB", "GB", "TB"]

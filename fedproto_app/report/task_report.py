@@ -1,7 +1,7 @@
-"""What the report layer asks of a task: its figures, how a person sees them, its pictures.
+"""The interface between reports and tasks: a task's figures, how they are shown, its charts.
 
-Folder, progress, tables and comparison are the same for every task. What differs is one
-`TaskReport` a task, in the file of the task's name.
+Folder, progress, tables and comparison are the same for every task. Each task adds a `TaskReport`,
+in the folder with the task's name.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     Results = Mapping[ClientKey, ClientResult]
 
 Row = Sequence[object]
-BETTER_OFF = "better_off"  # a figure that a run has beside others only, see report/alone.py
-UNKNOWN = "-"  # the text of a figure that there is not
+BETTER_OFF = "better_off"  # a figure that needs other runs, see report/alone.py
+UNKNOWN = "-"  # the text of a missing figure
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A figure as a person sees it.
+    """A figure as it is shown to users.
 
-    figure: its field in the artefact. title: above or before it. text: of the value, None where
-    unknown. spread: whether the comparison tells its error over seeds as well. only_csv:
-    whether a comparison has it as CSV alone, since no screen is wide enough for all.
+    figure: its field in the artefact. title: its heading or label. text: formats a value, None if
+    unknown. spread: whether the comparison also shows the standard error over seeds. only_csv:
+    whether only the CSV comparison includes it, because no screen is wide enough for all figures.
     """
 
     figure: str
@@ -48,14 +48,13 @@ class Shown:
 
 @dataclass(frozen=True)
 class Measure:
-    """What runs and clients of the task are ranked by.
+    """The metric that ranks runs and clients of the task.
 
-    summary, client, round: its field in summary.json, clients.csv and rounds.jsonl. name: what a
-    title calls it. axis: what an axis calls it, percent: whether it is a fraction, 0 … 1, that
-    is written in percent. kept, validation: columns of clients.csv, of the models
-    that clients end with: their test figure, and the error by which such models are chosen, on
-    validation data alone. round_validation: the field of rounds.jsonl with the mean of that error
-    over all clients' models of the round.
+    summary, client, round: its field in summary.json, clients.csv and rounds.jsonl. name: its name
+    in titles. axis: its name on axes. percent: whether it is a fraction, 0 … 1, shown in percent.
+    kept_figure, validation: columns of clients.csv with the test figure and the validation error of
+    the models that clients end with. round_validation: the field of rounds.jsonl with the mean
+    validation error over all clients' models of the round.
     """
 
     summary: str
@@ -64,13 +63,13 @@ class Measure:
     larger_is_better: bool
     name: str
     axis: str
-    kept: str
+    kept_figure: str
     validation: str
     round_validation: str
     percent: bool = False
 
     def badness(self, value: float | None) -> float:
-        """For sorting: smaller is better, and what is unknown or no number comes last."""
+        """Return a sort key: smaller is better, unknown and non-finite values come last."""
         return badness(value, self.larger_is_better)
 
 
@@ -84,12 +83,12 @@ class Order:
 
 @dataclass(frozen=True)
 class ClientErrors:
-    """Errors by which methods are compared client by client, smaller being better.
+    """The errors that compare methods client by client; smaller is better.
 
     test, validation: columns of clients.csv. right: whether `test` is the share of right answers,
-    and so the error what is left of 1. name: of the test error. inputs: the settings of
-    ``[data]`` that change what models see, but not what they are asked: runs that differ in others
-    have no test part in common. orders: what a table can be sorted by, the default first.
+    so that the error is 1 minus it. name: the name of the test error. inputs: the settings of
+    ``[data]`` that change the models' inputs but not the test part; runs that differ in any other
+    setting of ``[data]`` cannot be compared. orders: how a table can be sorted, the default first.
     """
 
     test: str
@@ -101,7 +100,7 @@ class ClientErrors:
 
 
 def badness(value: float | None, larger_is_better: bool) -> float:
-    """For sorting: smaller is better, and what is unknown or no number comes last."""
+    """Return a sort key: smaller is better, unknown and non-finite values come last."""
     if value is None or not np.isfinite(value):
         return float("inf")
     return -value if larger_is_better else value
@@ -110,11 +109,11 @@ def badness(value: float | None, larger_is_better: bool) -> float:
 class TaskReport(Protocol):
     """The figures of one kind of task.
 
-    progress: fields of rounds.jsonl, clients: columns of clients.csv, comparison: fields of
-    summary.json that a person sees, in their order. every_client: columns of clients.csv where
-    there is room for more of them, with all clients. caption: below the comparison. client_errors:
-    None where methods are not compared client by client, but sorted by the measure alone. metric:
-    the short name of the test figure, in names of files.
+    progress, clients, comparison: the fields of rounds.jsonl, columns of clients.csv and fields of
+    summary.json that are shown, in this order. every_client: the columns of clients.csv in a table
+    of all clients, which has room for more. caption: the text below the comparison. client_errors:
+    None if methods are not compared client by client but only sorted by the measure. metric: the
+    short name of the test figure, used in file names.
     """
 
     metric: str
@@ -127,46 +126,47 @@ class TaskReport(Protocol):
     client_errors: ClientErrors | None
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
-        """The task's fields of a line of rounds.jsonl; None each if the round was not evaluated."""
+        """Return the task's fields of a line of rounds.jsonl, all None without an evaluation."""
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """The rows of each CSV file by its name, the columns' names first."""
+        """Return the rows of each CSV file, by file name; the first row names the columns."""
 
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The task's fields of summary.json. rounds: the lines of rounds.jsonl."""
+        """Return the task's fields of summary.json. rounds: the lines of rounds.jsonl."""
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Name and text of the task's figures in the table of one run."""
+        """Return name and text of the task's figures in the table of one run."""
 
     def in_words(self, summary: Mapping[str, Any]) -> str:
-        """What the run reached, in a sentence without its full stop, for somebody who knows
-        nothing of it."""
+        """Return the run's result as a sentence without full stop, for a reader new to the run."""
 
     def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-        """What the run reached after each round, by label, in the unit of the measure's field.
-        rounds: the lines of rounds.jsonl."""
+        """Return the values after each round, by label, in the unit of the measure's field.
+
+        rounds: the lines of rounds.jsonl.
+        """
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """What a page shows of runs with one dataset besides what it shows of all tasks.
+        """Return the task's own sections of a page on runs with one dataset.
 
-        runs: by label; a run's place is the look of its lines. first: the label of the run that the
-        page is mostly about."""
+        runs: the run folders by label; a run's position sets the look of its lines. first: the
+        label of the run that the page is mostly about.
+        """
 
     def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """The charts of each PNG that the run's artefacts allow, by file name, besides those of all
-        tasks."""
+        """Return the task's own charts that the run's artefacts allow, by PNG file name."""
 
     @property
     def client_figures(self) -> Mapping[str, str]:
-        """Columns of clients.csv whose distributions over the clients are drawn, by label."""
+        """The columns of clients.csv whose distributions over the clients are drawn, by label."""
 
 
 def mean_metric(
     results: Results, metric: Metric, keys: Iterable[ClientKey] | None = None
 ) -> float | None:
-    """The plain mean of a metric over the clients that have it (of `keys`), None without any."""
+    """Return the plain mean of a metric over the clients (of `keys`) that have it, or None."""
     values = metric_values(results, metric, keys)
     return float(np.mean(values)) if values else None
 
@@ -180,11 +180,11 @@ def short_text(value: float | None) -> str:
 
 
 def percent_text(value: float | None) -> str:
-    """A fraction in percent, without the sign."""
+    """Return a fraction in percent, without the percent sign."""
     return UNKNOWN if value is None else f"{100 * value:.1f}"
 
 
 def report_for(task: str) -> TaskReport:
-    """The report of a task; `FedProtoError` if the run is of a task that this version lacks."""
+    """Return the report of a task; raises `FedProtoError` if this version lacks the task."""
     report: TaskReport = task_record(task).part("report")()
     return report

@@ -1,14 +1,14 @@
-"""By which validation error runs are compared, where one of them is chosen.
+"""The validation error that compares runs when one of them is chosen.
 
-With ``keep = "best-validation"`` every client ends with the model of the round in which its own
-validation error was lowest. That error flatters the model that it chose, the more the more rounds
-there were and the shorter the validation part is; a method with one round is not flattered at all.
-So a run counts by its best round instead: the lowest mean over all clients that any one round had,
-which is one choice a run and not one a client. docs/results/choice.md has what this changes.
+With ``keep = "best-validation"`` every client ends with the model of its round with the
+lowest validation error. That error is optimistic, more so with many rounds and a short
+validation part; for a method with one round it is not optimistic at all. A run is therefore judged
+by its best round: the lowest mean over all clients in any single round, which is one choice per run
+instead of one per client. docs/results/choice.md shows the effect.
 
-A run whose clients end with the last round's models counts by these, and no run counts by less
-than the models that its clients end with: in early rounds some clients may have been missing.
-Thus it is the greater one of two numbers, whatever the run kept.
+A run is never judged better than the models that its clients end with, because some clients may
+have been missing in early rounds. The result is the larger of the two numbers, whatever the run
+kept; it is also right for runs whose clients end with the last round's models.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.report.task_report import Measure
 
 
-def validation_error(folder: Path, kept: Sequence[float], measure: Measure) -> float:
-    """Of the run there; kept: its clients' validation errors of the models that they end with, at
-    least one."""
-    return judged(kept, (line.get(measure.round_validation) for line in read_rounds(folder)))
+def validation_error(folder: Path, kept_errors: Sequence[float], measure: Measure) -> float:
+    """Return the validation error of the run in this folder.
+
+    kept_errors: the validation errors of the models that its clients end with, at least one.
+    """
+    return judged(kept_errors, (line.get(measure.round_validation) for line in read_rounds(folder)))
 
 
-def judged(kept: Sequence[float], rounds: Iterable[float | None]) -> float:
-    """The lowest of the rounds' means, but at least the mean of what is kept. rounds: None where
-    one was not evaluated."""
+def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> float:
+    """Return the lowest mean of the rounds, but at least the mean of the kept models' errors.
+
+    rounds: the mean of each round, None for a round without evaluation.
+    """
     means = [mean for mean in rounds if mean is not None and isfinite(mean)]
-    return max(fmean(kept), min(means, default=-inf))
+    return max(fmean(kept_errors), min(means, default=-inf))

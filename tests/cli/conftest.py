@@ -69,7 +69,7 @@ def fedproto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 @dataclass
 class FakeSuperLink:
-    """Plays Flower: keeps what it was asked, writes the artefacts, and ends as it is told."""
+    """Plays Flower: records the calls, writes the artefacts, and ends in a chosen way."""
 
     end: str = "completed"  # or failed, stopped (error.txt), dies, interrupted
     in_folder: Callable[[Path], object] | None = None  # before it is interrupted
@@ -78,7 +78,7 @@ class FakeSuperLink:
     import_paths: list[Path | None] = field(default_factory=list)
     homes: list[Path] = field(default_factory=list)
     streams: int = 0
-    left: bool = False
+    closed: bool = False
 
     def __call__(self, home: Path, import_path: Path | None) -> Self:
         self.import_paths.append(import_path)
@@ -89,7 +89,7 @@ class FakeSuperLink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.left = True
+        self.closed = True
 
     def simulate(
         self, app: Path, run_config: dict[str, Any], nodes: int, cpus: int, gpus: float
@@ -145,7 +145,7 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder inside a toy app's folder, and the current one."""
     write_app(tmp_path / "app", tmp_path)
     folder = tmp_path / "app" / "work"

@@ -33,7 +33,7 @@ def test_what_does_not_hold_is_told_with_its_size(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["fuel"], "error: method = 'fuel': unknown method; did you mean 'fuels'"),
         (["no_module:METHOD"], "No module named 'no_module'"),
@@ -43,9 +43,9 @@ def test_what_does_not_hold_is_told_with_its_size(
     ],
 )
 def test_what_cannot_be_checked_is_told_before_a_run(
-    fedproto: Fedproto, words: list[str], told: str
+    fedproto: Fedproto, words: list[str], message: str
 ) -> None:
     done = fedproto("check-method", *words)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert done.out == ""

@@ -41,9 +41,9 @@ def test_markdown_and_picture(fedproto: Fedproto, tmp_path: Path) -> None:
 def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     errors = [0.25 + number / 100 for number in range(6)]
     make_run(tmp_path / "a", errors, mse=0.5, mse_median=0.25)
-    sent = {"parameters_up": 0, "parameters_down": 0}
+    parameters_sent = {"parameters_up": 0, "parameters_down": 0}
     rival = [*(error + 0.25 for error in errors[1:]), 99.0]
-    make_run(tmp_path / "b", rival, method="solo", mse=0.25, mse_median=0.5, **sent)
+    make_run(tmp_path / "b", rival, method="solo", mse=0.25, mse_median=0.5, **parameters_sent)
     table = fedproto("compare", tmp_path, "--pairs").out
     rows = [line.split()[:3] for line in table.splitlines() if " toy " in f" {line} "]
     assert rows == [["toy", "fuels", "1"], ["toy", "solo", "1"], ["toy", "fuels", "best"]]
@@ -51,8 +51,8 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
         "toy: client 'c5' makes most of the mean MSE of solo (97%)",
         # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
         "Taking part pays for 6 of 6 clients of toy: with fuels the median client's test MSE is "
-        "49.5% below that of the best that each client could do alone (solo). Their own validation "
-        "errors advise none of the 6 to take part.",
+        "49.5% below its best alone (solo). Their own validation "
+        "errors advise none of the 6 clients to take part.",
     ]
     assert " 100.0 " in table  # better off
     marked = fedproto("compare", tmp_path, "--pairs", "--format", "markdown", "--sort", "mean").out

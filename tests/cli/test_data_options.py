@@ -11,11 +11,11 @@ KINDS = ["series", "images", "labelled sequences"]
 
 
 def test_every_option_is_a_setting() -> None:
-    known = flat_settings(settings_from({}))
+    defaults = flat_settings(settings_from({}))
     for option in data_options().values():
         assert set(option.fields) == set(option.keys.values())
         for key, setting in option.fields.items():
-            assert known[key] == setting.default
+            assert defaults[key] == setting.default
 
 
 def test_every_setting_of_the_tables_of_dealing_has_an_option() -> None:
@@ -45,11 +45,11 @@ def test_a_panel_tells_who_takes_its_options() -> None:
 
 
 def test_types_words_and_defaults_come_from_the_settings() -> None:
-    def command(path: str, **given: object) -> None: ...
+    def command(path: str, **option_values: object) -> None: ...
 
     parameters = inspect.signature(with_data_options(command)).parameters
     assert next(iter(parameters)) == "path"
-    assert "given" not in parameters
+    assert "option_values" not in parameters
     kind, option = get_args(parameters["scheme"].annotation)
     assert kind == str | None
     assert option.metavar == "long-tail|dirichlet|given"

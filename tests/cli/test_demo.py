@@ -36,8 +36,8 @@ def test_it_runs_compares_and_says_what_to_try(
     assert "too few for them: their rows are no verdict" in outcome.out
     assert "taking part" in outcome.out.lower()
     assert f"fedproto forecast {Path('runs/demo/kindred')}" in outcome.err
-    made = {run.parent.name for run in (tmp_path / "runs" / "demo").glob("*/summary.json")}
-    assert made == set(rows)
+    finished = {run.parent.name for run in (tmp_path / "runs" / "demo").glob("*/summary.json")}
+    assert finished == set(rows)
     before = (tmp_path / "runs/demo/kindred/summary.json").stat().st_mtime_ns
     (tmp_path / "runs/demo/naive").rename(tmp_path / "elsewhere")
     assert fedproto("demo").code == 0  # it makes what is not there

@@ -21,13 +21,13 @@ from tests.cli.conftest import Fake, Fedproto
 _FEDPROTO = "from fedproto_app.cli.main import main; print(flush=True); main()"
 
 
-def begun(run: Path) -> None:
+def begin(run: Path) -> None:
     (run / "settings.toml").write_text("")
     (run / "lock").write_text("")
 
 
 def trained(run: Path) -> None:
-    begun(run)
+    begin(run)
     write_checkpoint(run / "checkpoint", Checkpoint(7, "token", nodes=2))
 
 
@@ -44,7 +44,7 @@ def finished(run: Path) -> None:
     [
         (None, "stopped: nothing was written yet"),
         (
-            begun,
+            begin,
             "stopped; no round is saved yet; go on with: fedproto run --resume 'my runs/first'",
         ),
         (trained, "stopped; round 7 is saved; go on with: fedproto run --resume 'my runs/first'"),
@@ -54,7 +54,7 @@ def finished(run: Path) -> None:
 def test_whoever_stops_a_run_is_told_how_to_go_on(
     fedproto: Fedproto,
     flower: Fake,
-    here: Path,
+    work_folder: Path,
     come_to: Callable[[Path], Any] | None,
     says: str,
     number: signal.Signals,
@@ -65,17 +65,17 @@ def test_whoever_stops_a_run_is_told_how_to_go_on(
     outcome = fedproto("run", "--set", "output.name=first", "--set=output.dir=my runs")
     assert (outcome.code, outcome.err.splitlines()[-1]) == (code, says)
     assert fake.left
-    assert (here / "my runs" / "first").exists() == (come_to is not None)
+    assert (work_folder / "my runs" / "first").exists() == (come_to is not None)
 
 
 def test_what_a_stopped_resume_needs_again_is_in_the_line(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     flower("interrupted")
-    run = here / "runs" / "first"
+    run = work_folder / "runs" / "first"
     run.mkdir(parents=True)
     trained(run)
-    app = here.parent
+    app = work_folder.parent
     outcome = fedproto("run", "--resume", "runs/first", "--set", "rounds=60", "--app", app)
     assert outcome.err.endswith(
         f"go on with: fedproto run --resume runs/first --app {app} --set rounds=60\n"
@@ -118,10 +118,11 @@ def test_who_ignores_signals_is_not_stopped() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    "seconds", [0.5, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (0.2, 1.0, 2.0))]
+    "seconds",
+    [0.5, *(pytest.param(delay, marks=pytest.mark.exhaustive) for delay in (0.2, 1.0, 2.0))],
 )
 def test_in_the_first_second_there_is_no_traceback(
-    here: Path, seconds: float, number: signal.Signals
+    work_folder: Path, seconds: float, number: signal.Signals
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _FEDPROTO, "run"],
@@ -133,11 +134,11 @@ def test_in_the_first_second_there_is_no_traceback(
         process.stdout.readline()
         time.sleep(seconds)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    last = said.decode().splitlines()[-1]
-    assert b"Traceback" not in said
-    if list(here.glob("runs/*")):  # on a fast machine the run has begun by then
+    last = output.decode().splitlines()[-1]
+    assert b"Traceback" not in output
+    if list(work_folder.glob("runs/*")):  # on a fast machine the run has begun by then
         assert last.startswith("stopped; ")
         assert "saved" in last
         assert "; go on with: fedproto run --resume runs/" in last

@@ -22,7 +22,7 @@ from tests.node.stored import copied_with
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The node's state after two rounds of FedAvg, in which the kept model is the shared one."""
+    """The node's state after two rounds of FedAvg; the kept model is the shared model."""
     folder = tmp_path_factory.mktemp("trained")
     made_series().to_csv(folder / "sites.csv")
     return train_on(folder / "sites.csv", folder, method="fedavg")[1]
@@ -43,20 +43,20 @@ def test_the_next_step_of_every_client_is_printed(
 ) -> None:
     outcome = fedproto("forecast", "--state", state, "--data", data)
     assert outcome.code == 0
-    made, _ = forecast(
+    forecasts, _ = forecast(
         open_state(state), load_histories(DataSettings(source="wide-csv", path=str(data))), 1
     )
     assert table(outcome.out) == [
         {
-            "client": one.client,
+            "client": prediction.client,
             "time": "2024-03-09 05:00:00",
-            "forecast": f"{one.values[0]:.10g}",
-            **{name: f"{limit[0]:.10g}" for name, limit in one.limits.items()},
+            "forecast": f"{prediction.values[0]:.10g}",
+            **{name: f"{limit[0]:.10g}" for name, limit in prediction.limits.items()},
         }
-        for one in made
+        for prediction in forecasts
     ]
-    assert len(made) == 3
-    assert all(f"{one.values[0]:.6g}" in outcome.err for one in made)
+    assert len(forecasts) == 3
+    assert all(f"{prediction.values[0]:.6g}" in outcome.err for prediction in forecasts)
     assert "left out" not in outcome.err
 
 
@@ -90,9 +90,13 @@ def test_a_folder_of_files_gives_the_same(
     folder.mkdir()
     for name, column in made_series().items():
         column.to_csv(folder / f"{name}.csv")
-    named = fedproto("forecast", "--state", state, "--data", folder, "--source", "csv-folder")
-    told = fedproto("forecast", "--state", state, "--data", folder)
-    assert named.out == told.out == fedproto("forecast", "--state", state, "--data", data).out
+    with_source = fedproto("forecast", "--state", state, "--data", folder, "--source", "csv-folder")
+    recognised = fedproto("forecast", "--state", state, "--data", folder)
+    assert (
+        with_source.out
+        == recognised.out
+        == fedproto("forecast", "--state", state, "--data", data).out
+    )
 
 
 def test_a_site_chooses_columns_as_in_training(
@@ -104,16 +108,16 @@ def test_a_site_chooses_columns_as_in_training(
         '[data]\nsource = "wide-csv"\npath = "sites.csv"\n'
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
-    asked = ("forecast", "--state", state, "--data", tmp_path / "sites.csv")
-    assert "cannot be forecast: not in the data" in fedproto(*asked).err  # its notes seem clients
-    outcome = fedproto(*asked, "--site", site)
+    command = ("forecast", "--state", state, "--data", tmp_path / "sites.csv")
+    assert "cannot be forecast: not in the data" in fedproto(*command).err  # its notes seem clients
+    outcome = fedproto(*command, "--site", site)
     assert [row["client"] for row in table(outcome.out)] == ["late", "steady"]
 
 
 def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
     fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Of a run whose folder holds the states of two nodes; here both are of one training."""
+    """The run's folder holds the states of two nodes, both from one training."""
     run = tmp_path / "run"
     for node, client in (("0", "gappy"), ("1", "late")):
         copied_with(client, state, run / "state" / node)
@@ -122,17 +126,17 @@ def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
         "forecast", run, "--data", data, "--steps", 3, "--out", out, "--picture", picture
     )
     assert outcome.code == 0
-    whole = table(fedproto("forecast", "--state", state, "--data", data, "--steps", 3).out)
-    assert table(out.read_text()) == [row for row in whole if row["client"] != "steady"]
+    all_rows = table(fedproto("forecast", "--state", state, "--data", data, "--steps", 3).out)
+    assert table(out.read_text()) == [row for row in all_rows if row["client"] != "steady"]
     assert f"left out steady: no kept model in {run / 'state'}" in outcome.err
     assert picture.read_bytes().startswith(b"\x89PNG")
 
     for settings in run.glob("state/*/settings.toml"):  # the run's own source
-        told = tomllib.loads(settings.read_text())
-        told["data"] |= {"source": "wide-csv", "path": str(data), "max-steps": 90}
-        settings.write_text(tomli_w.dumps(told))
-    own = fedproto("forecast", run, "--steps", 3)
-    assert own.out == out.read_text()
+        stored = tomllib.loads(settings.read_text())
+        stored["data"] |= {"source": "wide-csv", "path": str(data), "max-steps": 90}
+        settings.write_text(tomli_w.dumps(stored))
+    from_source = fedproto("forecast", run, "--steps", 3)
+    assert from_source.out == out.read_text()
     refused = fedproto("forecast", run, "--out", data)
     assert (refused.code, "the data are there" in refused.err) == (2, True)
 
@@ -150,7 +154,7 @@ def test_others_clients_are_named_and_left_out(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--client", "nobody"), "client 'nobody' cannot be forecast"),
         (("--out", "{data}"), "the data are there"),
@@ -163,21 +167,21 @@ def test_others_clients_are_named_and_left_out(
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    fedproto: Fedproto, state: Path, data: Path, arguments: tuple[str, ...], told: str
+    fedproto: Fedproto, state: Path, data: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    given = {"--state": str(state), "--data": str(data)}
+    options = {"--state": str(state), "--data": str(data)}
     option, value = arguments
-    given[option] = value.format(data=data, folder=data.parent)
-    outcome = fedproto("forecast", *(text for pair in given.items() for text in pair))
+    options[option] = value.format(data=data, folder=data.parent)
+    outcome = fedproto("forecast", *(text for pair in options.items() for text in pair))
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("error: ")
-    assert told.format(folder=data.parent) in outcome.err
+    assert message.format(folder=data.parent) in outcome.err
     assert outcome.err.count("\n") == 1
     assert sorted(data.parent.iterdir()) == [data]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), "name the folder of a run, or a node's with --state"),
         (("{state}", "--state", "{state}"), "one of the two"),
@@ -186,11 +190,11 @@ def test_mistakes_are_told_in_one_line(
     ],
 )
 def test_what_to_forecast_must_be_clear(
-    fedproto: Fedproto, state: Path, arguments: tuple[str, ...], told: str
+    fedproto: Fedproto, state: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     outcome = fedproto("forecast", *(text.format(state=state) for text in arguments))
     assert (outcome.code, outcome.out) == (2, "")
-    assert told in outcome.err
+    assert message in outcome.err
 
 
 def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_reserved_images_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
     )
     outcome = fedproto("data", "check", "--config", tmp_path / "reserving.toml")
     assert outcome.code == 0, outcome.err
-    (told,) = [row for row in rows(outcome.out) if row[:1] == ["reserved"]]
-    assert told[1:5] == ["7", "train", "images", "of"]
+    (reserved,) = [row for row in rows(outcome.out) if row[:1] == ["reserved"]]
+    assert reserved[1:5] == ["7", "train", "images", "of"]
 
 
 def test_images_that_cannot_be_dealt_are_shown_all_the_same(fedproto: Fedproto) -> None:
@@ -75,9 +75,9 @@ def test_corrupt_images_are_named_and_counted(fedproto: Fedproto, tmp_path: Path
     folder = class_folders(tmp_path, **torn)
     outcome = fedproto("data", "check", folder, "--scheme", "given")
     assert outcome.code == 1
-    named = [line for line in outcome.out.split("\n") if line.startswith("refused image")]
-    assert len(named) == 5
-    assert named[0].endswith("train/cat/torn-0.png: not a JPEG, PNG or BMP image")
+    refused = [line for line in outcome.out.split("\n") if line.startswith("refused image")]
+    assert len(refused) == 5
+    assert refused[0].endswith("train/cat/torn-0.png: not a JPEG, PNG or BMP image")
     assert "7 corrupt of 23 decoded; data.corrupt-images = 'skip' leaves them out" in outcome.out
     assert "[red]dog" in outcome.out
     skipped = fedproto("data", "check", folder, "--scheme", "given", "--corrupt-images", "skip")

@@ -15,13 +15,13 @@ def test_it_says_what_was_made_and_where_it_goes(fedproto: Fedproto, tmp_path: P
     assert outcome.code == 0
     title, *rows = outcome.out.splitlines()
     assert title == f"made in {folder}:"
-    told = dict(row.split(maxsplit=1) for row in rows if "→" in row)
-    assert set(told) == {
+    places = dict(row.split(maxsplit=1) for row in rows if "→" in row)
+    assert set(places) == {
         *("ca.crt", "ca.key", "server.pem", "server.key", "nodes/harbour", "nodes/harbour.pub")
     }
-    assert told["ca.crt"].startswith("public")
-    assert "no machine" in told["ca.key"]
-    assert told["nodes/harbour"] == "private  → node harbour alone"
+    assert places["ca.crt"].startswith("public")
+    assert "no machine" in places["ca.key"]
+    assert places["nodes/harbour"] == "private  → node harbour alone"
     public = folder / "nodes" / "harbour.pub"
     assert f"fedproto nodes register '{public}' SUPERLINK\n" in outcome.out
     assert "PRIVATE KEY" not in outcome.out
@@ -31,8 +31,8 @@ def test_a_site_makes_its_own_key(fedproto: Fedproto, tmp_path: Path) -> None:
     outcome = fedproto("keys", tmp_path / "keys", "--node", "harbour", "--node", "pier")
     assert outcome.code == 0
     assert outcome.out.count("nodes register") == 2
-    made = {file.name for file in (tmp_path / "keys").rglob("*") if file.is_file()}
-    assert made == {"harbour", "harbour.pub", "pier", "pier.pub"}
+    files = {file.name for file in (tmp_path / "keys").rglob("*") if file.is_file()}
+    assert files == {"harbour", "harbour.pub", "pier", "pier.pub"}
 
 
 def test_what_exists_costs_one_line_and_exit_code_2(fedproto: Fedproto, tmp_path: Path) -> None:

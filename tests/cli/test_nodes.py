@@ -1,4 +1,4 @@
-"""``fedproto nodes`` at a real SuperLink: who is there, by which key, and who no longer may be."""
+"""``fedproto nodes`` with a real SuperLink: listing nodes, and changing keys and names."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_the_life_of_a_key(
 
         assert fedproto("nodes", "register", pier, "local").out == "pier: registered\n"
         assert fedproto("nodes", "register", pier, "local").out == "pier: is registered\n"
-        other = fedproto("nodes", "register", pier, "local", "--name", "quay")
-        assert (other.code, other.out) == (2, "")
-        assert "registered already, under the name 'pier', not 'quay'" in other.err
+        renamed = fedproto("nodes", "register", pier, "local", "--name", "quay")
+        assert (renamed.code, renamed.out) == (2, "")
+        assert "registered already, under the name 'pier', not 'quay'" in renamed.err
 
         number = node.wait_until_joined()
         with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
@@ -82,18 +82,18 @@ def test_the_life_of_a_key(
 
         rotated = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
         assert rotated.out.startswith(f"harbour: has the new key {fingerprint(new.read_bytes())}")
-        again = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
-        assert (again.code, "is the key that harbour has already" in again.err) == (2, True)
+        repeated = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
+        assert (repeated.code, "is the key that harbour has already" in repeated.err) == (2, True)
         old_file = federation.keys / "nodes" / "harbour.pub"
         revoked = fedproto("nodes", "register", old_file, "local")
         assert (revoked.code, revoked.out) == (2, "")
         assert "was revoked" in revoked.err
 
         assert fedproto("nodes", "revoke", "pier", "local").code == 0
-        left = fedproto("nodes", "list", "local", *runs).out
-        assert "pier" not in left
+        remaining = fedproto("nodes", "list", "local", *runs).out
+        assert "pier" not in remaining
         assert fedproto("nodes", "list", "local", "--all", *runs).out.count("revoked") == 2
         unknown = fedproto("nodes", "revoke", "pier", "local")
         assert "'pier': no node is called so; there are: harbour" in unknown.err
-        gone = fedproto("nodes", "list", "nowhere")
-        assert (gone.code, gone.err.count("\n")) == (1, 1)
+        missing = fedproto("nodes", "list", "nowhere")
+        assert (missing.code, missing.err.count("\n")) == (1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.experiments.run_settings import told
+from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import settings_from
 from tests.cli.conftest import Fedproto
 
@@ -46,7 +46,9 @@ def test_a_run_takes_it(
     assert outcome.code == 0, outcome.err
     *_, line = outcome.out.rstrip().split("\n")
     _, _, words = line.partition("train on it: fedproto run ")
-    settings = settings_from(told(None, [one for one in shlex.split(words) if one != "--set"]))
+    settings = settings_from(
+        changed_settings(None, [word for word in shlex.split(words) if word != "--set"])
+    )
     assert (settings.method, settings.keep) == (method, keep)
 
 
@@ -81,7 +83,9 @@ def test_a_path_that_looks_like_a_number_stays_a_path(
     outcome = fedproto("data", "check", "2024")
     assert outcome.code == 0, outcome.err
     _, _, words = offered(outcome.out).partition("train on it: fedproto run ")
-    settings = settings_from(told(None, [one for one in shlex.split(words) if one != "--set"]))
+    settings = settings_from(
+        changed_settings(None, [word for word in shlex.split(words) if word != "--set"])
+    )
     assert settings.data.path == "2024"
 
 

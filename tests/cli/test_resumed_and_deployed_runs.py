@@ -82,10 +82,10 @@ def unfinished(folder: Path, nodes: int = 3, **changes: Any) -> Path:
 def test_a_simulation_is_resumed_with_its_settings_and_nodes(
     fedproto: Fedproto,
     flower: Fake,
-    here: Path,
+    work_folder: Path,
 ) -> None:
     fake: FakeSuperLink = flower("completed")
-    folder = unfinished(here / "elsewhere" / "mine")
+    folder = unfinished(work_folder / "elsewhere" / "mine")
     outcome = fedproto("run", "--resume", "elsewhere/mine")
     assert outcome.code == 0
     ((_, config, nodes, _, _),) = fake.submitted
@@ -115,16 +115,16 @@ def test_a_simulation_is_resumed_with_its_settings_and_nodes(
 def test_what_cannot_be_is_told_before_anything_starts(
     fedproto: Fedproto,
     flower: Fake,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     message: str,
 ) -> None:
-    fake, deployed = flower("completed"), deploy(monkeypatch, here, [])
-    unfinished(here / "mine")
-    make_run(here / "done")
-    (here / "done" / "settings.toml").write_text("")
-    with RunLock(unfinished(here / "held")):
+    fake, deployed = flower("completed"), deploy(monkeypatch, work_folder, [])
+    unfinished(work_folder / "mine")
+    make_run(work_folder / "done")
+    (work_folder / "done" / "settings.toml").write_text("")
+    with RunLock(unfinished(work_folder / "held")):
         outcome = fedproto("run", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
@@ -134,10 +134,10 @@ def test_what_cannot_be_is_told_before_anything_starts(
 def test_a_finished_simulation_gets_more_rounds(
     fedproto: Fedproto,
     flower: Fake,
-    here: Path,
+    work_folder: Path,
 ) -> None:
     fake = flower("completed")
-    folder = unfinished(here / "mine")
+    folder = unfinished(work_folder / "mine")
     (folder / "summary.json").write_text('{"rounds": 40, "stopped": "rounds"}')
     assert fedproto("run", "--resume", "mine", "--set", "rounds=60").code == 0
     assert fake.submitted[0][1]["rounds"] == 60
@@ -146,10 +146,10 @@ def test_a_finished_simulation_gets_more_rounds(
 def test_how_long_to_wait_may_change_on_resuming(
     fedproto: Fedproto,
     flower: Fake,
-    here: Path,
+    work_folder: Path,
 ) -> None:
     fake = flower("completed")
-    unfinished(here / "mine")
+    unfinished(work_folder / "mine")
     outcome = fedproto("run", "--resume", "mine", "--set", "nodes.start-deadline=9.0")
     assert outcome.code == 0
     assert fake.submitted[0][1]["nodes"]["start-deadline"] == 9.0
@@ -157,12 +157,12 @@ def test_how_long_to_wait_may_change_on_resuming(
 
 def test_a_deployed_run_shows_rounds_and_warnings_once(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = here / "server"
+    folder = work_folder / "server"
     log = [f"event=artefacts folder={folder}", "something of Flower's", ROUND.format(1), REFUSED]
-    fake = deploy(monkeypatch, here, log, [*log, ROUND.format(39)])
+    fake = deploy(monkeypatch, work_folder, log, [*log, ROUND.format(39)])
     outcome = fedproto("run", "--superlink", "lab", "--set", "data.source=wide-csv")
     assert outcome.code == 0
     assert fake.submitted[0]["data"]["source"] == "wide-csv"
@@ -179,9 +179,12 @@ def test_a_deployed_run_shows_rounds_and_warnings_once(
 
 
 def test_an_app_around_is_submitted_else_one_of_the_installed_package(
-    fedproto: Fedproto, here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fedproto: Fedproto, work_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for folder, clientapp in ((here, "toy_app.client:app"), (tmp_path, "fedproto_app.client_app:")):
+    for folder, clientapp in (
+        (work_folder, "toy_app.client:app"),
+        (tmp_path, "fedproto_app.client_app:"),
+    ):
         monkeypatch.chdir(folder)
         fake = deploy(monkeypatch, tmp_path, [])
         assert fedproto("run", "--superlink", "lab").code == 0
@@ -190,11 +193,11 @@ def test_an_app_around_is_submitted_else_one_of_the_installed_package(
 
 def test_where_the_servers_folder_can_be_read_its_tables_are_printed(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = make_run(here / "server")
-    deploy(monkeypatch, here, [f"event=artefacts folder={folder}"])
+    folder = make_run(work_folder / "server")
+    deploy(monkeypatch, work_folder, [f"event=artefacts folder={folder}"])
     outcome = fedproto("run", "--superlink", "lab")
     assert "fuels on toy: 2 clients" in outcome.out
 
@@ -202,11 +205,11 @@ def test_where_the_servers_folder_can_be_read_its_tables_are_printed(
 @pytest.mark.parametrize("reason", [STOPPED, ""])
 def test_a_deployed_run_that_fails_says_why_and_how_to_go_on(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     reason: str,
 ) -> None:
-    deploy(monkeypatch, here, ["event=x", reason], end="failed")
+    deploy(monkeypatch, work_folder, ["event=x", reason], end="failed")
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 1
     if reason:
@@ -218,10 +221,10 @@ def test_a_deployed_run_that_fails_says_why_and_how_to_go_on(
 
 def test_who_stops_following_leaves_the_run_and_no_process(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake = deploy(monkeypatch, here, [])
+    fake = deploy(monkeypatch, work_folder, [])
     fake.interrupted = True
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 130
@@ -234,13 +237,13 @@ def test_who_stops_following_leaves_the_run_and_no_process(
 
 def test_who_stops_while_a_run_is_submitted_is_told_where_to_look(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(deploy(monkeypatch, here, []), "submit", interrupt)
+    monkeypatch.setattr(deploy(monkeypatch, work_folder, []), "submit", interrupt)
     outcome = fedproto("run", "--superlink", "lab")
     assert (outcome.code, outcome.err) == (
         130,
@@ -271,33 +274,33 @@ def unreachable(
 
 def test_a_connection_that_comes_back_is_no_failure(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake = deploy(monkeypatch, here, [ROUND.format(1)], [ROUND.format(1), ROUND.format(2)])
+    fake = deploy(monkeypatch, work_folder, [ROUND.format(1)], [ROUND.format(1), ROUND.format(2)])
     pauses = unreachable(monkeypatch, fake, times=7)
     outcome = fedproto("run", "--superlink", "lab")
     assert outcome.code == 0
     assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
-    lost = "lost sight of the run, trying again: flwr list failed: unavailable"
+    lost = "lost the connection to the run, trying again: flwr list failed: unavailable"
     assert outcome.err.count(lost) == 1
-    assert outcome.err.count("the run is in sight again: running") == 1
+    assert outcome.err.count("connected to the run again: running") == 1
     assert outcome.err.index("round 1/40") < outcome.err.index(lost)
     assert outcome.err.count("round 2/40") == 1
 
 
 def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pauses = unreachable(monkeypatch, deploy(monkeypatch, here, []), times=1000)
+    pauses = unreachable(monkeypatch, deploy(monkeypatch, work_folder, []), times=1000)
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 3
     assert 560 < sum(pauses) <= 600
     assert outcome.err.endswith(
-        "error: lost sight of run 77, which may well go on: flwr list failed: unavailable\n"
-        "how it stands: flwr list lab; follow it: flwr log 77 lab --stream; "
+        "error: lost the connection to run 77, which may continue: flwr list failed: unavailable\n"
+        "its status: flwr list lab; follow it: flwr log 77 lab --stream; "
         "end it: flwr stop 77 lab\n"
         "do not resume it before it has ended\n"
     )
@@ -305,12 +308,12 @@ def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
 
 def test_a_deployed_run_may_be_made_longer(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = unfinished(here / "server" / "mine")
+    folder = unfinished(work_folder / "server" / "mine")
     for resumed in ("mine", folder):  # not to be read from here, and to be read
-        fake = deploy(monkeypatch, here, [])
+        fake = deploy(monkeypatch, work_folder, [])
         outcome = fedproto("run", "--superlink", "lab", "--resume", resumed, "--set", "rounds=60")
         assert outcome.code == 0
         assert fake.submitted[0]["rounds"] == 60
@@ -318,10 +321,10 @@ def test_a_deployed_run_may_be_made_longer(
 
 def test_a_deployed_run_is_resumed_by_its_name(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake = deploy(monkeypatch, here, [])
+    fake = deploy(monkeypatch, work_folder, [])
     assert fedproto("run", "--superlink", "lab", "--resume", "mine").code == 0
     output = fake.submitted[0]["output"]
     assert (output["name"], output["resume"]) == ("mine", True)
@@ -329,11 +332,11 @@ def test_a_deployed_run_is_resumed_by_its_name(
 
 def test_a_deployed_run_whose_folder_can_be_read_keeps_its_settings(
     fedproto: Fedproto,
-    here: Path,
+    work_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake = deploy(monkeypatch, here, [])
-    folder = unfinished(here / "server" / "mine")
+    fake = deploy(monkeypatch, work_folder, [])
+    folder = unfinished(work_folder / "server" / "mine")
     assert fedproto("run", "--superlink", "lab", "--resume", folder).code == 0
     (config,) = fake.submitted
     assert config["seed"] == 7

@@ -26,33 +26,33 @@ DRAWN_DIGITS = [
 
 
 def test_a_completed_run_ends_with_its_tables_and_folder(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
     outcome = fedproto("run", "--set", "output.name=first")
     assert outcome.code == 0
     assert "fuels on toy: 2 clients" in outcome.out
     assert "best and worst clients" in outcome.out
-    assert outcome.out.endswith(f"artefacts: {here / 'runs' / 'first'}\n")
+    assert outcome.out.endswith(f"artefacts: {work_folder / 'runs' / 'first'}\n")
     assert "round 3/40" in outcome.err
-    assert (here / "runs" / "first" / "flower.log").read_text() == "first line\nlast line\n"
+    assert (work_folder / "runs" / "first" / "flower.log").read_text() == "first line\nlast line\n"
     assert fake.streams == 2  # a broken stream is taken up again
-    assert fake.left
+    assert fake.closed
 
 
-def test_quiet_prints_the_folder_only(fedproto: Fedproto, flower: Fake, here: Path) -> None:
+def test_quiet_prints_the_folder_only(fedproto: Fedproto, flower: Fake, work_folder: Path) -> None:
     flower("completed")
     outcome = fedproto("run", "--quiet", "--set", "output.name=first")
-    assert (outcome.out, outcome.err) == (f"{here / 'runs' / 'first'}\n", "")
+    assert (outcome.out, outcome.err) == (f"{work_folder / 'runs' / 'first'}\n", "")
 
 
-def test_verbose_shows_the_log(fedproto: Fedproto, flower: Fake, here: Path) -> None:
+def test_verbose_shows_the_log(fedproto: Fedproto, flower: Fake, work_folder: Path) -> None:
     flower("completed")
     assert "last line\n" in fedproto("run", "--verbose").err
 
 
 def test_a_failed_run_shows_the_end_of_its_log(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     flower("failed")
     outcome = fedproto("run", "--set", "output.name=first")
@@ -60,12 +60,12 @@ def test_a_failed_run_shows_the_end_of_its_log(
     assert outcome.err.endswith(
         "first line\nlast line\n"
         "error: the run ended as finished:failed: it broke\n"
-        f"full log: {here / 'runs' / 'first' / 'flower.log'}\n"
+        f"full log: {work_folder / 'runs' / 'first' / 'flower.log'}\n"
     )
 
 
 def test_a_run_that_stopped_for_a_reason_gives_only_the_reason(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     flower("stopped")
     outcome = fedproto("run")
@@ -75,27 +75,29 @@ def test_a_run_that_stopped_for_a_reason_gives_only_the_reason(
 
 
 def test_a_superlink_that_dies_under_way_is_a_failed_run(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("dies")
     outcome = fedproto("run", "--set", "output.name=first")
     assert outcome.code == 1
     assert "error: flower-superlink ended with code 9" in outcome.err
-    assert (here / "runs" / "first" / "flower.log").exists()
-    assert fake.left
+    assert (work_folder / "runs" / "first" / "flower.log").exists()
+    assert fake.closed
 
 
 def test_settings_come_from_app_then_file_then_command_line(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
-    (here / "x.toml").write_text('rounds = 7\nseed = 5\n[fuels]\nbeta = 30\nthreshold="absolute"\n')
+    (work_folder / "x.toml").write_text(
+        'rounds = 7\nseed = 5\n[fuels]\nbeta = 30\nthreshold="absolute"\n'
+    )
     outcome = fedproto(
         "run", "x.toml", "--set", "seed=6", "--set", "fuels.beta = 0.5", "--nodes", 3
     )
     assert outcome.code == 0
     app, config, nodes, cpus, gpus = fake.submitted[0]
-    assert (app, nodes, cpus, gpus) == (here.parent, 3, 1, 0.0)
+    assert (app, nodes, cpus, gpus) == (work_folder.parent, 3, 1, 0.0)
     assert (config["rounds"], config["seed"], config["local-epochs"]) == (7, 6, 1)
     text = tomllib.loads(config["method-settings"])
     assert text | {"beta": 0.5, "threshold": "absolute"} == text
@@ -103,29 +105,29 @@ def test_settings_come_from_app_then_file_then_command_line(
 
 
 def test_paths_become_absolute_and_the_run_gets_a_name(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
     rows = "\n".join(f"{i % 24},{i % 7}" for i in range(600))
-    (here / "my data.csv").write_text(f"a,b\n{rows}\n")
+    (work_folder / "my data.csv").write_text(f"a,b\n{rows}\n")
     outcome = fedproto(
         "run",
         *("--set", "data.source=wide-csv", "--set", "data.path=my data.csv", "--set", "seed=4"),
     )
     assert outcome.code == 0, outcome.err
     config = fake.submitted[0][1]
-    assert config["data"]["path"] == str(here / "my data.csv")
-    assert config["output"]["dir"] == str(here / "runs")
+    assert config["data"]["path"] == str(work_folder / "my data.csv")
+    assert config["output"]["dir"] == str(work_folder / "runs")
     name = config["output"]["name"]
     assert name.startswith("fuels-my-data-s4-20")
     assert len(name) == len("fuels-my-data-s4-20260101-000000")
 
 
 def test_a_method_of_the_current_folder_is_found_and_its_table_travels_as_text(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
-    (here / "method_of_mine.py").write_text(
+    (work_folder / "method_of_mine.py").write_text(
         "from fedproto_app.core.method import Method\n"
         "from fedproto_app.core.methods import METHODS\n"
         "from fedproto_app.settings import Section, setting\n"
@@ -139,27 +141,27 @@ def test_a_method_of_the_current_folder_is_found_and_its_table_travels_as_text(
     config = fake.submitted[0][1]
     assert config["method-settings"].startswith("rate = 0.25\n")
     assert config["output"]["name"].startswith("mine-synthetic-traffic-s0-")
-    assert fake.import_paths == [here]
+    assert fake.import_paths == [work_folder]
     outcome = fedproto("run", *method, "--set", "mine.rat=0.25")
     assert outcome.code == 2
     assert "error: mine.rat: unknown setting; did you mean mine.rate?" in outcome.err
 
 
 def test_the_path_of_an_encoder_becomes_absolute(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("failed")  # the artefacts that it leaves else are a forecasting run's
-    encoder = here / "runs" / "before" / "model" / "global.safetensors"
+    encoder = work_folder / "runs" / "before" / "model" / "global.safetensors"
     encoder.parent.mkdir(parents=True)
     encoder.touch()
-    for path, expected in (("runs/before", str(here / "runs" / "before")), ("", "")):
+    for path, expected in (("runs/before", str(work_folder / "runs" / "before")), ("", "")):
         assert fedproto("run", *DRAWN_DIGITS, "--set", f"encoder.path={path}").code == 1
         text = tomllib.loads(fake.submitted[-1][1]["method-settings"])
         assert text["encoder"]["path"] == expected
 
 
 def test_methods_without_an_encoder_and_clusters_need_neither(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("failed")
     unused = ["--set=method=fedavg", "--set=encoder.path=before", "--set=fed-react.clusters=99"]
@@ -168,7 +170,7 @@ def test_methods_without_an_encoder_and_clusters_need_neither(
 
 
 def test_images_that_can_be_dealt_are_submitted(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("failed")  # the artefacts that it leaves else are a forecasting run's
     assert fedproto("run", *DIGITS, "--set", "data.partition.clients=4").code == 1
@@ -176,13 +178,13 @@ def test_images_that_can_be_dealt_are_submitted(
 
 
 def test_two_runs_in_one_second_get_two_folders(
-    fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
+    fedproto: Fedproto, flower: Fake, work_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamp = "fuels-synthetic-traffic-s0-20260102-120000"
     monkeypatch.setattr(run_settings, "default_run_name", lambda settings: stamp)
     for expected in (stamp, f"{stamp}-2", f"{stamp}-3"):
         flower("completed")
-        assert fedproto("run", "--quiet").out == f"{here / 'runs' / expected}\n"
+        assert fedproto("run", "--quiet").out == f"{work_folder / 'runs' / expected}\n"
 
 
 def test_runs_that_start_at_once_never_share_a_folder(
@@ -197,26 +199,28 @@ def test_runs_that_start_at_once_never_share_a_folder(
 
 
 def test_a_run_that_never_began_gives_its_name_back(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     flower("completed")
-    named = ["run", "--set", "output.name=first"]
-    assert fedproto(*named, "--set", "data.max-steps=50").code == 2
-    assert fedproto(*named).code == 0
+    command = ["run", "--set", "output.name=first"]
+    assert fedproto(*command, "--set", "data.max-steps=50").code == 2
+    assert fedproto(*command).code == 0
 
 
-def test_where_no_folder_can_be_made_is_told(fedproto: Fedproto, flower: Fake, here: Path) -> None:
-    (here / "file").write_text("")
+def test_where_no_folder_can_be_made_is_told(
+    fedproto: Fedproto, flower: Fake, work_folder: Path
+) -> None:
+    (work_folder / "file").write_text("")
     outcome = fedproto("run", "--set", "output.dir=file", "--set", "output.name=first")
     assert outcome.code == 2
-    assert f"error: output.dir: {here / 'file' / 'first'}: Not a directory" in outcome.err
+    assert f"error: output.dir: {work_folder / 'file' / 'first'}: Not a directory" in outcome.err
 
 
 def test_a_folder_that_exists_is_never_written_over(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
-    (here / "runs" / "mine").mkdir(parents=True)
+    (work_folder / "runs" / "mine").mkdir(parents=True)
     outcome = fedproto("run", "--set", "output.name=mine")
     assert outcome.code == 2
     assert "error: output.name = 'mine'" in outcome.err
@@ -269,12 +273,12 @@ def test_a_folder_that_exists_is_never_written_over(
     ],
 )
 def test_mistakes_are_told_before_anything_starts(
-    fedproto: Fedproto, flower: Fake, here: Path, arguments: list[str], message: str
+    fedproto: Fedproto, flower: Fake, work_folder: Path, arguments: list[str], message: str
 ) -> None:
     fake = flower("completed")
-    (here / "broken.toml").write_text("rounds = \n")
-    (here / "plain").mkdir()
-    (here / "plain" / "pyproject.toml").write_text("[project]\n")
+    (work_folder / "broken.toml").write_text("rounds = \n")
+    (work_folder / "plain").mkdir()
+    (work_folder / "plain" / "pyproject.toml").write_text("[project]\n")
     outcome = fedproto("run", *arguments)
     assert outcome.code == 2
     assert outcome.err.startswith("error: ")
@@ -301,27 +305,27 @@ def test_a_value_is_toml_or_else_the_text_itself(text: str, expected: tuple[str,
 
 
 def test_a_users_module_in_the_current_folder_is_found_here_and_at_the_nodes(
-    fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
+    fedproto: Fedproto, flower: Fake, work_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = flower("completed")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (here / "my_own_series.py").write_text(
+    (work_folder / "my_own_series.py").write_text(
         "import numpy as np\n"
         "from fedproto_app.data.series import ClientSeries\n\n\n"
         "def load(settings):\n"
         "    yield ClientSeries('a', np.arange(900.0))\n"
     )
     assert fedproto("run", "--set", "data.source=my_own_series:load").code == 0
-    assert fake.import_paths == [here]
+    assert fake.import_paths == [work_folder]
 
 
 def test_an_app_around_sets_what_it_has_not_at_its_default(
-    fedproto: Fedproto, flower: Fake, here: Path
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
-    project = here.parent / "pyproject.toml"
+    project = work_folder.parent / "pyproject.toml"
     project.write_text(project.read_text().replace("rounds = 40", "rounds = 9"))
-    (here / "x.toml").write_text("seed = 5\n")
+    (work_folder / "x.toml").write_text("seed = 5\n")
     assert fedproto("run", "x.toml", "--nodes", 3).code == 0
     config = fake.submitted[0][1]
     assert (config["rounds"], config["seed"]) == (9, 5)
@@ -344,13 +348,13 @@ def test_where_no_app_is_around_flower_gets_one_of_the_installed_package(
     )
 
 
-def test_the_toy_app_has_every_setting(here: Path) -> None:
-    project = tomllib.loads((here.parent / "pyproject.toml").read_text())
+def test_the_toy_app_has_every_setting(work_folder: Path) -> None:
+    project = tomllib.loads((work_folder.parent / "pyproject.toml").read_text())
     assert project["tool"]["flwr"]["app"]["config"]["data"]["period"] == 24
 
 
 @pytest.mark.parametrize(
-    ("device", "there", "nodes", "cpus", "expected"),
+    ("device", "gpu_count", "nodes", "cpus", "expected"),
     [
         ("cpu", 4, 2, 1, 0.0),
         ("auto", 0, 2, 1, 0.0),
@@ -364,22 +368,22 @@ def test_the_toy_app_has_every_setting(here: Path) -> None:
 def test_nodes_share_the_gpus_there_are(
     monkeypatch: pytest.MonkeyPatch,
     device: str,
-    there: int,
+    gpu_count: int,
     nodes: int,
     cpus: int,
     expected: float,
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: there > 0)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu_count > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpu_count)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert flower_engine.gpus_of_a_node(device, nodes, cpus) == expected
 
 
-@pytest.mark.parametrize(("device", "there"), [("cuda", 0), ("cuda:1", 1)])
+@pytest.mark.parametrize(("device", "gpu_count"), [("cuda", 0), ("cuda:1", 1)])
 def test_a_gpu_that_is_not_there_is_refused(
-    monkeypatch: pytest.MonkeyPatch, device: str, there: int
+    monkeypatch: pytest.MonkeyPatch, device: str, gpu_count: int
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: there > 0)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
-    with pytest.raises(SettingsError, match=f"device = '{device}': this machine has {there}"):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu_count > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpu_count)
+    with pytest.raises(SettingsError, match=f"device = '{device}': this machine has {gpu_count}"):
         flower_engine.gpus_of_a_node(device, 2, 1)

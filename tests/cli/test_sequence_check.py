@@ -26,8 +26,8 @@ def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -
     lengths = 3 + np.arange(len(labels)) % 3
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     points = np.random.default_rng(0).normal(size=(int(offsets[-1]), 3))
-    whose = {} if clients is None else {"client": clients}
-    np.savez(path, points=points, offsets=offsets, label=labels, **whose)
+    client_array = {} if clients is None else {"client": clients}
+    np.savez(path, points=points, offsets=offsets, label=labels, **client_array)
     return path
 
 
@@ -70,7 +70,7 @@ def test_steps_and_scaling(fedproto: Fedproto, tmp_path: Path) -> None:
     labels = np.arange(60) % 2
     np.savez(tmp_path / "x.npz", x=np.full((60, 1, 2), 7.0), y=labels)
     scaled = fedproto("data", "check", tmp_path / "x.npz")
-    assert "60: all steps alike, or only one; scaling sequence makes zeros of them" in scaled.out
+    assert "60: all steps equal, or only one; scaling sequence turns them into zeros" in scaled.out
     assert "0 … 0, scaling sequence" in scaled.out
     raw = fedproto(
         *("data", "check", archive(tmp_path / "y.npz", labels)),
@@ -86,9 +86,9 @@ def test_a_level_that_scaling_would_take_away(fedproto: Fedproto, tmp_path: Path
     steps = np.random.default_rng(0).normal(size=(60, 5, 2))
     np.savez(tmp_path / "like.npz", x=steps, y=labels)
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
-    told = fedproto("data", "check", tmp_path / "apart.npz")
-    assert "the mean of 'dimension-2' over a sequence varies is between classes" in told.out
-    assert "try --scaling none or client" in told.out
+    warned = fedproto("data", "check", tmp_path / "apart.npz")
+    assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
+    assert "try --scaling none or client" in warned.out
     for quiet in (
         fedproto("data", "check", tmp_path / "apart.npz", "--scaling", "client"),
         fedproto("data", "check", tmp_path / "like.npz"),

@@ -22,7 +22,7 @@ def rows(output: str) -> list[list[str]]:
     return [line.split() for line in output.split("\n")]
 
 
-def needed(**data: int) -> str:
+def needed_steps(**data: int) -> str:
     settings = DataSettings(**data)
     return f"{shortest_length(settings)} steps at period {settings.period}"
 
@@ -111,11 +111,11 @@ def test_oddities_are_noted_and_told(fedproto: Fedproto, tmp_path: Path) -> None
     assert notes["spiked"] == "2 outliers, test spread ×0.0092"  # spikes make up its scale
     assert notes["late"].startswith("train part constant")
     assert notes["huge"] == "1 outlier, too large"
-    said = " ".join(outcome.out.split())
-    assert "warning huge, spiked: outliers (3 values), over 10 robust deviations" in said
-    assert "the farthest: huge, 1e+20 at step 239, " in said
-    assert "warning late: the train part is constant" in said
-    assert "warning huge: values up to " in said
+    output = " ".join(outcome.out.split())
+    assert "warning huge, spiked: outliers (3 values), over 10 robust deviations" in output
+    assert "the farthest: huge, 1e+20 at step 239, " in output
+    assert "warning late: the train part is constant" in output
+    assert "warning huge: values up to " in output
 
 
 def test_the_many_are_hidden_unless_asked_for(fedproto: Fedproto) -> None:
@@ -131,11 +131,11 @@ def test_as_a_run_of_a_file_would(fedproto: Fedproto, tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(f"[data]\nsource = 'wide-csv'\npath = '{data}'\nperiod = 12\n")
     from_file = fedproto("data", "check", "--config", config)
-    assert needed(period=12) in from_file.out
+    assert needed_steps(period=12) in from_file.out
     changed = fedproto("data", "check", "--config", config, "--set", "data.periodic-window=1")
-    assert needed(period=12, periodic_window=1) in changed.out
+    assert needed_steps(period=12, periodic_window=1) in changed.out
     option = fedproto("data", "check", "--config", config, "--set", "data.period=9", "--period", 6)
-    assert needed(period=6) in option.out
+    assert needed_steps(period=6) in option.out
     another = fedproto("data", "check", write_csv(tmp_path / "y.csv", b=wave(24, 240)), "--all")
     assert another.out.split("\n")[1].split()[0] == "b"
 
@@ -160,9 +160,9 @@ def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     words = line.removeprefix("train on it: fedproto run ").split()
     assert words[:2] == ["--set", "method=kindred"]
     assert words[-1] == "data.period=12"
-    again = fedproto("data", "check", *words, "--all")
-    assert again.code == 0, again.err
-    assert "2, of them 2 usable" in again.out
+    repeated = fedproto("data", "check", *words, "--all")
+    assert repeated.code == 0, repeated.err
+    assert "2, of them 2 usable" in repeated.out
     wrong = fedproto("data", "check", tmp_path / "readings.csv", "--source", "wide-csv")
     assert wrong.err.count("\n") == 1
     assert "it looks as if this read it: --set data.source=long-csv" in wrong.err

@@ -12,14 +12,14 @@ from tests.cli.conftest import Fedproto
 def test_it_shows_one_key_that_another_site_may_write_down(
     fedproto: Fedproto, tmp_path: Path
 ) -> None:
-    mine, theirs = tmp_path / "site.toml", tmp_path / "other.toml"
-    mine.write_text('name = "harbour"\nstate-dir = "state"\n')
-    outcome = fedproto("signing-key", mine)
+    site, other_site = tmp_path / "site.toml", tmp_path / "other.toml"
+    site.write_text('name = "harbour"\nstate-dir = "state"\n')
+    outcome = fedproto("signing-key", site)
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("ssh-ed25519 ")
-    assert fedproto("signing-key", mine).out == outcome.out
-    theirs.write_text(f'[masked-sums]\nleast = 3\nknown = ["{outcome.out.strip()}"]\n')
-    assert site_file(theirs).masked_sums.known == (outcome.out.strip(),)
+    assert fedproto("signing-key", site).out == outcome.out
+    other_site.write_text(f'[masked-sums]\nleast = 3\nknown = ["{outcome.out.strip()}"]\n')
+    assert site_file(other_site).masked_sums.known == (outcome.out.strip(),)
     (secret,) = (tmp_path / "state").rglob("secret")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 

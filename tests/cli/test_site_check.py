@@ -40,7 +40,7 @@ def test_a_sites_sequences_are_its_own(fedproto: Fedproto, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "told"),
+    ("data", "options", "message"),
     [
         ("source = 'wide-csv'\npath = '../a.csv'", [], "data.path = '../a.csv': means"),
         ("source = 'wide-csv'\npath = 'no.csv'", [], "no.csv: no such file or folder"),
@@ -55,8 +55,8 @@ def test_a_sites_sequences_are_its_own(fedproto: Fedproto, tmp_path: Path) -> No
     ],
 )
 def test_what_the_node_would_refuse_is_told(
-    fedproto: Fedproto, tmp_path: Path, data: str, options: list[str], told: str
+    fedproto: Fedproto, tmp_path: Path, data: str, options: list[str], message: str
 ) -> None:
     outcome = fedproto("data", "check", *options, "--site", write(tmp_path, data))
     assert outcome.code == 2
-    assert told in " ".join(outcome.err.split())
+    assert message in " ".join(outcome.err.split())

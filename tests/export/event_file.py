@@ -15,7 +15,7 @@ _POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
 
 
 def events(folder: Path) -> list[Any]:
-    """Of all files in the folder, in the order of their names."""
+    """Return the events of all files in the folder, in the order of their names."""
     from tensorboardX.proto.event_pb2 import Event
 
     files = sorted(folder.glob("events.out.tfevents.*"))
@@ -23,13 +23,13 @@ def events(folder: Path) -> list[Any]:
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """By tag and step."""
-    found: dict[str, dict[int, float]] = {}
+    """Return the scalars by tag and step."""
+    by_tag: dict[str, dict[int, float]] = {}
     for event in events(folder):
         for value in event.summary.value:
             if value.WhichOneof("value") == "simple_value":
-                found.setdefault(value.tag, {})[event.step] = value.simple_value
-    return found
+                by_tag.setdefault(value.tag, {})[event.step] = value.simple_value
+    return by_tag
 
 
 def _records(content: bytes) -> Iterator[bytes]:

@@ -35,18 +35,18 @@ def test_the_readers_checksum() -> None:
 def test_a_finished_run(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", [0.25, 0.75], settings={"seed": 0, "rounds": 3}))
     assert write_events([run], None) == [tmp_path / "run" / "tensorboard"]
-    told = scalars(tmp_path / "run" / "tensorboard")
-    assert told["loss/total"] == {1: 4.0, 2: 2.0, 3: pytest.approx(4 / 3)}
-    assert told["summary/mse"] == {3: 0.375}
-    others = {
+    figures = scalars(tmp_path / "run" / "tensorboard")
+    assert figures["loss/total"] == {1: 4.0, 2: 2.0, 3: pytest.approx(4 / 3)}
+    assert figures["summary/mse"] == {3: 0.375}
+    other_values = {
         value.tag: value
         for event in events(tmp_path / "run" / "tensorboard")
         for value in event.summary.value
         if value.WhichOneof("value") != "simple_value"
     }
-    histogram = others["clients/mse"].histo
+    histogram = other_values["clients/mse"].histo
     assert (histogram.num, histogram.sum, histogram.min, histogram.max) == (2, 1.0, 0.25, 0.75)
-    (text,) = (value for tag, value in others.items() if tag.startswith("settings"))
+    (text,) = (value for tag, value in other_values.items() if tag.startswith("settings"))
     assert b"rounds = 3" in text.tensor.string_val[0]
     with pytest.raises(FedProtoError, match="holds events already"):
         write_events([run], None)

@@ -84,8 +84,8 @@ def test_parquet_has_the_same_rows_with_types(tmp_path: Path) -> None:
     ]
     for file in files.write_parquet(runs, tmp_path / "out"):
         table = parquet.read_table(file)
-        (made,) = (one for one in long_tables(runs) if one.name == file.stem)
-        assert [tuple(row.values()) for row in table.to_pylist()] == made.rows
+        (expected,) = (candidate for candidate in long_tables(runs) if candidate.name == file.stem)
+        assert [tuple(row.values()) for row in table.to_pylist()] == expected.rows
         types = {field.name: str(field.type) for field in table.schema}
         assert types["value"] == "double"
         assert types["seed"] == "int64"

@@ -24,18 +24,18 @@ def test_a_run_and_no_second_one(tmp_path: Path) -> None:
     address = write_mlflow([read_run(run)], str(tmp_path / "store"))
     client = mlflow.MlflowClient(address)
     experiment = client.get_experiment_by_name("_/_/_2f_toy")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.info.run_name == "my_20_run_3b_--"
-    assert found.info.status == "FINISHED"
-    assert found.data.params["fuels/beta"] == "30.0"
-    assert len(found.data.params["data/path"]) == 6000
-    assert found.data.metrics["summary/mse"] == 0.375
-    assert found.data.tags["method"] == "fuels"
-    history = client.get_metric_history(found.info.run_id, "loss/total")
-    assert [(one.step, one.value) for one in history] == [(1, 4.0), (2, 2.0), (3, 4 / 3)]
-    names = {one.path for one in client.list_artifacts(found.info.run_id)}
+    (exported,) = client.search_runs([experiment.experiment_id])
+    assert exported.info.run_name == "my_20_run_3b_--"
+    assert exported.info.status == "FINISHED"
+    assert exported.data.params["fuels/beta"] == "30.0"
+    assert len(exported.data.params["data/path"]) == 6000
+    assert exported.data.metrics["summary/mse"] == 0.375
+    assert exported.data.tags["method"] == "fuels"
+    history = client.get_metric_history(exported.info.run_id, "loss/total")
+    assert [(point.step, point.value) for point in history] == [(1, 4.0), (2, 2.0), (3, 4 / 3)]
+    names = {artifact.path for artifact in client.list_artifacts(exported.info.run_id)}
     assert names == {"settings.toml", "summary.json", "rounds.jsonl", "clients.csv"}
-    with pytest.raises(FedProtoError, match="is there already, as MLflow's run"):
+    with pytest.raises(FedProtoError, match="was already exported, as MLflow's run"):
         write_mlflow([read_run(run)], str(tmp_path / "store"))
 
 

@@ -24,7 +24,9 @@ class MadeFederation:
 
     def __post_init__(self) -> None:
         self.history = History()
-        self.history.results = {key(n): ClientResult(each, 7) for n, each in self.metrics.items()}
+        self.history.results = {
+            key(n): ClientResult(metrics, 7) for n, metrics in self.metrics.items()
+        }
         self.history.trained = set(self.history.results)
         facts = {
             key(n): ClientFacts(10, "g", 0.0, self.counts.get(n, ()))

@@ -52,7 +52,7 @@ def make_run(
     """Write a finished run; ``errors`` are the clients' test MSEs, None for one without.
 
     validation: the clients' validation MSEs, if not all are 0.3. by_round: the three rounds' mean
-    validation MSEs; if not given, 1, a half, and the third that of `validation` or a third.
+    validation MSEs; default: 1, 1/2, and the mean of `validation` or 1/3.
     """
     folder.mkdir(parents=True)
     chosen_by = validation or [0.3] * len(errors)
@@ -66,7 +66,7 @@ def make_run(
     (folder / "clients.csv").write_text("\n".join([CLIENT_COLUMNS, *rows]) + "\n")
     means = by_round or (1.0, 1 / 2, fmean(validation or [1 / 3]))
     records = [round_record(number, validation_mse=mean) for number, mean in enumerate(means, 1)]
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "settings.toml").write_text(tomli_w.dumps(settings or {"seed": 0}))
     figures = {
         "status": "completed",
@@ -155,12 +155,12 @@ def classification_record(number: int, **changes: Any) -> dict[str, Any]:
         "stages_local": [0.9 / number, second],
     }
     line = round_record(number, loss={"total": 4 / number, "prediction": 2 / number})
-    known = {
+    common = {
         name: value
         for name, value in line.items()
         if name not in ("validation_mse", "test_mse", "test_mae", "kept_test_mse", "kept_test_mae")
     }
-    return known | figures | changes
+    return common | figures | changes
 
 
 def make_classification_run(
@@ -177,8 +177,8 @@ def make_classification_run(
     rows = []
     for i, local in enumerate(accuracies):
         shared = local - 0.1 if averages and local is not None else ""
-        own = "" if local is None else local
-        rows.append(f"c{i},n0,,100,3,{shared},{own},{own},0.5,0.4,,,")
+        local_text = "" if local is None else local
+        rows.append(f"c{i},n0,,100,3,{shared},{local_text},{local_text},0.5,0.4,,,")
     (folder / "clients.csv").write_text("\n".join([CLASSIFICATION_COLUMNS, *rows]) + "\n")
     changes = {} if averages else {"accuracy_global": None, "stages_global": None}
     records = [json.dumps(classification_record(n, **changes)) + "\n" for n in (1, 2, 3)]

@@ -93,8 +93,8 @@ def _one_round(
 ) -> None:
     keys = list(federation.history.results)
     labels = {
-        key: int(draws.integers(groups) if number - 2 <= shaky and draws.random() < 0.3 else own)
-        for key, own in zip(keys, truth.values(), strict=True)
+        key: int(draws.integers(groups) if number - 2 <= shaky and draws.random() < 0.3 else group)
+        for key, group in zip(keys, truth.values(), strict=True)
     }
     flat = np.array(list(truth.values()))
     matrix = np.where(flat[:, None] == flat, 0.4, 0.1) + draws.normal(
@@ -109,14 +109,16 @@ def _one_round(
     for result in federation.history.results.values():
         good = 0.9 - 0.5 / number + float(draws.normal(0, 0.04))
         if "regression" in federation.settings.task:
-            one = {
+            metrics = {
                 Metric("rmse"): 20 * (1 - good),
                 Metric("mae"): 10 * (1 - good),
                 Metric("validation-rmse"): 22 * (1 - good),
             }
         else:
-            one = {Metric("accuracy"): good, Metric("validation-error"): 1 - good + 0.02}
-        kept = {replace(name, model=Model.KEPT): value for name, value in one.items()}
-        local = {replace(name, model=Model.LOCAL): value * 0.9 for name, value in one.items()}
-        result.metrics = one | kept | local
+            metrics = {Metric("accuracy"): good, Metric("validation-error"): 1 - good + 0.02}
+        kept_metrics = {replace(name, model=Model.KEPT): value for name, value in metrics.items()}
+        local_metrics = {
+            replace(name, model=Model.LOCAL): value * 0.9 for name, value in metrics.items()
+        }
+        result.metrics = metrics | kept_metrics | local_metrics
         result.kept_round = number

@@ -1,4 +1,4 @@
-"""Who is better off than alone: rivals chosen by validation, of the same question and seed."""
+"""Clients better off than alone: rivals with the same question and seed, by validation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedproto_app.report.runs import Group, Spread, group_runs, ranked, read_run
 from fedproto_app.report.task_report import report_for
 from tests.report.made_runs import make_classification_run, make_run
 
-SENT: dict[str, Any] = {"parameters_up": 600, "parameters_down": 600}
+PARAMETERS_SENT: dict[str, Any] = {"parameters_up": 600, "parameters_down": 600}
 NOTHING_SENT: dict[str, Any] = {"parameters_up": 0, "parameters_down": 0}
 
 
 def shared(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
-    return make_run(folder, errors, **SENT | more)
+    return make_run(folder, errors, **PARAMETERS_SENT | more)
 
 
 def alone(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
@@ -35,25 +35,28 @@ def better_off(*folders: Path) -> float | None:
 
 
 def test_only_a_lower_error_is_better(tmp_path: Path) -> None:
-    made = [shared(tmp_path / "a", (0.1, 0.2, 0.3, 0.4)), alone(tmp_path / "b", (0.2, 0.2, 0.2, 9))]
-    assert better_off(*made) == 0.5  # c1 is equal
-    assert compared(*made)["solo"].spread("better_off") == Spread(None, None)
+    folders = [
+        shared(tmp_path / "a", (0.1, 0.2, 0.3, 0.4)),
+        alone(tmp_path / "b", (0.2, 0.2, 0.2, 9)),
+    ]
+    assert better_off(*folders) == 0.5  # c1 is equal
+    assert compared(*folders)["solo"].spread("better_off") == Spread(None, None)
 
 
 def test_each_client_has_the_rival_with_its_lowest_validation_error(tmp_path: Path) -> None:
     """c0 takes naive (0.1 < 0.2): 0.5; c1 takes solo, though naive's test error is lower: 0.6."""
-    made = [
+    folders = [
         shared(tmp_path / "a", (0.4, 0.4)),
         alone(tmp_path / "b", (0.3, 0.6), validation=(0.2, 0.1), settings_digest="s"),
         alone(
             tmp_path / "c", (0.5, 0.3), validation=(0.1, 0.2), method="naive", settings_digest="n"
         ),
     ]
-    assert better_off(*made) == 1.0
-    groups, _ = group_runs([read_run(folder) for folder in made])
+    assert better_off(*folders) == 1.0
+    groups, _ = group_runs([read_run(folder) for folder in folders])
     columns = report_for("forecasting").client_errors
     assert columns is not None
-    assert Alone(groups, columns).errors(read_run(made[0])) == {"c0": 0.5, "c1": 0.6}
+    assert Alone(groups, columns).errors(read_run(folders[0])) == {"c0": 0.5, "c1": 0.6}
 
 
 def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
@@ -63,14 +66,17 @@ def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
 
 def test_seeds_meet_their_own_and_others_the_first(tmp_path: Path) -> None:
     """Seed 0: both gain; seed 1 against solo's seed 1: none; seed 2 against solo's seed 0: one."""
-    made = [
+    folders = [
         *(
-            shared(tmp_path / f"f{n}", its, seed=n)
-            for n, its in enumerate([(1, 1), (1, 1), (1, 3)])
+            shared(tmp_path / f"f{n}", errors, seed=n)
+            for n, errors in enumerate([(1, 1), (1, 1), (1, 3)])
         ),
-        *(alone(tmp_path / f"s{n}", its, seed=n) for n, its in enumerate([(2, 2), (0.5, 0.5)])),
+        *(
+            alone(tmp_path / f"s{n}", errors, seed=n)
+            for n, errors in enumerate([(2, 2), (0.5, 0.5)])
+        ),
     ]
-    group = compared(*made)["fuels"]
+    group = compared(*folders)["fuels"]
     assert [run.summary["better_off"] for run in group.runs] == [1.0, 0.0, 0.5]
     assert group.spread("better_off") == Spread(0.5, 0.5)
 
@@ -89,8 +95,8 @@ def test_seeds_meet_their_own_and_others_the_first(tmp_path: Path) -> None:
 def test_rivals_share_nothing_and_are_asked_the_same(
     tmp_path: Path, changes: dict[str, Any], expected: float | None
 ) -> None:
-    made = shared(tmp_path / "a", (0.1, 0.1)), alone(tmp_path / "b", (0.2, 0.2), **changes)
-    assert better_off(*made) == expected
+    folders = shared(tmp_path / "a", (0.1, 0.1)), alone(tmp_path / "b", (0.2, 0.2), **changes)
+    assert better_off(*folders) == expected
 
 
 def test_runs_that_do_not_tell_what_they_sent_are_no_rivals(tmp_path: Path) -> None:
@@ -109,8 +115,8 @@ def test_of_accuracies_what_is_left_of_one_counts(tmp_path: Path) -> None:
     run = make_classification_run(tmp_path / "a", (0.5, 0.25))
     columns = report_for("classification").client_errors
     assert columns is not None
-    found = client_errors(read_run(run), columns)
-    assert [one.test for one in found.values()] == [0.5, 0.75]
+    errors = client_errors(read_run(run), columns)
+    assert [error.test for error in errors.values()] == [0.5, 0.75]
 
 
 def test_groups_are_ranked_by_what_is_asked(tmp_path: Path) -> None:
@@ -122,8 +128,8 @@ def test_groups_are_ranked_by_what_is_asked(tmp_path: Path) -> None:
         "e": {"mse_median": None, "mse": 0.5, "mase_median": None, "mse_worst_tenth": None},
     }
     folders = [
-        shared(tmp_path / name, (error, 0.3), method=name, **of)
-        for (name, of), error in zip(figures.items(), (0.1, 0.1, 0.3, 0.1, 0.4), strict=True)
+        shared(tmp_path / name, (error, 0.3), method=name, **summary)
+        for (name, summary), error in zip(figures.items(), (0.1, 0.1, 0.3, 0.1, 0.4), strict=True)
     ]
     rival = alone(tmp_path / "z", (0.2, 0.2), mse_median=9.0, mse=9.0)
     groups = list(compared(*folders, rival).values())

@@ -36,8 +36,8 @@ ERRORS = {
     Metric("seasonal-difference"): 2.0,
     Metric("mean-size"): 4.0,
 }
-KEPT = {replace(metric, model=Model.KEPT): value for metric, value in ERRORS.items()}
-FORECASTS: Any = MadeFederation({"a": ERRORS | KEPT})
+KEPT_ERRORS = {replace(metric, model=Model.KEPT): value for metric, value in ERRORS.items()}
+FORECASTS: Any = MadeFederation({"a": ERRORS | KEPT_ERRORS})
 IMAGES: Any = LONG_TAIL
 COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down": 3}
 TASKS = [
@@ -80,14 +80,14 @@ def test_made_runs_have_the_fields_that_runs_have(
     later = {"node_seconds", "figures", "parameters_up_once"}
     assert set(written) == {*record(1), *later}
     summary = json.loads((folder.path / "summary.json").read_text())
-    made = json.loads((make(tmp_path / "made") / "summary.json").read_text())
+    example = json.loads((make(tmp_path / "made") / "summary.json").read_text())
     added = {
         "task",
         "parameters_up",
         "parameters_down",
         "privacy",
     }  # later than the first made runs
-    assert set(summary) | added == set(made) | added
+    assert set(summary) | added == set(example) | added
     assert summary["parameters_up_per_client_round"] == 333
     assert summary["parameters_up_per_client"] == 1000 / len(federation.history.results)
     assert summary["task"] == task
@@ -106,9 +106,9 @@ def test_tables_have_the_columns_that_are_promised(
 ) -> None:
     folder = RunFolder(settings(tmp_path, task))
     folder.write_clients(federation)
-    head, *rest = rows(folder, name)
+    head, *body = rows(folder, name)
     assert ",".join(head) == columns
-    assert {len(row) for row in rest} == {len(head)}
+    assert {len(row) for row in body} == {len(head)}
 
 
 def test_nobody_trained_means_no_parameters_per_training(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_values_sent_are_shared_by_all_who_trained_also_those_without_an_error(
     chosen = settings(tmp_path, "forecasting")
     folder = RunFolder(chosen)
     folder.append_round(1, a_line(FORECASTS, "forecasting"))
-    federation: Any = MadeFederation({"a": ERRORS | KEPT})
+    federation: Any = MadeFederation({"a": ERRORS | KEPT_ERRORS})
     federation.history.trained |= {key("b"), key("c"), key("d")}
     folder.write_summary(chosen, federation, COSTS | {"trainings": 8}, 2, "rounds")
     assert json.loads((folder.path / "summary.json").read_text())["parameters_up_per_client"] == 250
@@ -162,9 +162,9 @@ def test_runs_that_differ_in_seed_and_in_where_their_encoder_lies_have_one_diges
 def test_the_partition_lists_who_trains_on_what(tmp_path: Path) -> None:
     folder = RunFolder(settings(tmp_path, "classification"))
     folder.write_partition(IMAGES)
-    head, *rest = rows(folder, "partition.csv")
+    head, *body = rows(folder, "partition.csv")
     assert ",".join(head) == PARTITION_ROWS[0]
-    assert [",".join(row) for row in rest] == [
+    assert [",".join(row) for row in body] == [
         "a,1,ant,5",
         "a,1,bee,70",
         "a,1,dog,1",
@@ -200,7 +200,7 @@ def test_a_round_counts_every_client_that_trained_alike() -> None:
     ],
 )
 def test_no_name_runs_in_a_spreadsheet(tmp_path: Path, name: str, cell: str) -> None:
-    federation: Any = MadeFederation({name: ERRORS | KEPT})
+    federation: Any = MadeFederation({name: ERRORS | KEPT_ERRORS})
     with RunFolder(settings(tmp_path, "forecasting")) as folder:
         folder.write_clients(federation)
     with (folder.path / "clients.csv").open() as file:

@@ -28,7 +28,7 @@ ALONE = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
 
 
 def points(chart: Chart) -> dict[str, list[tuple[float, float]]]:
-    """The points of each line, without the share 0 in which a distribution starts."""
+    """Return the points of each line, without the start of a distribution at share 0."""
     assert isinstance(chart, Lines)
     return {
         line.label: [(x, y) for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True) if y > 0]
@@ -57,8 +57,10 @@ def test_a_run_of_fuels_gets_three_pictures(tmp_path: Path) -> None:
 
     curves = {"training": (2, 1, 2 / 3), "validation": (1, 1 / 2, 1 / 3), "test": (1.5, 0.75, 0.5)}
     for chart, places in ((by_round, (1, 2, 3)), (by_cost, (300, 600, 900))):
-        at = {name: list(zip(places, values, strict=True)) for name, values in curves.items()}
-        assert points(chart) == approximately(at)
+        curve_points = {
+            name: list(zip(places, values, strict=True)) for name, values in curves.items()
+        }
+        assert points(chart) == approximately(curve_points)
     assert isinstance(by_round, Lines)
     assert (by_round.x.title, by_round.y.title) == ("round", "MSE (standardised)")
 
@@ -100,10 +102,10 @@ def test_a_comparison_has_errors_and_costs_of_each_dataset(tmp_path: Path) -> No
         "milano: error over 2 clients",
         "milano: test MSE (standardised) by traffic",
     ]
-    for left, right in zip(charts[::2], charts[1::2], strict=True):
+    for error_chart, cost_chart in zip(charts[::2], charts[1::2], strict=True):
         errors, costs = [(0.25, 0.5), (0.5, 1)], [(300, 1.5), (600, 0.75), (900, 0.5)]
-        assert points(left) == approximately({"fuels = solo": errors})
-        assert points(right) == approximately({"fuels = solo": costs})
+        assert points(error_chart) == approximately({"fuels = solo": errors})
+        assert points(cost_chart) == approximately({"fuels = solo": costs})
 
 
 def test_two_tasks_fit_one_comparison(tmp_path: Path) -> None:

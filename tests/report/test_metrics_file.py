@@ -35,8 +35,8 @@ def read(file: Path) -> dict[str, float]:
 def test_totals_and_the_last_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "deep"))
     metrics = MetricsFile("a run", 'odd"\\method\n', before=[LINE])
-    metrics.write(LINE, now=100.0)
-    metrics.write({**LINE, "loss": {}, "privacy": {"epsilon": 2.5}}, now=200.0)
+    metrics.write(LINE, timestamp=100.0)
+    metrics.write({**LINE, "loss": {}, "privacy": {"epsilon": 2.5}}, timestamp=200.0)
     assert read(tmp_path / "deep" / "a run.prom") == {
         "rounds_total": 3,
         "asked_total": 12,

@@ -1,4 +1,4 @@
-"""Runs read back, grouped over seeds and named by what sets them apart."""
+"""Reading runs, grouping them over seeds, and naming them by their differences."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_repeated_seed_counts_once_and_the_last_one_stays(tmp_path: Path) -> N
 
 
 def test_groups_are_ordered_by_dataset_then_error(tmp_path: Path) -> None:
-    made = [
+    figures = [
         ("z", "solo", 0.1),
         ("m4", "fedavg", 0.3),
         ("m4", "solo", 0.2),
@@ -102,7 +102,7 @@ def test_groups_are_ordered_by_dataset_then_error(tmp_path: Path) -> None:
     ]
     runs = [
         read_run(make_run(tmp_path / str(i), dataset=dataset, method=method, mse=mse))
-        for i, (dataset, method, mse) in enumerate(made)
+        for i, (dataset, method, mse) in enumerate(figures)
     ]
     groups, _ = group_runs(runs)
     order = [(group.dataset, group.method) for group in groups]
@@ -116,7 +116,7 @@ def test_groups_are_ordered_by_dataset_then_error(tmp_path: Path) -> None:
 
 
 def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path) -> None:
-    def made(name: str, method: str, seed: int, weight: float) -> Path:
+    def make(name: str, method: str, seed: int, weight: float) -> Path:
         settings = {
             "seed": seed,
             "rounds": 40,
@@ -127,13 +127,13 @@ def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path)
             tmp_path / name, settings=settings, method=method, mse=weight, settings_digest=name
         )
 
-    folders = [made("a", "fuels", 0, 1.0), made("b", "fuels", 1, 5.0), made("c", "solo", 0, 9.0)]
+    folders = [make("a", "fuels", 0, 1.0), make("b", "fuels", 1, 5.0), make("c", "solo", 0, 9.0)]
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert labels(groups) == ["fuels inter-weight=1.0", "fuels inter-weight=5.0", "solo"]
 
 
 def test_labels_tell_that_an_encoder_was_given_but_not_where_it_lies(tmp_path: Path) -> None:
-    def made(name: str, seed: int, path: str, clusters: int) -> Run:
+    def make(name: str, seed: int, path: str, clusters: int) -> Run:
         settings = {"encoder": {"path": path}, "fed-react": {"clusters": clusters}}
         folder = make_run(
             tmp_path / name,
@@ -145,11 +145,11 @@ def test_labels_tell_that_an_encoder_was_given_but_not_where_it_lies(tmp_path: P
         )
         return read_run(folder)
 
-    runs = [made("a", 0, "/x/s0", 2), made("b", 1, "/x/s1", 2), made("c", 0, "/x/s0", 3)]
+    runs = [make("a", 0, "/x/s0", 2), make("b", 1, "/x/s1", 2), make("c", 0, "/x/s0", 3)]
     groups, _ = group_runs(runs)
     assert [len(group.runs) for group in groups] == [2, 1]
     assert labels(groups) == ["fed-react clusters=2", "fed-react clusters=3"]
-    groups, _ = group_runs([runs[0], made("d", 0, "", 2)])
+    groups, _ = group_runs([runs[0], make("d", 0, "", 2)])
     assert labels(groups) == ["fed-react encoder.path=given", "fed-react encoder.path="]
 
 

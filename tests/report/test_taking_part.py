@@ -12,10 +12,10 @@ from fedproto_app.report.taking_part import taking_part
 from tests.report.made_runs import make_classification_run
 from tests.report.test_alone import alone, shared
 
-FEW = "; so few clients that differ may do so by chance."
+TOO_FEW = "; too few clients differ to rule out chance."
 
 
-def said(*folders: Path) -> list[str]:
+def sentences(*folders: Path) -> list[str]:
     groups, _ = group_runs([read_run(folder) for folder in folders])
     return taking_part(groups)
 
@@ -23,16 +23,16 @@ def said(*folders: Path) -> list[str]:
 def test_it_pays_for_most(tmp_path: Path) -> None:
     """c0 takes solo (0.4), c1 naive (0.8), c2 solo (0.5), though naive tests better there. Ratios
     0.5, 0.75 and 1.2."""
-    made = [
+    folders = [
         shared(tmp_path / "a", (0.2, 0.6, 0.6), validation=(0.05, 0.3, 0.05)),
         alone(tmp_path / "b", (0.4, 0.7, 0.5), validation=(0.1, 0.3, 0.1)),
         alone(tmp_path / "c", (0.6, 0.8, 0.1), validation=(0.2, 0.2, 0.2), method="naive"),
     ]
-    assert said(*made) == [
+    assert sentences(*folders) == [
         "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
-        "25.0% below that of the best that each client could do alone (naive, solo)"
-        + FEW
-        + " Their own validation errors advise 2 of 3 to take part, of whom 1 does better so."
+        "25.0% below its best alone (naive, solo)"
+        + TOO_FEW
+        + " Their own validation errors advise 2 of 3 clients to take part; 1 of these does better."
     ]
 
 
@@ -62,97 +62,96 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
     ],
 )
 def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path: Path) -> None:
-    made = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
-    assert said(*made) == [
-        f"Taking part does not pay for most clients of toy: {expected} that of the best that each "
-        "client could do alone (solo)"
-        + FEW
-        + " Their own validation errors advise none of the 4 to take part."
+    folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
+    assert sentences(*folders) == [
+        f"Taking part does not pay for most clients of toy: {expected} its best alone (solo)"
+        + TOO_FEW
+        + " Their own validation errors advise none of the 4 clients to take part."
     ]
 
 
 def test_what_may_be_chance_is_called_so(tmp_path: Path) -> None:
-    """Seven clients of which six gain and one loses, by scipy's exact table: the loss the largest
+    """Six of seven clients gain and one loses, by scipy's exact table: the loss the largest
     difference, rank sums 21 and 7, p = 0.297; the loss the smallest, 27 and 1, p = 4 / 2⁷ = 0.031.
     """
     rival = alone(tmp_path / "a", (1.0,) * 7)
     gains = [0.99, 0.98, 0.97, 0.96, 0.95, 0.94]
-    (doubtful,) = said(rival, shared(tmp_path / "b", (*gains, 1.07)))
+    (doubtful,) = sentences(rival, shared(tmp_path / "b", (*gains, 1.07)))
     assert doubtful.startswith("Taking part pays for 6 of 7 clients of toy: with fuels the median")
-    rival_named = " 3.0% below that of the best that each client could do alone (solo)"
+    rival_named = " 3.0% below its best alone (solo)"
     assert rival_named + "; this may be chance (p = 0.3)." in doubtful
-    (clear,) = said(rival, shared(tmp_path / "c", (*gains, 1.005)))
+    (clear,) = sentences(rival, shared(tmp_path / "c", (*gains, 1.005)))
     assert rival_named + "." in clear
 
 
 def test_nothing_is_below_an_error_of_0(tmp_path: Path) -> None:
-    made = shared(tmp_path / "a", (0.0, 0.1, 0.1)), alone(tmp_path / "b", (0.0, 0.0, 0.2))
-    (sentence,) = said(*made)
+    folders = shared(tmp_path / "a", (0.0, 0.1, 0.1)), alone(tmp_path / "b", (0.0, 0.0, 0.2))
+    (sentence,) = sentences(*folders)
     assert "fuels helps 1 of 3, and the median client's test MSE is 0.0% above" in sentence
 
 
 def test_validation_says_of_which_method_it_speaks(tmp_path: Path) -> None:
     """The chosen one is worse on the test part, and stands second in the table."""
-    made = [
+    folders = [
         shared(tmp_path / "a", (0.9, 0.9), validation=(0.2, 0.2), mse_median=0.9),
         shared(tmp_path / "b", (0.5, 0.5), method="fedavg", settings_digest="b", mse_median=0.5),
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
-    (sentence,) = said(*made)
+    (sentence,) = sentences(*folders)
     assert "with fuels the median client's test MSE is 10.0% below" in sentence
 
 
 def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) -> None:
     """fuels's clients keep 0.2 each, of rounds whose means were 0.6, 0.5 and 0.4; kindred has one
     round of 0.3."""
-    many = {"validation": (0.2, 0.2), "by_round": (0.6, 0.5, 0.4)}
-    one = {"validation": (0.3, 0.3), "by_round": (0.3,)}
-    made = [
-        shared(tmp_path / "a", (0.9, 0.9), **many),
-        shared(tmp_path / "b", (0.5, 0.5), method="kindred", settings_digest="b", **one),
+    many_rounds = {"validation": (0.2, 0.2), "by_round": (0.6, 0.5, 0.4)}
+    one_round = {"validation": (0.3, 0.3), "by_round": (0.3,)}
+    folders = [
+        shared(tmp_path / "a", (0.9, 0.9), **many_rounds),
+        shared(tmp_path / "b", (0.5, 0.5), method="kindred", settings_digest="b", **one_round),
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
-    (sentence,) = said(*made)
+    (sentence,) = sentences(*folders)
     assert "with kindred the median client's test MSE is 50.0% below" in sentence
 
 
 def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:
-    made = [
+    folders = [
         shared(tmp_path / "a", (0.1, None), validation=(0.1, 0.1)),
         shared(tmp_path / "b", (0.5, 0.5), method="fedavg", settings_digest="b"),
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
-    (sentence,) = said(*made)
+    (sentence,) = sentences(*folders)
     assert "with fedavg" in sentence
 
 
 def test_errors_are_means_over_seeds(tmp_path: Path) -> None:
     """Means of c0 and c1: 0.5 and 0.8 against 1 and 1, though each seed helps one client only."""
-    made = [
+    folders = [
         shared(tmp_path / "f0", (0.2, 1.2), seed=0),
         shared(tmp_path / "f1", (0.8, 0.4), seed=1),
         alone(tmp_path / "s0", (0.4, 1.0), seed=0),
         alone(tmp_path / "s1", (1.6, 1.0), seed=1),
     ]
-    (sentence,) = said(*made)
+    (sentence,) = sentences(*folders)
     assert sentence.startswith("Taking part pays for 2 of 2 clients of toy: with fuels")
     assert "35.0% below" in sentence  # the median of 0.5 and 0.8 is 0.65
 
 
 def test_each_question_has_its_sentence(tmp_path: Path) -> None:
     day = {"data": {"horizon": 24}}
-    made = [
+    folders = [
         shared(tmp_path / "a", (0.5, 0.5)),
         shared(tmp_path / "b", (2.0, 2.0), settings=day, settings_digest="b"),
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
         alone(tmp_path / "d", (1.0, 1.0), settings=day, settings_digest="d"),
     ]
-    first, second = sorted(said(*made))
+    first, second = sorted(sentences(*folders))
     assert "fuels data.horizon=24 helps 0 of 2" in first
     assert "with fuels data.horizon=1 the median client's test MSE is 50.0% below" in second
 
 
 def test_nothing_is_said_of_one_kind_of_runs(tmp_path: Path) -> None:
     only_shared, only_alone = shared(tmp_path / "a", (0.5,)), alone(tmp_path / "b", (0.5,))
-    assert said(only_shared) == said(only_alone) == []
-    assert said(make_classification_run(tmp_path / "c")) == []
+    assert sentences(only_shared) == sentences(only_alone) == []
+    assert sentences(make_classification_run(tmp_path / "c")) == []

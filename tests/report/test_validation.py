@@ -15,7 +15,7 @@ from tests.report.made_runs import make_classification_run, make_run
 
 
 @pytest.mark.parametrize(
-    ("kept", "rounds", "expected"),
+    ("kept_errors", "rounds", "expected"),
     [
         # Two clients who are best in different rounds: 0.1 and 0.2 are kept, but the rounds' means
         # were (0.1 + 0.5) / 2 and (0.4 + 0.2) / 2.
@@ -32,9 +32,9 @@ from tests.report.made_runs import make_classification_run, make_run
     ],
 )
 def test_the_best_round_counts(
-    kept: list[float], rounds: list[float | None], expected: float
+    kept_errors: list[float], rounds: list[float | None], expected: float
 ) -> None:
-    assert judged(kept, rounds) == pytest.approx(expected)
+    assert judged(kept_errors, rounds) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -46,10 +46,12 @@ def test_each_task_writes_the_field_that_is_read(task: str) -> None:
 def test_it_is_read_of_a_runs_files(tmp_path: Path) -> None:
     """Forecasts: rounds of 1, 0.6 and 0.5. Images: rounds down to 0.5 / 3, but 0.4 is kept."""
     series = make_run(tmp_path / "a", validation=(0.2, 0.3), by_round=(1.0, 0.6, 0.5))
-    assert _of(series, "forecasting") == pytest.approx(0.5)
-    assert _of(make_classification_run(tmp_path / "b"), "classification") == pytest.approx(0.4)
+    assert _error_of(series, "forecasting") == pytest.approx(0.5)
+    assert _error_of(make_classification_run(tmp_path / "b"), "classification") == pytest.approx(
+        0.4
+    )
 
 
-def _of(folder: Path, task: str) -> float:
+def _error_of(folder: Path, task: str) -> float:
     measure = report_for(task).measure
     return validation_error(folder, client_column(folder, measure.validation), measure)

@@ -77,7 +77,7 @@ def test_the_line_goes_through_the_choice(tmp_path: Path) -> None:
 def test_lines_join_the_trials_like_the_choice_and_the_others_are_dots(tmp_path: Path) -> None:
     results = trials(tmp_path)
     chart, by_name = sweep_charts(PLAN, results, {5})
-    others, mean, median, choice = chart.lines
+    other_trials, mean, median, choice = chart.lines
     assert [line.label for line in chart.lines] == [
         "other trials",
         "mean over clients, which chooses",
@@ -87,7 +87,7 @@ def test_lines_join_the_trials_like_the_choice_and_the_others_are_dots(tmp_path:
     assert mean.x.tolist() == median.x.tolist() == [10, 30, 90]
     assert mean.y.tolist() == pytest.approx([0.417, 0.35, 0.65], abs=1e-3)
     assert mean.joined
-    assert not others.joined
+    assert not other_trials.joined
     assert choice.error is not None
     assert (chart.x.log, list(chart.x.ticks)) == (True, [10, 30, 90])
     assert "laplace" in by_name.x.names

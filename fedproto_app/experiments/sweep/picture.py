@@ -1,7 +1,7 @@
 """The charts of a sweep: validation errors against each swept setting.
 
-Where the values of a number were tried with everything else as in the choice, they are joined by a
-line for each error, with its standard error over seeds. All other trials are dots.
+Trials that differ from the choice only in this setting, a number, are joined by a line for each
+error, with its standard error over seeds. All other trials are dots.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fedproto_app.experiments.sweep.results import Mean, Result, choices, ranked
 
 _MOST_CHARTS = 12
 _MOST_LETTERS = 30  # of a value or a key
-_MOST_TICKS = 8  # that stand at the values themselves
+_MOST_TICKS = 8  # at the values themselves
 _FEWEST_FOR_A_LOGARITHM = 3
 
 
 def sweep_charts(
     plan: Plan, results: Sequence[Result], chosen: Collection[int]
 ) -> list[charts.Lines]:
-    """Return a chart for each setting; [] where no trial has an error. chosen: trials by number."""
+    """Return a chart for each setting, [] if no trial has an error. chosen: numbers of trials."""
     complete = [result for result in ranked(results) if result.mean is not None]
     if not complete:
         return []
@@ -42,8 +42,10 @@ def sweep_charts(
 
 
 def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
-    """The trials that differ from the first choice in this setting alone, by its value, the choice
-    among them; none without a choice."""
+    """Return the trials that differ from the first choice only in this setting, by its value.
+
+    The choice is included; [] without a choice.
+    """
 
     def other_settings(result: Result) -> str:
         return repr({name: v for name, v in result.trial.changes.items() if name != key})
@@ -58,7 +60,7 @@ def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
 
 
 def is_geometric(values: Collection[float]) -> bool:
-    """Whether the values, three or more above 0, are more evenly spaced in their logarithms."""
+    """Whether at least three positive values are more evenly spaced on a logarithmic scale."""
     ordered = sorted(set(values))
     if len(ordered) < _FEWEST_FOR_A_LOGARITHM or ordered[0] <= 0:
         return False
@@ -73,7 +75,7 @@ def _unevenness(ordered: Sequence[float]) -> float:
 def _chart(
     key: str, axis: Axis, y: charts.Axis, complete: Sequence[Result], chosen: Collection[int]
 ) -> charts.Lines:
-    """y: the same for all settings."""
+    """Return the chart of a setting. y: the axis that all settings share."""
     values: list[Any] = [result.trial.changes[key] for result in complete]
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
@@ -120,4 +122,6 @@ def _chart(
         )
         x = charts.Axis(log=logarithmic, ticks=ticks)
     text = f"Validation error against {key}, mean ± standard error over seeds."
-    return charts.Lines(key[-_MOST_LETTERS:], text, x, y, [each for each in lines if len(each.x)])
+    return charts.Lines(
+        key[-_MOST_LETTERS:], text, x, y, [drawn for drawn in lines if len(drawn.x)]
+    )

@@ -1,4 +1,4 @@
-"""What a sweep is to try: the table ``[sweep]``, over the settings that all its runs have."""
+"""The plan of a sweep: the table ``[sweep]``, and the settings that all its runs share."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _DIGITS = 4  # significant digits of a drawn number, so that people can read the
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of the swept settings, by its number in the sweep, from 1 on."""
+    """One choice of the swept settings, numbered from 1."""
 
     number: int
     changes: Mapping[str, Any]
 
     def run_name(self, seed: int) -> str:
-        """The folder of its run with this seed."""
+        """Return the folder name of its run with this seed."""
         return f"{self.number:03}-s{seed}"
 
     def text(self) -> str:
@@ -68,7 +68,7 @@ class SweepTable(Section):
 
     @classmethod
     def read(cls, table: object) -> Self:
-        """Raises `SettingsError` with one line for all faults."""
+        """Read the table; raises `SettingsError` with one line for all faults."""
         try:
             return cls.model_validate(table)
         except ValidationError as error:
@@ -76,17 +76,19 @@ class SweepTable(Section):
 
 
 class Plan(SweepTable):
-    """A sweep whose parts fit together, whatever its settings are.
+    """A consistent sweep; its settings are checked elsewhere.
 
-    base: the settings under those that are swept, with dotted keys.
+    base: the settings that all runs share, with dotted keys.
     """
 
     base: dict[str, Any]
 
     @property
     def space(self) -> dict[str, Axis]:
-        """Optuna's distribution of each swept setting; values are categories by their texts, as
-        Optuna takes no lists."""
+        """Optuna's distribution of each swept setting.
+
+        Values are categories by their texts, because Optuna does not accept lists.
+        """
         return {
             **{
                 key: CategoricalDistribution([written(value) for value in values])
@@ -98,8 +100,8 @@ class Plan(SweepTable):
     def listed(self) -> list[dict[str, Any]]:
         """Return the parameters of the trials that can be listed before any run, each once.
 
-        A grid is in the order of its values: Optuna's own grid sampler goes through it at random,
-        and starts again when the grid grows.
+        A grid is in the order of its values: Optuna's own grid sampler visits it at random, and
+        starts again when the grid grows.
         """
         if self.search == "grid":
             texts = [map(written, values) for values in self.grid.values()]
@@ -112,8 +114,8 @@ class Plan(SweepTable):
     def drawn(self, numbers: range, earlier: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
         """Return the parameters that Optuna suggests for trials with these numbers, from 0 on.
 
-        earlier: the trials that they follow from. Each trial has a seed of its own, so more trials
-        leave the first ones as they are.
+        earlier: the trials that they depend on. Each trial has its own seed, so more trials do not
+        change the first trials.
         """
         study, space, drawn = optuna.create_study(), self.space, []
         study.add_trials(earlier)
@@ -125,8 +127,11 @@ class Plan(SweepTable):
         return drawn
 
     def corners(self) -> list[Trial]:
-        """Trials whose settings are checked before others are drawn: each value and each end of a
-        range, all else at its first, with every method that is swept."""
+        """Return trials whose settings are checked before trials are drawn.
+
+        They have each value and each end of a range, with the first values of all other settings,
+        and for every swept method.
+        """
         ends = {
             key: axis.choices
             if isinstance(axis, CategoricalDistribution)
@@ -144,7 +149,7 @@ class Plan(SweepTable):
         )
 
     def digest(self) -> str:
-        """A short text that differs between plans."""
+        """Return a short text that differs between plans."""
         return sha256(self.model_dump_json().encode()).hexdigest()[:8]
 
     @model_validator(mode="after")
@@ -185,7 +190,7 @@ class Plan(SweepTable):
 
 
 def trials_of(parameters: Sequence[Mapping[str, Any]]) -> list[Trial]:
-    """The trials with these parameters of a study, in its order."""
+    """Return the trials with these parameters of a study, in order."""
     return [
         Trial(number, {key: parsed(v) if isinstance(v, str) else v for key, v in params.items()})
         for number, params in enumerate(parameters, 1)
@@ -193,7 +198,7 @@ def trials_of(parameters: Sequence[Mapping[str, Any]]) -> list[Trial]:
 
 
 def _range(key: str, text: str) -> Axis:
-    """``LOW..HIGH`` or ``LOW..HIGH:log``; whole numbers between whole ends."""
+    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``; integer ends give integers."""
     match = _RANGE.fullmatch(text)
     try:
         if match is None:
@@ -212,7 +217,7 @@ def _range(key: str, text: str) -> Axis:
 
 
 def _rounded(value: Any, axis: Axis) -> Any:
-    """The value with few digits, but within its range; whole numbers and texts as they are."""
+    """Round a number to few digits within its range; keep integers and texts."""
     if not isinstance(axis, FloatDistribution):
         return value
     return min(max(float(f"{value:.{_DIGITS}g}"), axis.low), axis.high)

@@ -1,6 +1,6 @@
-"""What came of a sweep's trials: the choice, by validation errors alone, and its tables.
+"""The results of a sweep's trials: the choice by validation errors, and the tables.
 
-A chosen trial's test errors are read when it is chosen; the others' are never read.
+Test errors are read only for a chosen trial, after the choice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _MOST_ROWS = 30  # on a screen
 
 
 class Mean(NamedTuple):
-    """Mean over seeds, and its standard error: the sample standard deviation over √n, None for one
-    seed."""
+    """Mean over seeds and its standard error, which is None for one seed.
+
+    The standard error is the sample standard deviation over √n.
+    """
 
     mean: float
     error: float | None
@@ -39,19 +41,20 @@ class Mean(NamedTuple):
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of one value a seed, at least one."""
+    """Return the mean of one value per seed, at least one."""
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Mean(fmean(values), error)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial gave; mappings are by seed.
+    """The result of a trial; mappings are by seed.
 
     question: trials with different questions have different data, so their errors cannot be
     compared. folders: of the finished runs. validation: mean validation errors over clients
-    (report/validation.py). medians: over clients, of the models that they end with. clients: those
-    with an error, the fewest of any seed. failed: why runs have no result.
+    (report/validation.py). medians: median validation errors of the models that clients end with.
+    clients: the number of clients with an error, the smallest over the seeds. failed: the reason
+    for each run without a result.
     """
 
     trial: Trial
@@ -77,14 +80,19 @@ class Result:
 
     @property
     def place(self) -> tuple[bool, int, float, int]:
-        """For sorting, the best first: all runs done; no client without an error; the lowest
-        validation error; the first of equal trials."""
+        """The sort key, the best first.
+
+        Trials with all runs come first, then the most clients with an error, then the lowest
+        validation error, then the lowest number.
+        """
         mean = self.mean.mean if self.mean else math.inf
         return not self.complete, -self.clients, mean, self.trial.number
 
     def test(self) -> Mean:
-        """The mean test error of the models that the clients end with."""
-        figures = [client_column(folder, self.measure.kept) for folder in self.folders.values()]
+        """Return the mean test error of the models that the clients end with."""
+        figures = [
+            client_column(folder, self.measure.kept_figure) for folder in self.folders.values()
+        ]
         return mean_of([fmean(values) if values else math.nan for values in figures])
 
 
@@ -122,19 +130,19 @@ def result_of(
 
 
 def client_column(folder: Path, column: str) -> list[float]:
-    """The finite numbers in a column of the run's clients.csv."""
+    """Return the finite numbers in a column of the run's clients.csv."""
     cells = [float(row[column] or "nan") for row in read_clients(folder)]
     return [value for value in cells if math.isfinite(value)]
 
 
 def ranked(results: Sequence[Result]) -> list[Result]:
-    """The results of each question side by side, the best first."""
+    """Return the results grouped by question, the best first."""
     questions = list(dict.fromkeys(result.question for result in results))
     return sorted(results, key=lambda result: (questions.index(result.question), *result.place))
 
 
 def choices(results: Sequence[Result]) -> list[Result]:
-    """The best complete trial of each question."""
+    """Return the best complete trial of each question."""
     complete = [result for result in ranked(results) if result.complete]
     return list({result.question: result for result in reversed(complete)}.values())[::-1]
 
@@ -142,7 +150,7 @@ def choices(results: Sequence[Result]) -> list[Result]:
 def write_results(
     folder: Path, plan: Plan, results: Sequence[Result], chosen: Sequence[Result]
 ) -> dict[int, Mean]:
-    """Write ``sweep.csv`` and ``sweep.json``; returns the chosen trials' test errors, by number."""
+    """Write ``sweep.csv`` and ``sweep.json``; return the chosen trials' test errors by number."""
     tests = {result.trial.number: result.test() for result in chosen}
     rows, trials = [], []
     for result in ranked(results):
@@ -179,7 +187,7 @@ def write_results(
             "chosen": test is not None,
         }
         if test:
-            figure = {"figure": result.measure.kept}
+            figure = {"figure": result.measure.kept_figure}
             record["test"] = {**figure, "mean": test.mean, "standard_error": test.error}
         trials.append(record)
     write_whole(
@@ -192,16 +200,16 @@ def write_results(
 
 
 def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> Table:
-    """For a terminal: the best first, by validation error; test errors of the choice alone."""
+    """Return a table for a terminal: the best trials first, test errors only for the choice."""
     measure = results[0].measure
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
         caption=f"{measure.round_validation}: mean over clients, mean ± standard error over seeds; "
-        f"{measure.kept}, of test data, of the choice alone",
+        f"{measure.kept_figure}: test error, only of the choice",
         caption_justify="left",
     )
-    for name in ("trial", *plan.space, "seeds", measure.round_validation, measure.kept):
+    for name in ("trial", *plan.space, "seeds", measure.round_validation, measure.kept_figure):
         table.add_column(escape(name), justify="right", overflow="fold")
     ordered = ranked(results)
     for result in ordered[:_MOST_ROWS]:

@@ -1,8 +1,8 @@
-"""The runs of a sweep: processes beside each other, and what a person sees of them.
+"""The runs of a sweep as parallel processes, and their progress on the terminal.
 
-``python -m fedproto_app.experiments.sweep.runs`` makes one run. The sweep writes what to run as a
-line of JSON into its standard input and keeps the pipe open. When the pipe closes, however the
-sweep ended, the process ends at once, so a run has no writer left when the sweep goes on with it.
+``python -m fedproto_app.experiments.sweep.runs`` makes one run. The sweep writes the run's settings
+as a line of JSON into its standard input and keeps the pipe open. When the pipe closes, however the
+sweep ended, the process ends at once, so that no process writes a run when the sweep resumes it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Job:
         return (self.folder / "summary.json").exists()
 
     def rounds_done(self) -> int:
-        """How many rounds rounds.jsonl has."""
+        """Return the number of rounds in rounds.jsonl."""
         try:
             return (self.folder / "rounds.jsonl").read_bytes().count(b"\n")
         except OSError:
@@ -74,7 +74,7 @@ class Job:
 
 
 class Runner:
-    """Makes runs until its ``with`` block ends, which ends those that are under way.
+    """Makes runs until its ``with`` block ends, which also ends unfinished runs.
 
     parallel: runs at a time. workers: processes of each run. nodes: simulated nodes of each run.
     """
@@ -102,7 +102,7 @@ class Runner:
     ) -> None:
         """Make the runs that are not finished.
 
-        ended: called with each run that ended, and why it failed or "". look: called now and then.
+        ended: called with each ended run, and why it failed or "". look: called regularly.
         """
         futures = {self._pool.submit(self._make, job): job for job in jobs if not job.finished}
         running = set(futures)
@@ -113,7 +113,7 @@ class Runner:
             look()
 
     def _make(self, job: Job) -> str:
-        """Why the run failed, "" if it did not."""
+        """Make a run; return the reason if it failed, or ""."""
         order = {"settings": flat_settings(job.settings), "nodes": self._nodes}
         line = json.dumps(order | {"workers": self._workers}) + "\n"
         with tempfile.TemporaryFile() as output:
@@ -123,7 +123,7 @@ class Runner:
                 process = _start(output)
                 self._running.add(process)
             assert process.stdin is not None
-            with suppress(BrokenPipeError, ValueError):  # it ended, or was ended, before
+            with suppress(BrokenPipeError, ValueError):  # the process has already ended
                 process.stdin.write(line.encode())
             code = process.wait()
             with self._lock:
@@ -137,14 +137,14 @@ class Runner:
 
 
 class SweepProgress:
-    """A moving bar over the rounds of all runs on a terminal; elsewhere a line for each run.
+    """A progress bar over the rounds of all runs on a terminal, a line for each run elsewhere.
 
-    runs: how many the sweep has.
+    runs: the number of runs of the sweep.
     """
 
     def __init__(self, console: Console, runs: int) -> None:
         self._console, self._runs = console, runs
-        self.jobs: list[Job] = []  # those that are known so far
+        self.jobs: list[Job] = []  # the jobs so far
         self._ended: set[str] = set()
         self._bar = Progress(
             BarColumn(20),
@@ -166,17 +166,17 @@ class SweepProgress:
         self._bar.stop()
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Runs that are to be there next; trials that follow are taken to be as long as these."""
+        """Add the next runs; later trials are assumed to be as long as these."""
         self.jobs += jobs
         self._ended |= {job.name for job in jobs if job.finished}
         total = sum(job.settings.all_rounds for job in self.jobs) / len(self.jobs) * self._runs
         if self._bar.tasks:
             self._bar.update(self._bar.task_ids[0], total=total)
-        else:  # rounds that were done before say nothing about the pace
+        else:  # rounds done before say nothing about the speed
             self._bar.add_task("", total=total, completed=self._rounds())
 
     def ended(self, job: Job, reason: str) -> None:
-        """A run has ended. reason: why it failed, or ""."""
+        """Show that a run has ended. reason: why it failed, or ""."""
         self._ended.add(job.name)
         self.look()
         text = f"{len(self._ended)}/{self._runs} runs  {job.name}  {job.trial.text()}"
@@ -188,7 +188,7 @@ class SweepProgress:
             self._console.print(escape(text), soft_wrap=True)
 
     def look(self) -> None:
-        """Show how far the runs are."""
+        """Update the progress bar."""
         text = f"{len(self._ended)}/{self._runs} runs"
         self._bar.update(self._bar.task_ids[0], completed=self._rounds(), description=text)
 
@@ -200,23 +200,23 @@ class SweepProgress:
 
 
 def make_run(settings: dict[str, Any], nodes: int, workers: int) -> None:
-    """Make the run with these settings in this process, or go on with it.
+    """Make or resume the run with these settings in this process.
 
-    settings: with dotted keys; ``output.dir`` and ``output.name`` say where.
+    settings: with dotted keys; ``output.dir`` and ``output.name`` set its folder.
     """
     look_here_for_users_code()
     folder = Path(settings["output.dir"]) / settings["output.name"]
     if (folder / "settings.toml").exists():
         complete, nodes = resumed_settings(str(folder), None, [], nodes)
     else:
-        if folder.exists():  # claimed, and nothing was begun in it
+        if folder.exists():  # claimed, but still empty
             folder.rmdir()
         complete = simulated_settings(settings, nodes)
     simulate_here(complete, nodes, workers, Console(quiet=True), verbose=False)
 
 
 def main() -> None:
-    """Exit code 1: the run failed, and stderr ends with the reason."""
+    """Make one run. Exit code 1: the run failed, and stderr ends with the reason."""
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_the_sweep, daemon=True).start()
     try:
@@ -232,7 +232,7 @@ def _end_with_the_sweep() -> None:
 
 
 def _start(output: Any) -> subprocess.Popen[bytes]:
-    """One thread a process, as workers have it: several runs share the cores."""
+    """Start a process with one thread, as for workers: several runs share the cores."""
     paths = filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")])
     return subprocess.Popen(
         [sys.executable, "-m", "fedproto_app.experiments.sweep.runs"],

@@ -1,9 +1,8 @@
-"""A sweep in its folder, from its plan to its results.
+"""Run a sweep in its folder, from its plan to its results.
 
 An Optuna study in the folder holds the plan and the settings of every trial. A trial is *running*
-there until all its runs have a result, so the study shows what is left to do after a crash or a
-failed run. What is drawn next depends on earlier batches alone, not on what runs in parallel or
-where the sweep was interrupted.
+until all its runs have a result, so the study shows what remains after a crash or a failed run. The
+next trials depend only on earlier batches, not on parallel runs or interruptions.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class Sweep:
         return results, choices(results)
 
     def check(self, trials: Sequence[Trial]) -> None:
-        """Check the settings of the trials, then the data of those that differ in their data."""
+        """Check the settings of the trials, then the data, once for each different data set."""
         different: dict[str, Settings] = {}
         for trial in trials:
             try:
@@ -107,7 +106,7 @@ class Sweep:
             check_data(settings, folder_of_users_code(settings))
 
     def _trials_behind(self, count: int) -> list[Trial]:
-        """The trials after the first `count`; a batch is drawn as a whole."""
+        """Return the trials after the first `count`; batches are drawn in full."""
         if self.plan.search == "optuna":
             trials, batch = self.study.get_trials(deepcopy=False), self.plan.batch
             end = min((count // batch + 1) * batch, self.plan.trials or 0)
@@ -118,7 +117,7 @@ class Sweep:
     def _make(
         self, trials: Sequence[Trial], runner: Runner, progress: SweepProgress
     ) -> list[Result]:
-        """Make the runs of these trials, and tell the study their validation errors."""
+        """Make the runs of these trials, and report their validation errors to the study."""
         jobs = {
             trial.number: [Job(trial, s, self._settings(trial, s)) for s in self.plan.seeds]
             for trial in trials
@@ -156,8 +155,10 @@ class Sweep:
         return result_of(jobs[0].trial, jobs[0].settings.task, done, failed)
 
     def _make_room(self, jobs: Sequence[Job]) -> None:
-        """Once a trial's runs are done, keep the models of the best trial so far and remove the
-        others, which are gigabytes over many runs."""
+        """Once a trial's runs are done, keep only the models of the best trial so far.
+
+        Models of many runs would take gigabytes.
+        """
         if not all(job.finished for job in jobs):
             return
         result = self._result(jobs)
@@ -171,10 +172,10 @@ class Sweep:
 
 
 def prepare(sweep: Sweep, extend: bool) -> None:
-    """Check the sweep as a whole, and put it into its folder, or go on with the sweep there.
+    """Check the sweep, and write it into its folder or continue the sweep in the folder.
 
-    The caller holds the folder's lock. extend: the plan may be larger than the folder's. Raises
-    `SettingsError` or `DataError` for what cannot run, and then removes a new folder.
+    The caller holds the folder's lock. extend: the plan may be larger than the folder's plan.
+    Raises `SettingsError` or `DataError` if it cannot run, and then removes a new folder.
     """
     folder, plan = sweep.folder, sweep.plan
     file, beside = folder / STUDY, folder / f"{STUDY}.new"
@@ -201,7 +202,7 @@ def prepare(sweep: Sweep, extend: bool) -> None:
     if before == plan:
         return
     beside.unlink(missing_ok=True)
-    study = _study(beside)  # which appears as a whole
+    study = _study(beside)  # renamed when it is complete
     study.set_user_attr("plan", plan.model_dump_json())
     for trial in tried:
         _add(study, plan, trial.params, trial.state, trial.value)
@@ -211,7 +212,7 @@ def prepare(sweep: Sweep, extend: bool) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of the sweep in this folder; raises `SettingsError` if none can be read."""
+    """Return the plan of the sweep in this folder; raises `SettingsError` if it has none."""
     file = folder / STUDY
     if not file.exists():
         raise SettingsError(f"{folder}: holds no sweep: there is no {STUDY} in it")
@@ -231,9 +232,9 @@ def lock(folder: Path) -> RunLock:
 
 
 def _require_growth(folder: Path, before: Plan, after: Plan, lost: bool, extend: bool) -> None:
-    """Raise `SettingsError` unless the plan is the folder's, or a larger one with `extend`.
+    """Raise `SettingsError` unless the plan equals the folder's, or is larger and `extend` is set.
 
-    lost: the folder has trials that the plan has not.
+    lost: whether the folder has trials that the plan lacks.
     """
     grows = {"output", "seeds", "trials"} | ({"grid"} if after.search == "grid" else set())
     old, new = (flat(plan.model_dump(by_alias=True, exclude=grows)) for plan in (before, after))
@@ -258,7 +259,7 @@ def _require_growth(folder: Path, before: Plan, after: Plan, lost: bool, extend:
 
 
 def _study(file: Path) -> optuna.Study:
-    """Read the study, or make it where there is none; raises `SettingsError`."""
+    """Read the study, or make it if there is none; raises `SettingsError`."""
     try:
         url = URL.create("sqlite", database=str(file)).render_as_string()
         storage = RDBStorage(url, engine_kwargs={"poolclass": NullPool})

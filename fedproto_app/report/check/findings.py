@@ -1,4 +1,4 @@
-"""What the checks of all tasks share: how ``fedproto data check`` puts what it found into words."""
+"""The common part of the data checks of all tasks: print findings, format names and numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fedproto_app.core.charts import Chart
 
-ROWS = 20  # of the table, unless all are asked for
-NAMED = 5  # clients, classes or files in one line
+ROWS = 20  # of the table, without --all
+MOST_LISTED = 5  # clients, classes or files in one line
 # Errors are squared in float32, whose largest number is 3e38.
 LARGEST_VALUE = 1e15
 
@@ -24,20 +24,23 @@ Cell = str | Text  # a `Text` keeps its colour and stands left in its column
 
 @dataclass(frozen=True)
 class Checked:
-    """could_start: whether a run could. told: settings that the data ask for, by dotted keys.
-    charts: who holds what; None where there are no classes to hold."""
+    """The result of a check.
+
+    could_start: whether a run could start. proposed: settings that suit the data, by dotted keys.
+    charts: the clients' classes; None for data without classes.
+    """
 
     could_start: bool
-    told: Mapping[str, object] = field(default_factory=dict)
+    proposed: Mapping[str, object] = field(default_factory=dict)
     charts: Sequence[Chart] | None = ()
 
 
 @dataclass
 class Findings:
-    """What a check found, in the order in which a person reads it.
+    """The findings of a check, in the order of printing.
 
-    rows: of a table, titles first. facts: title and text each. refused: a line each. warnings: of
-    what a run takes, but may not cope with.
+    rows: of a table, titles first. facts: pairs of title and text. refused: lines about data that a
+    run refuses. warnings: lines about data that a run accepts but may not handle well.
     """
 
     rows: list[Sequence[Cell]]
@@ -45,12 +48,12 @@ class Findings:
     refused: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def print(self, every: bool) -> None:
-        """Print all of it; of a long table the first rows, unless every row is wanted."""
+    def print(self, all_rows: bool) -> None:
+        """Print the findings; without `all_rows`, only the first rows of a long table."""
         console = Console()
         if len(self.rows) > 1:
-            console.print(_table(self.rows if every else self.rows[: ROWS + 1]))
-        if (hidden := len(self.rows) - ROWS - 1) > 0 and not every:
+            console.print(_table(self.rows if all_rows else self.rows[: ROWS + 1]))
+        if (hidden := len(self.rows) - ROWS - 1) > 0 and not all_rows:
             console.print(f"... and {hidden} more (--all lists them)")
         facts = Table(box=None, show_header=False)
         facts.add_column(style="bold")
@@ -82,18 +85,18 @@ def _cell(text: Cell) -> Cell:
 
 
 def hint(text: str) -> tuple[str, Text]:
-    """A fact that asks for another option."""
+    """Return a fact that suggests another option."""
     return "", Text(text, "yellow")
 
 
-def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and the number of further names."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
 
 
 def span(values: NDArray[Any]) -> str:
-    """The lowest and the highest of these numbers, or the only one."""
+    """Return the lowest and the highest of these numbers, or the only number."""
     low, high = (
         str(value) if values.dtype.kind == "i" else f"{value:.4g}"
         for value in (values.min(), values.max())
@@ -102,20 +105,20 @@ def span(values: NDArray[Any]) -> str:
 
 
 def refusals(refused: Mapping[str, str | None]) -> list[str]:
-    """A line for every reason. refused: by client, None for one that is not."""
+    """Return a line for every reason. refused: by client, None for a client that is usable."""
     by_reason: dict[str, list[str]] = {}
     for client, reason in refused.items():
         if reason is not None:
             by_reason.setdefault(reason, []).append(client)
-    return [f"{some(clients)}: {reason}" for reason, clients in by_reason.items()]
+    return [f"{listed(clients)}: {reason}" for reason, clients in by_reason.items()]
 
 
 def too_large(largest: Iterable[tuple[str, float]]) -> list[str]:
-    """A warning if a value is too large to train on. largest: name and absolute size."""
+    """Return a warning if a value is too large to train on. largest: name and absolute size."""
     beyond = {name: size for name, size in largest if size > LARGEST_VALUE}
     if not beyond:
         return []
     return [
-        f"{some(list(beyond))}: values up to {max(beyond.values()):.4g} in size; models cannot be "
-        f"trusted to learn from values beyond {LARGEST_VALUE:g}"
+        f"{listed(list(beyond))}: values up to {max(beyond.values()):.4g} in size; models may not "
+        f"learn from values beyond {LARGEST_VALUE:g}"
     ]

@@ -18,8 +18,8 @@ from fedproto_app.report.check.findings import (
     Checked,
     Findings,
     hint,
+    listed,
     refusals,
-    some,
     too_large,
 )
 from fedproto_app.report.check.oddities import (
@@ -36,11 +36,12 @@ from fedproto_app.settings import DataSettings, Settings
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """One client. start, length and period in steps, period None where none was found.
+    """The facts about one client.
 
-    missing_share: of its values, 1 if none is present. largest: in size, of those present.
-    refused: why a run would leave it out, or None. oddities: None of one that is refused. worst:
-    where its farthest outlier is, in words, "" without any.
+    start, length, period: in steps, period None if there is none. missing_share: of its values, 1
+    if all are missing. largest: the largest absolute value. refused: why a run would leave the
+    client out, or None. oddities: None for a refused client. worst: the place of its farthest
+    outlier in words, "" without outliers.
     """
 
     name: str
@@ -56,44 +57,44 @@ class ClientFacts:
 
     @property
     def verdict(self) -> Text:
-        """In one word."""
+        """The verdict in one word."""
         if self.refused is not None:
             return Text("refused", "red")
         return Text("constant", "yellow") if self.constant else Text("ok", "green")
 
     @property
     def notes(self) -> str:
-        """What is odd about it, "" if nothing."""
+        """The client's oddities in words, "" if there are none."""
         return self.oddities.notes if self.oddities else ""
 
 
-def check(settings: Settings, every: bool) -> Checked:
-    """Print every client of the source, or the first ones; whether one is usable."""
+def check(settings: Settings, all_rows: bool) -> Checked:
+    """Print the source's clients, all or the first; return whether any is usable."""
     data = settings.data
     sources = load_series(data)
     clients = [facts_of(series, data) for series in sources]
     titles: list[Cell] = ["client", "steps", "start", "period", "missing", "verdict"]
-    noted = any(one.notes for one in clients)
+    noted = any(client.notes for client in clients)
     rows: list[Sequence[Cell]] = [[*titles, "notes"] if noted else titles]
-    for one in clients:
-        numbers = (one.length, one.start, one.period or "-", f"{one.missing_share:.1%}")
-        notes = [Text(one.notes, "yellow")] if noted else []
-        rows.append((one.name, *map(str, numbers), one.verdict, *notes))
+    for client in clients:
+        numbers = (client.length, client.start, client.period or "-", f"{client.missing_share:.1%}")
+        notes = [Text(client.notes, "yellow")] if noted else []
+        rows.append((client.name, *map(str, numbers), client.verdict, *notes))
     Findings(
         rows,
         _summary(clients, data),
-        refusals({one.name: one.refused for one in clients}),
-        [*too_large((one.name, one.largest) for one in clients), *_warnings(clients)],
-    ).print(every)
-    found = _common_period(clients)
-    other = data.model_copy(update={"period": found})
-    fits = found and any(why_refused(series, other) is None for series in sources)
-    told = {"data.period": found} if fits and found != data.period else {}
-    return Checked(any(one.refused is None for one in clients), told)
+        refusals({client.name: client.refused for client in clients}),
+        [*too_large((client.name, client.largest) for client in clients), *_warnings(clients)],
+    ).print(all_rows)
+    common_period = _common_period(clients)
+    with_period = data.model_copy(update={"period": common_period})
+    fits = common_period and any(why_refused(series, with_period) is None for series in sources)
+    proposed = {"data.period": common_period} if fits and common_period != data.period else {}
+    return Checked(any(client.refused is None for client in clients), proposed)
 
 
 def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
-    """The client as a run with these settings would see it."""
+    """Return the facts about a client as a run with these settings would see it."""
     present = series.values[np.isfinite(series.values)]
     length, refused = len(series.values), why_refused(series, settings)
     oddities = None if refused else oddities_of(series, settings)
@@ -102,7 +103,7 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
         start=series.start,
         length=length,
         period=find_period(series.values),
-        missing_share=1 - len(present) / length if length else 1.0,  # sources trim what is missing
+        missing_share=1 - len(present) / length if length else 1.0,  # sources trim missing values
         largest=float(np.abs(present).max(initial=0)),
         constant=bool(len(present) and np.ptp(present) == 0),
         refused=refused,
@@ -118,39 +119,44 @@ def _where(series: ClientSeries, outliers: Outliers) -> str:
 
 
 def period_votes(clients: Sequence[ClientFacts]) -> list[tuple[int, int]]:
-    """(period, clients that have it), most votes first, the shorter period first on a tie."""
+    """Return (period, number of clients), most clients first, shorter periods first on a tie."""
     votes = Counter(client.period for client in clients if client.period is not None)
     return sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
 
 
 def _common_period(clients: Sequence[ClientFacts]) -> int:
-    """The period that most of all clients have, 0 if there is none."""
+    """Return the period of the majority of all clients, 0 if there is none."""
     votes = period_votes(clients)
     return votes[0][0] if votes and 2 * votes[0][1] > len(clients) else 0
 
 
 def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
-    """A line for each kind of oddity that there is, the clients that have most of it first."""
-    odd = [(one, one.oddities) for one in clients if one.oddities is not None]
+    """Return a line for each kind of oddity, with the most affected clients first."""
+    odd = [(client, client.oddities) for client in clients if client.oddities is not None]
     lines = [
-        _outliers([(one, its.outliers) for one, its in odd if its.outliers]),
-        _constants([one.name for one, its in odd if its.constant and not one.constant]),
-        _sizes({one.name: its.largest for one, its in odd if its.is_too_large}),
-        _shifts({one.name: its.shift for one, its in odd if its.is_shifted}),
-        _ratios({one.name: its.ratio for one, its in odd if its.is_spread}),
+        _outliers([(client, oddities.outliers) for client, oddities in odd if oddities.outliers]),
+        _constants(
+            [client.name for client, oddities in odd if oddities.constant and not client.constant]
+        ),
+        _sizes(
+            {client.name: oddities.largest for client, oddities in odd if oddities.is_too_large}
+        ),
+        _shifts({client.name: oddities.shift for client, oddities in odd if oddities.is_shifted}),
+        _ratios({client.name: oddities.ratio for client, oddities in odd if oddities.is_spread}),
     ]
     return [line for line in lines if line]
 
 
-def _outliers(found: Sequence[tuple[ClientFacts, Outliers]]) -> str:
-    if not found:
+def _outliers(odd: Sequence[tuple[ClientFacts, Outliers]]) -> str:
+    if not odd:
         return ""
-    found = sorted(found, key=lambda pair: -pair[1].distance)
-    first = found[0][0]
+    odd = sorted(odd, key=lambda pair: -pair[1].distance)
+    first = odd[0][0]
+    count = sum(outliers.count for _, outliers in odd)
     return (
-        f"{some([one.name for one, _ in found])}: outliers ({sum(its.count for _, its in found)} "
-        f"values), over {FARTHEST} robust deviations from the median and from the values a period "
-        f"before and after; the farthest: {first.name}, {first.worst}"
+        f"{listed([client.name for client, _ in odd])}: outliers ({count} values), over "
+        f"{FARTHEST} robust deviations from the median and from the values a period before and "
+        f"after; the farthest: {first.name}, {first.worst}"
     )
 
 
@@ -158,8 +164,8 @@ def _constants(names: Sequence[str]) -> str:
     if not names:
         return ""
     return (
-        f"{some(names)}: the train part is constant, so errors have no scale; they count in the "
-        "data's unit"
+        f"{listed(names)}: the train part is constant, so errors cannot be standardised "
+        "and are in the data's unit"
     )
 
 
@@ -168,8 +174,8 @@ def _sizes(largest: Mapping[str, float]) -> str:
         return ""
     names = sorted(largest, key=lambda name: -largest[name])
     return (
-        f"{some(names)}: values up to {largest[names[0]]:.4g} train deviations from the train "
-        "mean; a server refuses the errors that these make"
+        f"{listed(names)}: values up to {largest[names[0]]:.4g} train deviations from the train "
+        "mean; a server refuses such large errors"
     )
 
 
@@ -178,7 +184,7 @@ def _shifts(shifts: Mapping[str, float]) -> str:
         return ""
     names = sorted(shifts, key=lambda name: -abs(shifts[name]))
     return (
-        f"{some(names)}: the mean of the test part lies over {LARGEST_SHIFT:g} train deviation "
+        f"{listed(names)}: the mean of the test part lies over {LARGEST_SHIFT:g} train deviation "
         f"from that of the train part (at most {shifts[names[0]]:+.2g})"
     )
 
@@ -188,17 +194,17 @@ def _ratios(ratios: Mapping[str, float]) -> str:
         return ""
     names = sorted(ratios, key=lambda name: min(ratios[name], 1 / max(ratios[name], 1e-30)))
     return (
-        f"{some(names)}: the deviation of the test part is over {LARGEST_RATIO:g} times that of "
+        f"{listed(names)}: the deviation of the test part is over {LARGEST_RATIO:g} times that of "
         f"the train part, or as much below (at most ×{ratios[names[0]]:.2g})"
     )
 
 
 def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tuple[str, Cell]]:
-    lengths = [one.length for one in clients]
-    usable = sum(one.refused is None for one in clients)
+    lengths = [client.length for client in clients]
+    usable = sum(client.refused is None for client in clients)
     steps = f"{min(lengths)} shortest, {median(lengths):g} median, {max(lengths)} longest"
-    # A series that has no value at all is trimmed to no length: it counts as one value missing.
-    missing = sum(one.missing_share * max(one.length, 1) for one in clients)
+    # A series without any value is trimmed to length 0: it counts as one missing value.
+    missing = sum(client.missing_share * max(client.length, 1) for client in clients)
     missing /= max(sum(max(length, 1) for length in lengths), 1)
     votes = period_votes(clients)
     periods = [f"{period} ({count} client{'s' * (count > 1)})" for period, count in votes[:3]]

@@ -16,13 +16,13 @@ from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.report.check.findings import (
-    NAMED,
+    MOST_LISTED,
     Cell,
     Checked,
     Findings,
     hint,
+    listed,
     refusals,
-    some,
     span,
 )
 from fedproto_app.report.images.charts import partition_charts
@@ -31,13 +31,13 @@ from fedproto_app.settings import DataSettings, Settings
 
 Counts = NDArray[np.int64]
 
-MOST_DECODED = 5000  # images; of more, so many drawn at random
-_BYTES_AT_ONCE = 2**26  # of pixels, which bounds the memory that decoding takes
+MOST_DECODED = 5000  # images; a larger source is sampled
+_BYTES_AT_ONCE = 2**26  # of pixels; bounds the memory for decoding
 
 
 @dataclass(frozen=True)
 class Partition:
-    """What each client would hold: by its name [M, C] images of its stages and of each class.
+    """The images that each client would hold: by its name, [M, C] images by stage and class.
 
     refused: the reason for each client that a run would leave out.
     """
@@ -49,20 +49,20 @@ class Partition:
 
     @property
     def dealt(self) -> Counts:
-        """[C] train images of all clients and stages."""
-        held: Counts = np.concatenate(list(self.train.values())).sum(axis=0)
-        return held
+        """Train images of all clients and stages, [C]."""
+        counts: Counts = np.concatenate(list(self.train.values())).sum(axis=0)
+        return counts
 
     @property
     def held(self) -> NDArray[np.bool_]:
-        """[N, C] whether a client trains on a class at some stage."""
+        """Whether a client trains on a class at some stage, [N, C]."""
         return np.stack([table.any(axis=0) for table in self.train.values()])
 
 
-def check(settings: Settings, every: bool) -> Checked:
-    """Print what the images are and what a run would deal to whom; whether a run could start.
+def check(settings: Settings, all_rows: bool) -> Checked:
+    """Print facts about the images and how a run would deal them; return whether it could start.
 
-    every: list all classes.
+    all_rows: list all classes.
     """
     pool = load_pool(settings.data)
     decoded, corrupt = decode(pool)
@@ -77,7 +77,7 @@ def check(settings: Settings, every: bool) -> Checked:
     facts = _pool_facts(pool, settings.data, decoded, len(corrupt))
     if partition is not None:
         facts += _partition_facts(pool, partition)
-    Findings(_class_rows(pool, partition), facts, refused, warnings).print(every)
+    Findings(_class_rows(pool, partition), facts, refused, warnings).print(all_rows)
     if partition is None:
         return Checked(False)
     usable = len(partition.refused) < len(partition.train)
@@ -86,10 +86,10 @@ def check(settings: Settings, every: bool) -> Checked:
 
 
 def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:
-    """Decode the images, or `MOST_DECODED` drawn at random, always the same.
+    """Decode the images, or `MOST_DECODED` of them, drawn at random with a fixed seed.
 
-    Returns how many, and why, by name, some cannot be read. Raises `DataError` for an image that
-    may be readable but does not fit the others.
+    Returns the number of decoded images, and the reason for each corrupt image by name. Raises
+    `DataError` for a readable image that does not match the others.
     """
     train, test = len(pool.train.labels), len(pool.test.labels)
     looked_at = np.arange(train + test)
@@ -104,7 +104,7 @@ def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:
 
 
 def _corrupt(split: ImageSplit, places: Positions, shape: tuple[int, ...]) -> dict[str, str]:
-    """Why, by name, of those of these images that cannot be read."""
+    """Return the reason for each of these images that cannot be read, by name."""
     size = max(1, _BYTES_AT_ONCE // prod(shape))
     parts = [places[first : first + size] for first in range(0, len(places), size)]
     return {
@@ -117,15 +117,19 @@ def _corrupt(split: ImageSplit, places: Positions, shape: tuple[int, ...]) -> di
 def deal(pool: ImagePool, settings: DataSettings, seed: int) -> Partition:
     """Deal the images as a run with these settings and this seed would.
 
-    Raises `DataError` if they are too few.
+    Raises `DataError` if there are too few images.
     """
     holdings = partition_pool(pool, settings, seed)
-    reasons = {one.name: why_refused(one.stages, settings.partition) for one in holdings}
+    reasons = {
+        holding.name: why_refused(holding.stages, settings.partition) for holding in holdings
+    }
 
     def counts(part: str, labels: Positions) -> dict[str, Counts]:
         return {
-            one.name: np.stack([_counts(labels[getattr(s, part)], pool) for s in one.stages])
-            for one in holdings
+            holding.name: np.stack(
+                [_counts(labels[getattr(s, part)], pool) for s in holding.stages]
+            )
+            for holding in holdings
         }
 
     return Partition(
@@ -141,7 +145,7 @@ def _counts(labels: Positions, pool: ImagePool) -> Counts:
 
 
 def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[Cell]]:
-    """Each class: its images, and if dealt how many train somebody, and whom."""
+    """Return the images of each class, and if dealt, its train images and its number of clients."""
     columns: list[tuple[str, Counts]] = [
         ("train", _counts(pool.train.labels, pool)),
         ("test", _counts(pool.test.labels, pool)),
@@ -155,7 +159,7 @@ def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[C
 def _pool_facts(
     pool: ImagePool, settings: DataSettings, decoded: int, corrupt: int
 ) -> list[tuple[str, Cell]]:
-    """What the source holds, and how it is to be dealt."""
+    """Return facts about the source, and how it would be dealt."""
     train, test = pool.train, pool.test
     channels, height, width = pool.shape
     images = len(train.labels) + len(test.labels)
@@ -170,7 +174,7 @@ def _pool_facts(
     ]
     if train.clients is not None and test.clients is not None:
         names = [str(name) for name in np.unique(np.concatenate([train.clients, test.clients]))]
-        facts.append(("clients", f"{len(names)}: {some(names)}"))
+        facts.append(("clients", f"{len(names)}: {listed(names)}"))
     if train.stages is not None and test.stages is not None:
         facts.append(("stages", str(1 + max(train.stages.max(), test.stages.max()))))
     drawn = f" of {images}, drawn at random" if decoded < images else ""
@@ -195,7 +199,7 @@ def _scheme(settings: DataSettings) -> str:
 
 
 def _partition_facts(pool: ImagePool, partition: Partition) -> list[tuple[str, Cell]]:
-    """Who would hold what."""
+    """Return facts about what the clients would hold."""
     facts: list[tuple[str, Cell]] = []
     for part in ("train", "validation", "test"):
         images = np.concatenate([table.sum(axis=1) for table in getattr(partition, part).values()])
@@ -203,12 +207,12 @@ def _partition_facts(pool: ImagePool, partition: Partition) -> list[tuple[str, C
     facts.append(("  classes", f"{span(partition.held.sum(axis=1))} a client over its stages"))
     holders, rarest = partition.held.sum(axis=0), thirds(partition.dealt)[2][::-1]
     if tail := [f"{pool.classes[label]}: {holders[label]}" for label in rarest]:
-        facts.append(("  tail", f"clients with the rarest classes: {some(tail)}"))
+        facts.append(("  tail", f"clients with the rarest classes: {listed(tail)}"))
     return facts
 
 
 def _corrupt_lines(decoded: int, corrupt: Mapping[str, str]) -> list[str]:
-    lines = [f"image {name}: {reason}" for name, reason in list(corrupt.items())[:NAMED]]
+    lines = [f"image {name}: {reason}" for name, reason in list(corrupt.items())[:MOST_LISTED]]
     if corrupt:
         lines.append(
             f"{len(corrupt)} corrupt of {decoded} decoded; "

@@ -1,4 +1,4 @@
-"""What a run takes of a series, but may not cope with: outliers, no scale, another test part."""
+"""Find what a run may not handle well in a series: outliers, no scale, a shifted test part."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import lookback, make_windows, train_values
 from fedproto_app.settings import DataSettings
 
-FARTHEST = 10  # robust deviations; a normal value lies beyond with probability 10⁻²³
-LARGEST_SHIFT = 1.0  # of the mean, in train deviations: a constant error that costs an MSE of 1
+FARTHEST = 10  # robust deviations; normal values are farther with probability 10⁻²³
+LARGEST_SHIFT = 1.0  # of the mean, in train deviations: adds 1 to the MSE
 LARGEST_RATIO = 2.0  # of deviations, either way
 LARGEST_SCALED = 1e15  # in train deviations: its square is the largest error that servers accept
 _NORMAL = 1.4826  # deviation of normal values over the median distance from their median
@@ -22,10 +22,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Outliers:
-    """Values far from all that they could be expected to be.
+    """The outliers of a series.
 
-    count: how many. place: the index of the farthest, size: its value, distance: from the median in
-    robust deviations.
+    count: their number. place, size, distance: the index and value of the farthest outlier, and its
+    distance from the median in robust deviations.
     """
 
     count: int
@@ -35,18 +35,18 @@ class Outliers:
 
     @property
     def words(self) -> str:
-        """How many, with the noun."""
+        """Their number, with the noun."""
         return f"{self.count} outlier{'s' * (self.count > 1)}"
 
 
 @dataclass(frozen=True)
 class Oddities:
-    """One client's, as a run with its settings would split and standardise it.
+    """The oddities of one client, as a run with its settings would split and standardise it.
 
-    constant: whether its train part is. largest: in size, of its values in train deviations from
-    the train mean; infinite where these overflow. shift: of the test part's mean against the train
-    part's, in train deviations. ratio: of the test part's deviation over the train part's. Both
-    mean nothing where the train part is constant, and ratio is NaN there.
+    constant: whether the train part is constant. largest: the largest distance from the train mean,
+    in train deviations, infinite if it overflows. shift: test mean minus train mean, in train
+    deviations. ratio: the test part's deviation over the train part's. With a constant train part,
+    shift has no meaning and ratio is NaN.
     """
 
     outliers: Outliers | None
@@ -57,38 +57,38 @@ class Oddities:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether its errors may be refused for their size."""
+        """Whether a server may refuse the client's errors for their size."""
         return self.largest > LARGEST_SCALED
 
     @property
     def is_shifted(self) -> bool:
-        """Whether the level of the test part is another."""
+        """Whether the test part has a different level."""
         if self.constant or self.is_too_large:
             return False
         return abs(self.shift) > LARGEST_SHIFT
 
     @property
     def is_spread(self) -> bool:
-        """Whether the test part varies much more, or much less."""
+        """Whether the test part varies much more, or much less, than the train part."""
         if self.constant or self.is_too_large:
             return False
         return not 1 / LARGEST_RATIO <= self.ratio <= LARGEST_RATIO
 
     @property
     def notes(self) -> str:
-        """All of them in a few words, "" if there are none."""
-        said = {
+        """All oddities in a few words, "" if there are none."""
+        conditions = {
             self.outliers.words if self.outliers else "": self.outliers is not None,
             "train part constant": self.constant,
             "too large": self.is_too_large,
             f"test mean {self.shift:+.1f}": self.is_shifted,
             f"test spread ×{self.ratio:.2g}": self.is_spread,
         }
-        return ", ".join(words for words, apply in said.items() if apply)
+        return ", ".join(words for words, apply in conditions.items() if apply)
 
 
 def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
-    """Of a client that a run with these settings would take."""
+    """Return the oddities of a client that a run with these settings would accept."""
     with np.errstate(all="ignore"):  # values of any size may overflow here
         windows = make_windows(series, settings)
         train = train_values(series, settings)
@@ -106,11 +106,12 @@ def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
 
 
 def outliers_of(values: Values, period: int) -> Outliers | None:
-    """The values [T] that lie more than `FARTHEST` robust deviations from the median, and as far
-    from the value a period before and from that a period after: a peak that comes back is none.
+    """Return the outliers among values [T], None if there are none.
 
-    The robust deviation is 1.4826 times the median distance from the median; where more than half
-    of the values are equal, and it is 0, the standard deviation. NaN is missing: it is near nobody.
+    An outlier lies more than `FARTHEST` robust deviations from the median, and from the values one
+    period before and after, so a peak that repeats is not an outlier. The robust deviation is
+    1.4826 times the median distance from the median, or the standard deviation if that is 0
+    because more than half of the values are equal. Missing values are NaN.
     """
     distances = np.abs(values - np.nanmedian(values))
     deviation = _NORMAL * float(np.nanmedian(distances)) or float(np.nanstd(values))

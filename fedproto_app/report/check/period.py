@@ -1,4 +1,4 @@
-"""The period of a series by its autocorrelation, with gaps, noise and a trend in it."""
+"""Find the period of a series by autocorrelation, despite gaps, noise and a trend."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Vector = NDArray[np.float64]
 
 
 def find_period(values: Vector) -> int | None:
-    """The period in steps by autocorrelation, or None where none stands out.
+    """Return the period in steps by autocorrelation, or None if no lag stands out.
 
-    values: [T], NaN where missing. The strongest lag counts, of those between the first sign change
-    of the autocorrelation and a third of the series. If a shorter one is nearly as strong, that one
-    counts, because every multiple of a period is a period too.
+    values: [T], NaN where missing. The period is the strongest lag between the first sign change of
+    the autocorrelation and a third of the series. A shorter lag that is nearly as strong wins,
+    because every multiple of a period is a period too.
     """
     present = np.isfinite(values)
     if present.sum() < FEWEST_VALUES or np.ptp(values[present]) == 0:
@@ -30,7 +30,7 @@ def find_period(values: Vector) -> int | None:
     negative = np.flatnonzero(candidates < 0)
     if not negative.size:
         return None
-    candidates[: negative[0]] = 0.0  # neighbours resemble each other; that is no period
+    candidates[: negative[0]] = 0.0  # neighbouring values are similar; that is no period
     strongest = candidates.max()
     if strongest < max(FAINTEST_PERIOD, NOISE_PEAK / np.sqrt(len(values))):
         return None
@@ -40,7 +40,7 @@ def find_period(values: Vector) -> int | None:
 
 
 def _without_trend(values: Vector, present: NDArray[np.bool_]) -> Vector:
-    """[T] gaps filled by interpolation, a cubic trend (growth, seasons of a year) taken off."""
+    """Return [T] values with gaps interpolated and a cubic trend (growth, seasons) removed."""
     steps = np.arange(len(values), dtype=np.float64)
     filled = np.interp(steps, steps[present], values[present])
     trend = np.polynomial.Polynomial.fit(steps, filled, 3)
@@ -48,7 +48,7 @@ def _without_trend(values: Vector, present: NDArray[np.bool_]) -> Vector:
 
 
 def _autocorrelation(values: Vector) -> Vector:
-    """[T // 2] correlation of the series with itself at each lag, over its own overlap."""
+    """Return the correlation of the series with itself at each lag, [T // 2], over the overlap."""
     length = len(values)
     spectrum = np.fft.rfft(values, 2 * length)  # twice the length: no wrap-around
     products = np.fft.irfft(spectrum * spectrum.conj(), 2 * length)[: length // 2]
@@ -58,7 +58,7 @@ def _autocorrelation(values: Vector) -> Vector:
 
 
 def _sharpened(lag: int, correlation: Vector) -> int:
-    """The lag within 5% whose multiples correlate best: noise shifts one peak, seldom all."""
+    """Return the lag within 5% whose multiples correlate best: noise rarely shifts all peaks."""
     reach = lag // 20
     near = np.arange(lag - reach, lag + reach + 1)
     multiples = np.arange(1, max(1, (len(correlation) - 1) // (lag + reach)) + 1)

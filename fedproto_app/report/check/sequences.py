@@ -20,8 +20,8 @@ from fedproto_app.report.check.findings import (
     Checked,
     Findings,
     hint,
+    listed,
     refusals,
-    some,
     span,
     too_large,
 )
@@ -34,13 +34,16 @@ Counts = NDArray[np.int64]
 
 PARTS = ("train", "validation", "test")
 MOST_GROUPS = 8  # columns of the table of classes
-_TELLING = 0.5  # the share of a level's variance between classes from which on losing it is told
+_TELLING = 0.5  # share of a level's variance between classes from which scaling needs a hint
 
 
 @dataclass(frozen=True)
 class DealtClient:
-    """One client: its true cluster, or "", the targets [n] of its parts, how many sequences without
-    a label it trains on, why a run would leave it out."""
+    """One client.
+
+    group: its true cluster, or "". parts: the targets [n] of its parts. unlabelled: the number of
+    its train sequences without a label. refused: why a run would leave it out, or None.
+    """
 
     name: str
     group: str
@@ -50,13 +53,13 @@ class DealtClient:
 
     @property
     def targets(self) -> Targets:
-        """Of all parts."""
+        """The targets of all parts."""
         return np.concatenate(list(self.parts.values()))
 
 
 @dataclass(frozen=True)
 class Dealing:
-    """Who would hold what. value_range: the lowest and the highest value that models would see."""
+    """The clients' sequences. value_range: the lowest and highest value that models would see."""
 
     clients: tuple[DealtClient, ...]
     value_range: tuple[float, float] | None
@@ -64,19 +67,21 @@ class Dealing:
     @property
     def refused(self) -> dict[str, str]:
         """The reason for each client that a run would leave out."""
-        return {one.name: one.refused for one in self.clients if one.refused is not None}
+        return {
+            client.name: client.refused for client in self.clients if client.refused is not None
+        }
 
     @property
     def groups(self) -> dict[str, list[DealtClient]]:
-        """The clients of each true cluster, in ascending order; without those that have none."""
-        names = sorted({one.group for one in self.clients if one.group})
-        return {name: [one for one in self.clients if one.group == name] for name in names}
+        """The clients of each true cluster, in ascending order, without clients of no cluster."""
+        names = sorted({client.group for client in self.clients if client.group})
+        return {name: [client for client in self.clients if client.group == name] for name in names}
 
 
-def check(settings: Settings, every: bool) -> Checked:
-    """Print what the sequences are and what a run would deal to whom; whether a run could start.
+def check(settings: Settings, all_rows: bool) -> Checked:
+    """Print facts about the sequences and how they would be dealt; return if a run could start.
 
-    every: list all classes, or clients where targets are real numbers.
+    all_rows: list all classes, or clients where targets are real numbers.
     """
     data = settings.data
     pool = load_sequences(data)
@@ -91,8 +96,8 @@ def check(settings: Settings, every: bool) -> Checked:
     if dealing is not None:
         facts += [(f"  {title}", text) for title, text in _dealing_facts(pool, dealing, data)]
     rows = _class_rows(pool, dealing) if pool.classes else _client_rows(dealing)
-    sizes = (float(np.abs(one).max()) for one in (*pool.sequences, pool.targets))
-    Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(every)
+    sizes = (float(np.abs(values).max()) for values in (*pool.sequences, pool.targets))
+    Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(all_rows)
     usable = dealing is not None and len(dealing.refused) < len(dealing.clients)
     dealt = _charts(dealing, pool) if dealing is not None and pool.classes else ()
     return Checked(usable, charts=dealt if pool.classes else None)
@@ -101,29 +106,31 @@ def check(settings: Settings, every: bool) -> Checked:
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
     """Deal the sequences as a run with these settings and this seed would.
 
-    Raises `DataError` if they are too few, or cannot be dealt so.
+    Raises `DataError` if there are too few sequences, or they cannot be dealt like this.
     """
     clients = []
     holdings = deal_sequences(pool, settings, seed)
-    for one in holdings:
-        split = split_holding(pool, one, settings, seed)
+    for holding in holdings:
+        split = split_holding(pool, holding, settings, seed)
         parts = {title: pool.targets[getattr(split, title)] for title in PARTS}
         reason = why_refused(split, settings)
-        clients.append(DealtClient(one.name, one.group, parts, len(split.unlabelled), reason))
+        clients.append(
+            DealtClient(holding.name, holding.group, parts, len(split.unlabelled), reason)
+        )
     prepared, _ = make_sequence_clients(pool, holdings, settings, seed)
     values = [
         np.array([steps.min(), steps.max()])
-        for one in prepared.values()
+        for holding in prepared.values()
         for title in PARTS
-        for steps in getattr(one, title).values
+        for steps in getattr(holding, title).values
     ]
-    seen = (float(np.min(values)), float(np.max(values))) if values else None
-    return Dealing(tuple(clients), seen)
+    value_range = (float(np.min(values)), float(np.max(values))) if values else None
+    return Dealing(tuple(clients), value_range)
 
 
 def class_counts(clients: Sequence[DealtClient], classes: int) -> Counts:
-    """[N, C] sequences of each class in all parts of each client."""
-    return np.stack([_counts(one.targets, classes) for one in clients])
+    """Return the sequences of each client by class, [N, C], in all parts."""
+    return np.stack([_counts(client.targets, classes) for client in clients])
 
 
 def _counts(labels: Targets, classes: int) -> Counts:
@@ -131,15 +138,16 @@ def _counts(labels: Targets, classes: int) -> Counts:
 
 
 def constant_sequences(pool: SequencePool) -> int:
-    """Sequences whose steps are all alike, such as those of one step."""
+    """Return the number of sequences whose steps are all equal, as with a single step."""
     return sum(bool((steps == steps[0]).all()) for steps in pool.sequences)
 
 
 def level_shares(pool: SequencePool) -> NDArray[np.float64]:
-    """[d] of each dimension's mean over a sequence, the share of its variance between classes.
+    """Return for each dimension the share of its level's variance that is between classes, [d].
 
-    ε² (Kelley, 1935): of chance alone it is 0 in the mean, and may be below. Sequences with a label
-    count; where they are no more than classes, or all levels alike, 0.
+    The level is the mean over a sequence. The share is ε² (Kelley, 1935), whose mean is 0 under
+    chance and which may be negative. Only labelled sequences count. The share is 0 if there are no
+    more sequences than classes, or if all levels are equal.
     """
     labelled = np.flatnonzero(pool.has_target)
     present, labels = np.unique(pool.targets[labelled], return_inverse=True)
@@ -158,7 +166,7 @@ def level_shares(pool: SequencePool) -> NDArray[np.float64]:
 
 
 def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Cell]]:
-    """Each class: its sequences, and if dealt its clients and its share of each true cluster."""
+    """Return each class's sequences, and if dealt, its clients and its share of each cluster."""
     classes = len(pool.classes)
     columns = [["class", *pool.classes]]
     columns.append(["sequences", *map(str, _counts(pool.targets[pool.has_target], classes))])
@@ -167,38 +175,38 @@ def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Ce
         columns.append(["clients", *map(str, holders)])
         if len(dealing.groups) <= MOST_GROUPS:
             for name, members in dealing.groups.items():
-                held = class_counts(members, classes).sum(axis=0)
-                columns.append([name, *(f"{share:.0%}" for share in held / max(held.sum(), 1))])
+                counts = class_counts(members, classes).sum(axis=0)
+                columns.append([name, *(f"{share:.0%}" for share in counts / max(counts.sum(), 1))])
     return list(zip(*columns, strict=True))
 
 
 def _client_rows(dealing: Dealing | None) -> list[Sequence[Cell]]:
     rows: list[Sequence[Cell]] = [("client", "group", *PARTS, "target")]
-    for one in dealing.clients if dealing else ():
-        sizes = (str(len(part)) for part in one.parts.values())
-        target = span(one.targets) if len(one.targets) else "-"
-        rows.append((one.name, one.group or "-", *sizes, target))
+    for client in dealing.clients if dealing else ():
+        sizes = (str(len(part)) for part in client.parts.values())
+        target = span(client.targets) if len(client.targets) else "-"
+        rows.append((client.name, client.group or "-", *sizes, target))
     return rows
 
 
 def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, Cell]]:
-    """What the source holds, and how it is to be dealt."""
+    """Return facts about the source, and how it would be dealt."""
     task = fitting_task("labelled sequences", targets_of(pool))
     lengths = np.array([len(steps) for steps in pool.sequences])
-    own = f", {pool.is_test.sum()} of them test" if pool.is_test is not None else ""
+    test_count = f", {pool.is_test.sum()} of them test" if pool.is_test is not None else ""
     steps = f"{lengths.min()} shortest, {np.median(lengths):g} median, {lengths.max()} longest"
     facts: list[tuple[str, Cell]] = [
         ("source", f"{settings.source}, for task = {task!r}"),
-        ("sequences", f"{len(lengths)}{own}"),
-        ("dimensions", f"{len(pool.dimensions)}: {some(pool.dimensions)}"),
+        ("sequences", f"{len(lengths)}{test_count}"),
+        ("dimensions", f"{len(pool.dimensions)}: {listed(pool.dimensions)}"),
         ("length", f"{steps}, in steps"),
     ]
     if constant := constant_sequences(pool):
-        zeros = "; scaling sequence makes zeros of them"
+        zeros = "; scaling sequence turns them into zeros"
         shown = zeros if settings.sequences.scaling == "sequence" else ""
-        facts.append(("constant", f"{constant}: all steps alike, or only one{shown}"))
+        facts.append(("constant", f"{constant}: all steps equal, or only one{shown}"))
     if pool.classes:
-        facts.append(("classes", f"{len(pool.classes)}: {some(pool.classes)}"))
+        facts.append(("classes", f"{len(pool.classes)}: {listed(pool.classes)}"))
         if unlabelled := int((~pool.has_target).sum()):
             facts.append(("unlabelled", f"{unlabelled} sequences"))
     else:
@@ -206,9 +214,9 @@ def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, C
         facts.append(("target", f"{span(pool.targets)}, median {middle:.4g}: real numbers"))
     if pool.clients is not None:
         names = np.unique(pool.clients).tolist()
-        facts.append(("clients", f"{len(names)}: {some(names)}"))
+        facts.append(("clients", f"{len(names)}: {listed(names)}"))
     if groups := sorted({group for group in pool.groups.values() if group}):
-        facts.append(("groups", f"{len(groups)}: {some(groups)}"))
+        facts.append(("groups", f"{len(groups)}: {listed(groups)}"))
     hints = [*_unused(pool, settings), *_lost_level(pool, settings)]
     return [*facts, ("dealing", _scheme(settings)), *map(hint, hints)]
 
@@ -221,45 +229,46 @@ def _scheme(settings: DataSettings) -> str:
 
 
 def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
-    """What the chosen scheme leaves unused of the source."""
+    """Return a hint if the chosen scheme leaves parts of the source unused."""
     if settings.clusters.scheme == "given":
         return [] if pool.clients is not None else ["the source names no clients: one has them all"]
-    known = {
+    offered = {
         "clients": pool.clients is not None,
         "test part": pool.is_test is not None,
         "sequences without a label": not pool.has_target.all(),
     }
-    unused = [title for title, there in known.items() if there]
+    unused = [title for title, is_offered in offered.items() if is_offered]
     return [f"--scheme given takes the source's own {' and '.join(unused)}"] if unused else []
 
 
 def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
-    """That scaling each sequence by itself takes away what tells classes apart."""
+    """Return a hint if scaling each sequence removes levels that distinguish classes."""
     if settings.sequences.scaling != "sequence" or not pool.classes:
         return []
     shares = level_shares(pool)
-    most = int(shares.argmax())
-    if shares[most] < _TELLING:
+    strongest = int(shares.argmax())
+    if shares[strongest] < _TELLING:
         return []
     return [
-        f"{shares[most]:.0%} of what the mean of {pool.dimensions[most]!r} over a sequence "
-        "varies is between classes, and scaling sequence subtracts it: try --scaling none or client"
+        f"{shares[strongest]:.0%} of the variance of the mean of {pool.dimensions[strongest]!r} "
+        "over a sequence is between classes, but scaling sequence removes it: try --scaling none "
+        "or client"
     ]
 
 
 def _dealing_facts(
     pool: SequencePool, dealing: Dealing, settings: DataSettings
 ) -> list[tuple[str, str]]:
-    """Who would hold what, and what models would see of it."""
+    """Return facts about what the clients would hold, and what models would see of it."""
     clients = dealing.clients
     facts = [("clients", f"{len(clients)}, of them {len(clients) - len(dealing.refused)} usable")]
     if groups := dealing.groups:
         sizes = [f"{name} {len(members)}" for name, members in groups.items()]
-        facts.append(("groups", f"clients in {some(sizes)}"))
+        facts.append(("groups", f"clients in {listed(sizes)}"))
     for title in PARTS:
-        held = np.array([len(one.parts[title]) for one in clients])
-        facts.append((title, _a_client(held)))
-    if (unlabelled := np.array([one.unlabelled for one in clients])).any():
+        sizes_of_part = np.array([len(client.parts[title]) for client in clients])
+        facts.append((title, _a_client(sizes_of_part)))
+    if (unlabelled := np.array([client.unlabelled for client in clients])).any():
         facts.append(("unlabelled", f"{_a_client(unlabelled)}, for methods that learn from such"))
     if pool.classes:
         distinct = (class_counts(clients, len(pool.classes)) > 0).sum(axis=1)
@@ -267,23 +276,23 @@ def _dealing_facts(
     if dealing.value_range is not None:
         low, high = dealing.value_range
         facts.append(("values", f"{low:.4g} … {high:.4g}, scaling {settings.sequences.scaling}"))
-    if most := settings.sequences.steps:
-        longer = sum(len(steps) > most for steps in pool.sequences)
-        facts.append(("steps", f"{longer} sequences resampled to {most}"))
+    if longest := settings.sequences.steps:
+        longer = sum(len(steps) > longest for steps in pool.sequences)
+        facts.append(("steps", f"{longer} sequences resampled to {longest}"))
     return facts
 
 
-def _a_client(held: Counts) -> str:
-    """held: [N] sequences of each."""
-    return f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"
+def _a_client(counts: Counts) -> str:
+    """Return the numbers of sequences [N] of clients in words."""
+    return f"{span(counts)} sequence{'s' * int(counts.max() != 1)} a client"
 
 
 def _charts(dealing: Dealing, pool: SequencePool) -> list[Matrix]:
-    """The train part of every client, true clusters together."""
+    """Return the chart of every client's train part, sorted by true cluster."""
     counts = {
-        f"{one.name} ({one.group})" if one.group else one.name: _counts(
-            one.parts["train"], len(pool.classes)
+        f"{client.name} ({client.group})" if client.group else client.name: _counts(
+            client.parts["train"], len(pool.classes)
         )[None]
-        for one in sorted(dealing.clients, key=lambda one: (one.group, one.name))
+        for client in sorted(dealing.clients, key=lambda client: (client.group, client.name))
     }
     return partition_charts(counts, pool.classes)

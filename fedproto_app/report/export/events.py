@@ -1,4 +1,4 @@
-"""TensorBoard's events: of a run while it goes on (``output.tensorboard``), or when it is done."""
+"""Write TensorBoard events, during a run (``output.tensorboard``) or from a finished run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from fedproto_app.report.export.tables import cell_number, numbers
 from fedproto_app.report.runs import Run, read_clients, read_rounds
 
 FOLDER = "tensorboard"  # in a run's folder
-_OF_CLIENTS = ("client", "node", "group", "kept_round")  # no figures to tell a distribution of
+_OF_CLIENTS = (
+    "client",
+    "node",
+    "group",
+    "kept_round",
+)  # columns of clients.csv without a distribution
 
 
-def require_tensorboard(what: str) -> None:
-    """`SettingsError` without the library. what: that needs it."""
-    optional("tensorboardX", "tensorboard", what)
+def require_tensorboard(option: str) -> None:
+    """Raise `SettingsError` if the library is missing. option: the option that needs it."""
+    optional("tensorboardX", "tensorboard", option)
 
 
 class EventLog:
-    """Writes one file of events into a folder, whole after each call.
+    """Writes one file of events into a folder; the file is complete after each call.
 
-    first_round: what earlier files of the folder say of it and of later rounds does not count;
-    0: there are none.
+    first_round: TensorBoard ignores what earlier files of the folder say about this and later
+    rounds; 0 if there are no earlier files.
     """
 
     def __init__(self, folder: Path, first_round: int = 0) -> None:
@@ -36,7 +41,7 @@ class EventLog:
         self._summary = optional("tensorboardX.summary", "tensorboard", FOLDER)
         writer = optional("tensorboardX.event_file_writer", "tensorboard", FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
-        # Of two files of one second the names must differ.
+        # Two files of the same second need different names.
         self._file = writer.EventsWriter(str(folder / "events"), f".{time.time_ns()}")
         if first_round:
             log = self._proto.SessionLog(status=self._proto.SessionLog.START)
@@ -52,22 +57,22 @@ class EventLog:
         self._file.close()
 
     def round(self, record: Mapping[str, Any]) -> None:
-        """The figures of one line of rounds.jsonl."""
+        """Write the figures of one line of rounds.jsonl."""
         figures = numbers({key: value for key, value in record.items() if key != "round"})
         self._scalars(figures, record["round"])
 
     def end(self, run: Run) -> None:
-        """What only a finished run tells: its summary, its clients' distributions, its settings."""
+        """Write the results of the finished run: summary, clients' distributions, settings."""
         last = int(run.summary["rounds"])
-        told = {k: v for k, v in run.summary.items() if k not in ("rounds", "seed", "versions")}
-        self._scalars({f"summary.{name}": value for name, value in numbers(told).items()}, last)
+        figures = {k: v for k, v in run.summary.items() if k not in ("rounds", "seed", "versions")}
+        self._scalars({f"summary.{name}": value for name, value in numbers(figures).items()}, last)
         columns: dict[str, list[float]] = {}
         for row in read_clients(run.folder):
             for name, cell in row.items():
                 if name not in _OF_CLIENTS and (value := cell_number(cell or "")) is not None:
                     columns.setdefault(f"clients.{name}", []).append(value)
-        named = by_plain_names(columns)
-        histograms = [self._histogram(name, values) for name, values in named.items()]
+        values_by_name = by_plain_names(columns)
+        histograms = [self._histogram(name, values) for name, values in values_by_name.items()]
         lines = "\n".join(f"    {key} = {value!r}" for key, value in sorted(run.settings.items()))
         self._write([*histograms, self._summary.text("settings", lines)], last)
 
@@ -75,8 +80,10 @@ class EventLog:
         return self._summary.histogram(name, np.array(values), "auto")
 
     def _scalars(self, figures: Mapping[str, float], step: int) -> None:
-        named = by_plain_names(figures)
-        self._write([self._summary.scalar(name, value) for name, value in named.items()], step)
+        values_by_name = by_plain_names(figures)
+        self._write(
+            [self._summary.scalar(name, value) for name, value in values_by_name.items()], step
+        )
 
     def _write(self, summaries: Sequence[Any], step: int, **fields: Any) -> None:
         values = [value for summary in summaries for value in summary.value]
@@ -88,8 +95,10 @@ class EventLog:
 
 
 def write_events(runs: Sequence[Run], output: Path | None) -> list[Path]:
-    """A folder of events for each run, in its own folder or by its name under `output`; returns
-    them."""
+    """Write a folder of events for each run, and return the folders.
+
+    A folder lies inside the run's folder, or has the run's name under `output`.
+    """
     require_tensorboard("--to tensorboard")
     folders = [(output / run.folder.name if output else run.folder / FOLDER) for run in runs]
     for number, folder in enumerate(folders):

@@ -1,4 +1,4 @@
-"""Long tables as CSV or Parquet files."""
+"""Write long tables as CSV or Parquet files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedproto_app.report.runs import Run
 
 
 def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """``rounds.csv``, ``clients.csv``, ``steps.csv``; returns the files."""
+    """Write ``rounds.csv``, ``clients.csv`` and ``steps.csv``, and return the files."""
     return _write(
         runs, folder, ".csv", lambda table: csv_text([table.columns, *table.rows]).encode()
     )
 
 
 def write_parquet(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """``rounds.parquet``, ``clients.parquet``, ``steps.parquet``; returns the files."""
+    """Write ``rounds.parquet``, ``clients.parquet`` and ``steps.parquet``, and return the files."""
     arrow = optional("pyarrow", "parquet", "parquet")
     parquet = optional("pyarrow.parquet", "parquet", "parquet")
     types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}

@@ -1,4 +1,4 @@
-"""Finished runs in MLflow's tracking store."""
+"""Write finished runs into MLflow's tracking store."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedproto_app.report.export.names import by_plain_names, plain
 from fedproto_app.report.export.tables import numbers
 from fedproto_app.report.runs import Run, read_rounds
 
-DIGEST = "fedproto.digest"  # the tag by which an exported run is found again
+DIGEST = "fedproto.digest"  # the tag that identifies an exported run
 _ADDRESS = "MLFLOW_TRACKING_URI"
 _DEFAULT = "mlflow"  # a folder
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # of one request
-_MOST_LETTERS = 6000  # of a parameter's value
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # in one request
+_MOST_LETTERS = 6000  # in a parameter's value
 _FILES = ("*.toml", "*.json", "*.jsonl", "*.csv", "*.html", "pictures/*.png")
 
 
 def write_mlflow(runs: Sequence[Run], output: str) -> str:
-    """A run of MLflow for each, in an experiment of the dataset's name. Returns the address.
+    """Write each run into the MLflow experiment named after its dataset; return the address.
 
-    output: the address of a tracking server or database, or a folder for a database and files;
-    "": what MLFLOW_TRACKING_URI says, else the folder ``mlflow``.
+    output: the address of a tracking server or database, or a folder for a database and files. ""
+    stands for the value of MLFLOW_TRACKING_URI, or the folder ``mlflow`` without it.
     """
     mlflow = optional("mlflow", "mlflow", "--to mlflow")
     entities = optional("mlflow.entities", "mlflow", "--to mlflow")
@@ -35,16 +35,16 @@ def write_mlflow(runs: Sequence[Run], output: str) -> str:
         client = mlflow.MlflowClient(address)
         for run in runs:
             experiment = _experiment(client, plain(str(run.summary["dataset"])), files)
-            _refuse_known(client, experiment, run)
+            _refuse_exported(client, experiment, run)
             _write_run(client, entities, experiment, run)
     except mlflow.exceptions.MlflowException as error:
-        said = str(error).splitlines()
-        raise FedProtoError(f"{address}: {said[0] if said else error!r}") from None
+        lines = str(error).splitlines()
+        raise FedProtoError(f"{address}: {lines[0] if lines else error!r}") from None
     return address
 
 
 def _place(output: str) -> tuple[str, str | None]:
-    """The store's address, and where its files go if that is not the store's affair."""
+    """Return the store's address, and the address for files, None if the store decides."""
     if "://" in output:
         return output, None
     folder = Path(output).expanduser().absolute()
@@ -56,22 +56,24 @@ def _place(output: str) -> tuple[str, str | None]:
 
 
 def _experiment(client: Any, name: str, files: str | None) -> str:
-    known = client.get_experiment_by_name(name)
-    if known is not None:
-        return str(known.experiment_id)
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return str(experiment.experiment_id)
     return str(client.create_experiment(name, artifact_location=files))
 
 
-def _refuse_known(client: Any, experiment: str, run: Run) -> None:
-    found = client.search_runs([experiment], f"tags.`{DIGEST}` = '{_digest(run)}'", max_results=1)
-    if found:
+def _refuse_exported(client: Any, experiment: str, run: Run) -> None:
+    exported = client.search_runs(
+        [experiment], f"tags.`{DIGEST}` = '{_digest(run)}'", max_results=1
+    )
+    if exported:
         raise FedProtoError(
-            f"{run.folder}: is there already, as MLflow's run {found[0].info.run_id}"
+            f"{run.folder}: was already exported, as MLflow's run {exported[0].info.run_id}"
         )
 
 
 def _digest(run: Run) -> str:
-    """Of the run's summary, in which its seconds are told: no two runs have the same."""
+    """Return a digest of the run's summary; it is unique because the summary has the run's time."""
     return hashlib.sha256((run.folder / "summary.json").read_bytes()).hexdigest()
 
 
@@ -94,16 +96,16 @@ def _write_run(client: Any, entities: Any, experiment: str, run: Run) -> None:
         client.log_batch(number, metrics=batch)
     for pattern in _FILES:
         for file in sorted(run.folder.glob(pattern)):
-            if file.is_file() and not file.is_symlink():  # a link may lead out of the run
+            if file.is_file() and not file.is_symlink():  # a link may point outside of the run
                 client.log_artifact(number, str(file), "pictures" if "/" in pattern else None)
     client.set_terminated(number, end_time=when)
 
 
 def _metrics(entities: Any, run: Run, when: int) -> Iterator[Any]:
     for record in read_rounds(run.folder):
-        told = {key: value for key, value in record.items() if key != "round"}
-        for name, value in by_plain_names(numbers(told)).items():
+        figures = {key: value for key, value in record.items() if key != "round"}
+        for name, value in by_plain_names(numbers(figures)).items():
             yield entities.Metric(name, float(value), when, record["round"])
-    told = {key: value for key, value in run.summary.items() if key not in ("versions", "seed")}
-    for name, value in by_plain_names(numbers(told, "summary.")).items():
+    figures = {key: value for key, value in run.summary.items() if key not in ("versions", "seed")}
+    for name, value in by_plain_names(numbers(figures, "summary.")).items():
         yield entities.Metric(name, float(value), when, int(run.summary["rounds"]))

@@ -1,6 +1,6 @@
-"""Names of figures that other tools take: letters, digits and a few marks.
+"""Make names of figures that other tools accept: letters, digits and a few marks.
 
-Names of losses and figures may be those of a method, or of a site, that nobody here knows.
+Names of losses and figures may come from users' methods or from sites, so they can be any text.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ MOST_LETTERS = 200
 
 Value = TypeVar("Value")
 
-_REST = re.compile(r"[^A-Za-z0-9_.-]")
+_OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def plain(name: str) -> str:
-    """The name with its dots as slashes, and every other character escaped by its number.
+    """Return the name with slashes for dots, and other characters escaped by their numbers.
 
-    It never begins with a slash, and has no empty part and none of dots alone: no way out of a
-    folder that a tool makes of it.
+    The result never starts with a slash and has no empty part or part of dots, so that a tool that
+    uses it as a path stays inside its folder.
     """
-    parts = [_REST.sub(lambda found: f"_{ord(found[0]):x}_", part) for part in name.split(".")]
+    parts = [
+        _OTHER_CHARACTERS.sub(lambda match: f"_{ord(match[0]):x}_", part)
+        for part in name.split(".")
+    ]
     return "/".join(part or "_" for part in parts)[:MOST_LETTERS].rstrip("/")
 
 
 def by_plain_names(values: Mapping[str, Value]) -> dict[str, Value]:
-    """The values by their `plain` names; of names that become the same, the first keeps it."""
-    found: dict[str, Value] = {}
+    """Return the values by their `plain` names; the first wins if two names become equal."""
+    plain_values: dict[str, Value] = {}
     for name, value in values.items():
-        found.setdefault(plain(name), value)
-    return found
+        plain_values.setdefault(plain(name), value)
+    return plain_values

@@ -1,4 +1,4 @@
-"""Finished runs as long tables: one number a row, with what it is of."""
+"""Finished runs as long tables: each row holds one number and its keys."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any
 from fedproto_app.report.runs import Run, read_clients, read_rounds
 
 RUN_COLUMNS = ("run", "method", "dataset", "seed")
-# Names of the tables, and by what their rows are told apart besides the run.
+# Names of the tables, and the key columns of their rows in addition to the run's columns.
 ROUNDS, CLIENTS, STEPS = "rounds", "clients", "steps"
 KEYS = {ROUNDS: ("round",), CLIENTS: ("client", "node"), STEPS: ("step",)}
-_WHOLE = ("seed", "round", "step")  # columns of whole numbers
+_INTEGER_COLUMNS = ("seed", "round", "step")  # columns of integers
 _NOT_FIGURES = ("round", "client", "node", "group", "step")
 
 
 @dataclass(frozen=True)
 class LongTable:
-    """name: one of `KEYS`. columns: those of the run, the table's keys, figure, value."""
+    """A long table. name: a key of `KEYS`. columns: the run's, the table's keys, figure, value."""
 
     name: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
     def types(self) -> dict[str, type]:
-        """Of the columns."""
-        of = {**dict.fromkeys(_WHOLE, int), "value": float}
-        return {column: of.get(column, str) for column in self.columns}
+        """Return the type of each column."""
+        types = {**dict.fromkeys(_INTEGER_COLUMNS, int), "value": float}
+        return {column: types.get(column, str) for column in self.columns}
 
 
 def long_tables(runs: Sequence[Run]) -> list[LongTable]:
-    """Those that have rows."""
-    makers = {ROUNDS: _of_rounds, CLIENTS: _of_clients, STEPS: _of_steps}
+    """Return the tables that have rows."""
+    makers = {ROUNDS: _rows_of_rounds, CLIENTS: _rows_of_clients, STEPS: _rows_of_steps}
     tables = [
         LongTable(
             name,
@@ -48,28 +48,28 @@ def long_tables(runs: Sequence[Run]) -> list[LongTable]:
 
 
 def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The finite numbers of a JSON object by their dotted names.
+    """Return the finite numbers of a JSON object by their dotted names.
 
-    Numbers in a list are counted from 1; of a list of anything else its length is told.
+    Numbers in a list are named by their position from 1; a list of anything else by its length.
     """
-    found: dict[str, float] = {}
+    flat_numbers: dict[str, float] = {}
     for key, value in record.items():
         name = prefix + key
         if isinstance(value, Mapping):
-            found |= numbers(value, f"{name}.")
+            flat_numbers |= numbers(value, f"{name}.")
         elif isinstance(value, list):
-            if all(one is None or _is_number(one) for one in value):
-                listed = {str(place): one for place, one in enumerate(value, 1)}
-                found |= numbers(listed, f"{name}.")
+            if all(item is None or _is_number(item) for item in value):
+                listed = {str(place): item for place, item in enumerate(value, 1)}
+                flat_numbers |= numbers(listed, f"{name}.")
             else:
-                found[name] = len(value)
+                flat_numbers[name] = len(value)
         elif _is_number(value) and isfinite(value):
-            found[name] = value
-    return found
+            flat_numbers[name] = value
+    return flat_numbers
 
 
 def cell_number(cell: str) -> float | None:
-    """Of a cell of a CSV table; None where it holds no finite number."""
+    """Return the number in a cell of a CSV table, None if it is not a finite number."""
     try:
         value = float(cell)
     except ValueError:
@@ -81,20 +81,20 @@ def _about(run: Run) -> tuple[Any, ...]:
     return run.folder.name, *(run.summary[name] for name in RUN_COLUMNS[1:])
 
 
-def _of_rounds(run: Run) -> Iterator[tuple[Any, ...]]:
+def _rows_of_rounds(run: Run) -> Iterator[tuple[Any, ...]]:
     for record in read_rounds(run.folder):
         for figure, value in numbers(record).items():
             if figure not in _NOT_FIGURES:
                 yield record["round"], figure, float(value)
 
 
-def _of_clients(run: Run) -> Iterator[tuple[Any, ...]]:
+def _rows_of_clients(run: Run) -> Iterator[tuple[Any, ...]]:
     for row in read_clients(run.folder):
         for figure, value in _figures(row):
             yield row["client"], row["node"], figure, value
 
 
-def _of_steps(run: Run) -> Iterator[tuple[Any, ...]]:
+def _rows_of_steps(run: Run) -> Iterator[tuple[Any, ...]]:
     file = run.folder / "steps.csv"
     if file.exists():
         for row in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))):

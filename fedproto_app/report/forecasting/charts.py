@@ -1,4 +1,4 @@
-"""The charts of forecasting runs: errors by step ahead, forecasts, who is like whom, filters."""
+"""The charts of forecasting runs: errors by step ahead, forecasts, similar clients, filters."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MOST_LINES = 8  # of errors by step
 _MOST_METHODS = 5  # in one chart of forecasts; more lines would hide each other
 _MOST_MATRICES = 4
 _MOST_CLIENTS = 1000  # rows of a matrix; clustering costs their square
-_MOVED = 0.01  # of where an entry of a filter began
-_PHASE_LABELS = 8  # about so many on an axis
+_MOVED = 0.01  # relative to the start value of a filter's entry
+_PHASE_LABELS = 8  # approximate number on an axis
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     """Return the charts of ``divergence.png``, ``filter.png`` and ``forecast.png``.
 
-    The last two need the node state of a simulation, the last also the data; a picture that lacks
-    something is left out.
+    The last two need the node state of a simulation, the last also the data. A picture whose input
+    is missing is left out.
     """
     runs = {run_dir.name: run_dir}
     charts: dict[str, Sequence[Chart]] = {}
@@ -62,7 +62,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 
 
 def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """Error by step ahead, of the runs that forecast several."""
+    """Return the section on error by step ahead, for runs that forecast several steps."""
     lines = []
     shown = {*list(runs)[:_MOST_LINES], first}
     for place, (label, folder) in enumerate(runs.items()):
@@ -75,21 +75,21 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
         return []
     line = next((line for line in lines if line.label == first), lines[0])
     text = (
-        "Line chart of the median client's test error against how many steps ahead is forecast. "
+        "Line chart of the median client's test error by the number of steps ahead. "
         f"{line.label}: {line.y[0]:.3g} one step ahead, {line.y[-1]:.3g} at step {len(line.y)}."
     )
     log = is_wide(np.concatenate([line.y for line in lines]))
     x, y = Axis("steps ahead", integers=True), Axis("median client's test MSE", log=log)
     chart = Lines("Error by how far ahead", text, x, y, lines, wide=True)
-    about = "How the median client's error grows with the distance that is forecast."
+    about = "The median client's error by the number of steps ahead."
     if len(runs) > _MOST_LINES:
         also = f", and {first}" if first not in list(runs)[:_MOST_LINES] else ""
-        about += f" The first {_MOST_LINES} rows of the table of methods{also}."
+        about += f" Shown are the first {_MOST_LINES} rows of the table of methods{also}."
     return [Section("Error by step ahead", about, [chart])]
 
 
 def _forecasts(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """The last periods of the test part of the first run's best, median and worst client."""
+    """Return the section on the first run's best, median and worst client's last periods."""
     try:
         forecasts, settings = forecasts_beside({first: runs[first], **runs})
     except (FedProtoError, OSError) as error:
@@ -100,23 +100,23 @@ def _forecasts(runs: Mapping[str, Path], first: str) -> list[Section]:
         for title, by_label in forecasts.items()
     ]
     ahead = settings.data.horizon
-    times = f"made for {ahead} steps at once" if ahead > 1 else "each made one step before"
+    times = f"made for {ahead} steps at once" if ahead > 1 else "made one step ahead"
     about = (
-        f"The end of the test part of the clients that {first} forecasts best, at the "
-        f"median and worst; forecasts are {times}. Of {LEVELS[0]}% bands about "
-        f"{LEVELS[0]} of 100 true values should lie inside."
+        f"The end of the test part of the best, the median and the worst client of {first}; "
+        f"forecasts are {times}. About {LEVELS[0]} of 100 true values should lie inside a "
+        f"{LEVELS[0]}% band."
     )
-    return [Section("Forecasts beside what came true", about, charts)]
+    return [Section("Forecasts and true values", about, charts)]
 
 
 def forecasts_beside(
     runs: Mapping[str, Path],
 ) -> tuple[dict[str, dict[str, Forecast]], Settings]:
-    """What several runs on the same data forecast for the first one's best, median and worst
-    client, by the clients' titles and the runs' labels; and the first one's settings.
+    """Return several runs' forecasts for the same clients, and the first run's settings.
 
-    A run without models or with other data now is left out. Raises `FedProtoError` if the first one
-    is.
+    The clients are the first run's best, median and worst; the forecasts are by the clients' titles
+    and the runs' labels. A run without models, or whose data have changed, is left out. Raises
+    `FedProtoError` if this is the first run.
     """
     from safetensors import SafetensorError
 
@@ -128,28 +128,28 @@ def forecasts_beside(
         try:
             settings = settings_from(read_run(folder).settings)
             if not (folder / "state").is_dir():
-                raise FedProtoError(f"{folder}: no node's state in it; sites keep their own")
+                raise FedProtoError(f"{folder}: has no nodes' state; deployed nodes keep it")
             examples = find_examples(folder, settings, titles)
             forecasts = kept_forecasts(examples, settings)
         except (FedProtoError, SafetensorError, OSError) as error:
             if first_settings is None:
                 raise FedProtoError(str(error)) from error
-            _log.info("%s: no forecasts beside the others: %s", folder, error)
+            _log.info("%s: left out of the charts of forecasts: %s", folder, error)
             continue
         first_settings = first_settings or settings
         for example, forecast in zip(examples, forecasts, strict=True):
             by_title[example.title][label] = forecast
-    assert first_settings is not None, "else the first one raised"
+    assert first_settings is not None, "otherwise the first run raised an error"
     return by_title, first_settings
 
 
 def _forecast(
     title: str, by_label: Mapping[str, Forecast], period: int, labels: list[str]
 ) -> Lines:
-    """A band is drawn of the first run alone: several would hide each other."""
+    """Return a client's chart; only the first run has a band, since several would overlap."""
     label, first = next(iter(by_label.items()))
     steps = last_periods(first, period)
-    lines = [Line("what came true", _places(first, steps), first.truth[steps], look=None)]
+    lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]
     for name, shown in by_label.items():
         steps = last_periods(shown, period)
         bands = {f"{LEVELS[0]}% band of {name}": shown.half_widths[0, steps]}
@@ -180,14 +180,14 @@ def _forecast(
 
 
 def _places(shown: Forecast, steps: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Seconds since 1970, or positions where the data have no times."""
+    """Return seconds since 1970, or positions if the data have no times."""
     positions = shown.positions[steps]
     return positions.astype(np.float64) if shown.clock is None else shown.clock.seconds(positions)
 
 
 def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """How different the clients of the runs with ``divergence.npz`` look to the method."""
-    alike: dict[bytes, list[str]] = {}  # several methods may have asked for the same summaries
+    """Return the section on the divergence between clients, for runs with ``divergence.npz``."""
+    alike: dict[bytes, list[str]] = {}  # several methods may share the same summaries
     for label, folder in {first: runs[first], **runs}.items():
         if (folder / "divergence.npz").exists():
             with (folder / "divergence.npz").open("rb") as file:
@@ -195,9 +195,9 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
     if not alike:
         return []
     about = (
-        "How different the summaries are that the clients sent, by the Jensen-Shannon divergence: "
-        "0 for equal ones. Dark blocks along the diagonal are clients that the method takes for "
-        "alike."
+        "The Jensen-Shannon divergence between the summaries that the clients sent; it is 0 for "
+        "equal summaries. Dark blocks along the diagonal are clients that the method considers "
+        "similar."
     )
     charts = []
     for label, *alike_labels in list(alike.values())[:_MOST_MATRICES]:
@@ -205,14 +205,14 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
         charts.append(_divergence(label, names, groups, cells, total))
         if alike_labels:
             about += f" {', '.join(alike_labels)}: the same as {label}."
-    return [Section("Who is like whom", about, charts)]
+    return [Section("Similar clients", about, charts)]
 
 
 def divergence_charts(run_dir: Path) -> list[Matrix]:
     """Return the matrix of ``divergence.npz``.
 
-    For a simulation whose data can be read, also the matrix of the data, in the same order, and how
-    well the two agree (P, Fig. 8).
+    For a simulation whose data can be read, also return the matrix of the data in the same order,
+    and the rank correlation of the two (P, Fig. 8).
     """
     names, groups, cells, total = read_divergence(run_dir)
     raw = _divergence_of_data(run_dir, names.tolist())
@@ -248,15 +248,15 @@ def _divergence(
 def read_divergence(
     run_dir: Path,
 ) -> tuple[NDArray[np.str_], NDArray[np.str_], NDArray[np.floating[Any]], int]:
-    """Return what ``divergence.npz`` holds, alike clients side by side.
+    """Return the contents of ``divergence.npz``, with similar clients next to each other.
 
-    The clients' names [N], groups [N] and divergence [N, N]; and of how many clients these are
-    some.
+    Returns the clients' names [N], groups [N], divergence [N, N], and the number of all clients,
+    which may be larger than N.
     """
     with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
         names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
         clients = len(names)
-        if "divergence_of" in file:  # of very many clients the file has the matrix of some
+        if "divergence_of" in file:  # with very many clients, the matrix is of a sample
             names, groups = names[file["divergence_of"]], groups[file["divergence_of"]]
     shown = evenly(groups, _MOST_CLIENTS)
     shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
@@ -264,9 +264,9 @@ def read_divergence(
 
 
 def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
-    """`raw_divergence` of these clients of a simulation, read again where the run read them.
+    """Return the `raw_divergence` of these clients of a simulation, read from the run's source.
 
-    None for a deployed run, whose data the server never has, and where the data are gone.
+    None for a deployed run, whose data never reach the server, and if the data are gone.
     """
     if not (run_dir / "state").is_dir():
         return None
@@ -274,7 +274,7 @@ def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.float
         settings = settings_from(read_run(run_dir).settings)
         series = {client.name: client for client in load_series(settings.data)}
         if missing := sorted(set(names) - set(series)):
-            raise FedProtoError(f"client {missing[0]!r} is not in the data any more")
+            raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
         return raw_divergence([series[name] for name in names], settings.data)
     except (FedProtoError, OSError) as error:
         _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
@@ -284,10 +284,10 @@ def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.float
 def alike_together(
     divergence: NDArray[np.floating[Any]], groups: NDArray[np.str_]
 ) -> NDArray[np.intp]:
-    """Return an order [N] of clients with the alike side by side: by true group, then clustering.
+    """Return an order [N] that puts similar clients together: by true group, then clustering.
 
     divergence: [N, N] symmetric, NaN where unknown. groups: [N] text, "" where unknown.
-    Average-linkage clustering; its leaves are the order.
+    The order within a group is the order of the leaves of average-linkage clustering.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
@@ -305,10 +305,10 @@ def alike_together(
 
 
 def _filters(run_dir: Path) -> list[Matrix]:
-    """FUELS's learned filters (P, Fig. 9) of the best, the median and the worst client.
+    """Return FUELS's learned filters (P, Fig. 9) of the best, the median and the worst client.
 
-    [] where they have not moved from the grids of equal entries that they began as, and without the
-    node state of a simulation.
+    [] if no filter has moved from its equal start values, and without the node state of a
+    simulation.
     """
     if not (run_dir / "state").is_dir():
         return []

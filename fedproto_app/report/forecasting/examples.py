@@ -1,7 +1,7 @@
-"""Single clients of a finished simulation: their kept models and what these forecast.
+"""Forecasts of single clients of a finished simulation, by their kept models.
 
 A simulation leaves its nodes' state in the run folder; the state of deployed nodes stays on them.
-Shown are the clients with the best, the median and the worst test error.
+The clients with the best, the median and the worst test error are shown.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SAME_ERROR = 0.01  # relative; another device computes slightly different forec
 
 @dataclass(frozen=True)
 class Example:
-    """A client to show: its place among all, its test MSE, its kept model.
+    """A client to show, with its test MSE and its kept model.
 
-    title: "best client c3 (office)", the group only if known. mse: on the standardised scale.
-    parameters: without the client axis.
+    title: its rank, name, and group if known: "best client c3 (office)". mse: on the
+    standardised scale. parameters: of the kept model, without the client axis.
     """
 
     title: str
@@ -44,12 +44,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The test part of one client, in the data's own units.
+    """The test part of one client, in the data's units.
 
-    truth: [n], NaN where missing. forecast: [n], made for H values at once, every H steps.
-    half_widths: [L, n] of the intervals of these forecasts. positions: [n] on the source's clock,
-    phases: [n] of the period there. mse: of all samples, on the standardised scale. std: units per
-    unit of that scale.
+    truth: [n], NaN where missing. forecast: [n], H values at once, every H steps. half_widths:
+    [L, n], half widths of the forecasts' intervals. positions: [n] on the source's clock. phases:
+    [n] of the period at these positions. mse: over all samples, on the standardised scale. std:
+    data units per unit of the standardised scale.
     """
 
     truth: NDArray[np.float64]
@@ -63,8 +63,10 @@ class Forecast:
 
 
 def ranked_clients(run_dir: Path) -> dict[str, str]:
-    """By name the clients with the best, the median and the worst test MSE, fewer if there are not
-    three; and what each is, with its group if known: "best client c3 (office)".
+    """Return titles of the clients with the best, the median and the worst test MSE, by client.
+
+    A title has the group if known: "best client c3 (office)". With fewer than three clients, there
+    are fewer titles.
 
     Raises `FedProtoError` if no client was evaluated.
     """
@@ -73,7 +75,7 @@ def ranked_clients(run_dir: Path) -> dict[str, str]:
         raise FedProtoError(f"{run_dir / 'clients.csv'}: no client has a test error")
     rows.sort(key=lambda row: (float(row["mse"]), row["client"]))
     last = len(rows) - 1
-    ranks = {last // 2: "median", last: "worst", 0: "best"}  # of few clients, best counts first
+    ranks = {last // 2: "median", last: "worst", 0: "best"}  # with few clients, "best" wins
     titles = {}
     for place, rank in sorted(ranks.items()):
         client, group = rows[place]["client"], rows[place]["group"]
@@ -84,9 +86,9 @@ def ranked_clients(run_dir: Path) -> dict[str, str]:
 def find_examples(
     run_dir: Path, settings: Settings, titles: Mapping[str, str] | None = None
 ) -> list[Example]:
-    """The clients of these names, or `ranked_clients`.
+    """Return the clients of these titles, or of `ranked_clients`.
 
-    Raises `FedProtoError` if a client was not evaluated or its kept model is not there.
+    Raises `FedProtoError` if a client was not evaluated or has no kept model.
     """
     rows = {row["client"]: row for row in _evaluated(run_dir)}
     examples = []
@@ -111,30 +113,32 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
     store = ClientStore(node_dir)
     if client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
-    own = settings.of_client(client)
-    return kept_model(store, client, make_learner(own, ForecastingTask(own)))
+    client_settings = settings.of_client(client)
+    return kept_model(
+        store, client, make_learner(client_settings, ForecastingTask(client_settings))
+    )
 
 
 def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
-    """The places in a forecast of the last periods of the test part, as many as are shown."""
+    """Return the places of the test part's last periods, which are shown."""
     return np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
 
 
 def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:
-    """The kept models' forecasts of the clients' test parts, in the examples' order.
+    """Return the kept models' forecasts of the clients' test parts, in the examples' order.
 
-    Raises `DataError` if the data cannot be read, and `FedProtoError` if a client is not in it or
-    the error is not the one that the run noted: the data or the model is another one now.
+    Raises `DataError` if the data cannot be read, and `FedProtoError` if a client is missing from
+    them, or if its error differs from the run's because data or model have changed.
     """
     from fedproto_app.data.sources import load_series
     from fedproto_app.serving.inference import require_forecasts
 
     require_forecasts(settings)
-    series = {one.name: one for one in load_series(settings.data)}
+    series = {client.name: client for client in load_series(settings.data)}
     forecasts = []
     for example in examples:
         if example.client not in series:
-            raise FedProtoError(f"client {example.client!r} is not in the data any more")
+            raise FedProtoError(f"client {example.client!r} is not in the data, which have changed")
         forecast = _kept_forecast(example, series[example.client], settings)
         if not np.isclose(forecast.mse, example.mse, rtol=_SAME_ERROR, atol=0):
             raise FedProtoError(
@@ -157,12 +161,12 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
     samples, begin = task.gather([windows], 1), windows.train_end
     with torch.no_grad():
-        made = task.forecast(parameters, samples.inputs[:, begin:])  # (1, n, H)
-    error = (made - samples.targets[:, begin:]).double()
+        forecasts = task.forecast(parameters, samples.inputs[:, begin:])  # (1, n, H)
+    error = (forecasts - samples.targets[:, begin:]).double()
     parts = samples.is_validation[:, begin:], samples.is_test[:, begin:]
     in_test = slice(windows.validation_end - begin, None)
     half_widths = follow(error, *parts).at[:, 0, in_test].astype(np.float64)  # (L, n, H)
-    scaled = made[0, in_test].double().numpy()
+    scaled = forecasts[0, in_test].double().numpy()
     test = windows.test
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end

@@ -26,7 +26,7 @@ from fedproto_app.report.task_report import (
     short_text,
 )
 from fedproto_app.tasks.forecasting.intervals import LEVELS
-from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
+from fedproto_app.tasks.forecasting.intervals import NAMES as INTERVAL_METRICS
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart, Section
@@ -38,22 +38,22 @@ CLIENT_COLUMNS = (
     "client", "node", "group", "samples", "missing_share", "kept_round",
     "mse", "mae", "rmse_units", "mae_units", "validation_mse", "last_mse", "last_mae",
     "mase", "wape",
-    *(name.replace("-", "_") for name in OF_INTERVALS),
+    *(name.replace("-", "_") for name in INTERVAL_METRICS),
 )  # fmt: skip
 STEP_COLUMNS = ("step", "mse", "mse_median")
 _KEPT_COLUMNS = ("mse", "mae", "rmse-units", "mae-units", "validation-mse")
 
 
 def relative_errors(metrics: Mapping[Metric, float]) -> dict[str, float | None]:
-    """Errors of a client's kept model without a unit; None where there is nothing to measure by.
+    """Return the errors of a client's kept model without a unit, None where undefined.
 
     mase: the MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler
-    2006); none for a train part that repeats itself exactly, a constant one for instance. wape:
-    Σ|e| / Σ|y| over the test part; none where all of it is 0.
+    2006); None if the train part repeats exactly, for instance if it is constant. wape: Σ|e| / Σ|y|
+    over the test part; None if all its values are 0.
     """
     error = metrics.get(Metric("mae-units", Model.KEPT))
-    over = {"mase": "seasonal-difference", "wape": "mean-size"}
-    sizes = {name: metrics.get(Metric(of, Model.KEPT), 0.0) for name, of in over.items()}
+    scales = {"mase": "seasonal-difference", "wape": "mean-size"}
+    sizes = {name: metrics.get(Metric(scale, Model.KEPT), 0.0) for name, scale in scales.items()}
     return {
         name: error / size if error is not None and size > 0 else None
         for name, size in sizes.items()
@@ -72,7 +72,7 @@ class ForecastingReport:
         larger_is_better=False,
         name="error",
         axis="test MSE (standardised)",
-        kept="mse",
+        kept_figure="mse",
         validation="validation_mse",
         round_validation="validation_mse",
     )
@@ -122,7 +122,7 @@ class ForecastingReport:
     )
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
-        """Means over all clients of their latest models' errors and of the kept models'."""
+        """Return mean errors over all clients, of their latest and of their kept models."""
         metrics = {
             "validation_mse": Metric("validation-mse"),
             "test_mse": Metric("mse"),
@@ -136,8 +136,10 @@ class ForecastingReport:
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """``clients.csv``: a row per client with every final metric. ``steps.csv``: with several
-        steps ahead, the test MSE of each over the clients' kept models."""
+        """Return ``clients.csv``, a row per client, and ``steps.csv``.
+
+        ``steps.csv`` has the kept models' test MSE by step ahead, if there are several steps.
+        """
         rows: list[Row] = [CLIENT_COLUMNS]
         for key, result in sorted(federation.history.results.items()):
             facts, metrics = federation.members.facts[key], result.metrics
@@ -153,7 +155,7 @@ class ForecastingReport:
                     metrics.get(Metric("mse"), ""),
                     metrics.get(Metric("mae"), ""),
                     *relative_errors(metrics).values(),
-                    *(metrics.get(Metric(name, Model.KEPT), "") for name in OF_INTERVALS),
+                    *(metrics.get(Metric(name, Model.KEPT), "") for name in INTERVAL_METRICS),
                 ]
             )
         return {"clients.csv": rows, **_steps_table(federation.history.results)}
@@ -161,7 +163,7 @@ class ForecastingReport:
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Over the clients: plain means, medians, and the mean of the worst tenth."""
+        """Return plain means, medians, and means of the worst tenth over the clients."""
         results = federation.history.results
         means = {
             "mse": Metric("mse", Model.KEPT),
@@ -170,33 +172,37 @@ class ForecastingReport:
             "last_mae": Metric("mae"),
             "rmse_units": Metric("rmse-units", Model.KEPT),
             "mae_units": Metric("mae-units", Model.KEPT),
-            **{name.replace("-", "_"): Metric(name, Model.KEPT) for name in OF_INTERVALS},
+            **{name.replace("-", "_"): Metric(name, Model.KEPT) for name in INTERVAL_METRICS},
         }
         mse, mae = (metric_values(results, means[figure]) for figure in ("mse", "mae"))
         relative = [relative_errors(result.metrics) for _, result in sorted(results.items())]
         mase, wape = (
-            [one[name] for one in relative if one[name] is not None] for name in ("mase", "wape")
+            [errors[name] for errors in relative if errors[name] is not None]
+            for name in ("mase", "wape")
         )
         return {
             **{figure: mean_metric(results, metric) for figure, metric in means.items()},
-            "mse_median": _of(np.median, mse),
-            "mse_worst_tenth": _of(worst_tenth, mse),
-            "mae_median": _of(np.median, mae),
-            "mase": _of(np.mean, mase),
-            "mase_median": _of(np.median, mase),
-            "wape": _of(np.mean, wape),
-            "wape_median": _of(np.median, wape),
+            "mse_median": _statistic_of(np.median, mse),
+            "mse_worst_tenth": _statistic_of(worst_tenth, mse),
+            "mae_median": _statistic_of(np.median, mae),
+            "mase": _statistic_of(np.mean, mase),
+            "mase_median": _statistic_of(np.median, mase),
+            "wape": _statistic_of(np.mean, wape),
+            "wape_median": _statistic_of(np.median, wape),
         }
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Errors on the standardised scale unless a row says otherwise."""
-        kept = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
+        """Return errors on the standardised scale unless a row says otherwise."""
+        model = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
         return [
-            (f"test MSE ({kept})", error_text(summary["mse"])),
-            (f"test MAE ({kept})", error_text(summary["mae"])),
+            (f"test MSE ({model})", error_text(summary["mse"])),
+            (f"test MAE ({model})", error_text(summary["mae"])),
             ("median client's test MSE", error_text(summary.get("mse_median"))),
             ("worst tenth's mean test MSE", error_text(summary.get("mse_worst_tenth"))),
-            ("MASE / WAPE of the median client", _both(summary, "mase_median", "wape_median")),
+            (
+                "MASE / WAPE of the median client",
+                _error_texts(summary, "mase_median", "wape_median"),
+            ),
             ("test MSE (last model)", error_text(summary["last_mse"])),
             ("test MAE (last model)", error_text(summary["last_mae"])),
             ("RMSE in the data's units", short_text(summary["rmse_units"])),
@@ -205,17 +211,17 @@ class ForecastingReport:
         ]
 
     def in_words(self, summary: Mapping[str, Any]) -> str:
-        """The median client's error beside that of a naive forecast."""
+        """Compare the median client's error with a naive forecast."""
         mase = summary.get("mase_median")
         if mase is None:
             return f"The clients' mean test error (MSE, standardised) is {summary['mse']:.3g}"
         return (
-            f"The median client's forecast errs {mase:.2f} times as much as repeating the value of "
-            "one period before did on the training data"
+            f"The median client's forecast error is {mase:.2f} times the error of repeating the "
+            "value one period before, measured on the training data"
         )
 
     def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-        """MSE on the standardised scale."""
+        """Return the MSE on the standardised scale."""
         return {
             "training": [record["loss"].get("prediction") for record in rounds],
             "validation": [record["validation_mse"] for record in rounds],
@@ -223,13 +229,13 @@ class ForecastingReport:
         }
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Error by step ahead, forecasts of single clients, who is like whom."""
+        """Return sections on error by step, forecasts of single clients, and similar clients."""
         from fedproto_app.report.forecasting import charts
 
         return charts.sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """divergence.png, and those of the clients' models."""
+        """Return the charts of divergence.png, filter.png and forecast.png."""
         from fedproto_app.report.forecasting import charts
 
         return charts.pictures(run_dir)
@@ -240,22 +246,22 @@ def _steps_table(results: Results) -> dict[str, list[Row]]:
 
     rows: list[Row] = [STEP_COLUMNS]
     while values := metric_values(results, replace(step_metric(len(rows) - 1), model=Model.KEPT)):
-        rows.append([len(rows), _of(np.mean, values), _of(np.median, values)])
+        rows.append([len(rows), _statistic_of(np.mean, values), _statistic_of(np.median, values)])
     return {"steps.csv": rows} if len(rows) > 1 else {}
 
 
-def _of(
+def _statistic_of(
     statistic: Callable[[NDArray[np.float64]], Any], values: Sequence[float | None]
 ) -> float | None:
     return float(statistic(np.array(values, dtype=np.float64))) if values else None
 
 
-def _both(summary: Mapping[str, Any], *figures: str) -> str:
+def _error_texts(summary: Mapping[str, Any], *figures: str) -> str:
     return " / ".join(error_text(summary.get(figure)) for figure in figures)
 
 
 def _interval_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How often the test part's values lie in the intervals, and how wide these are."""
+    """Return how often the test part's values lie in the intervals, and the intervals' widths."""
     rows = []
     for level in LEVELS:
         covered = percent_text(summary.get(f"coverage_{level}"))

@@ -1,4 +1,4 @@
-"""The charts of runs on images: accuracy by class and by stage, who holds which images."""
+"""The charts of runs on images: accuracy by class and by stage, and the clients' classes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
         for title, about, charts in (
             (
                 "Accuracy by class",
-                "Right answers of all clients on their test images of a class. Of several methods: "
-                "the clients' own models, or the averaged ones where no method has own models.",
+                "The share of right answers on all clients' test images of a class. With several "
+                "methods: of the clients' own models, or else of the averaged models.",
                 by_class,
             ),
             (
                 "Accuracy on what came earlier",
-                f"{first}: images come in stages. A line that falls after its stage is over shows "
+                f"{first}: images arrive in stages. A line that falls after its stage shows "
                 "forgetting.",
                 stages,
             ),
@@ -67,7 +67,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 
 
 def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
-    """Return the accuracy by class: of several runs by run, of a single one by model."""
+    """Return the charts of accuracy by class: by run, or by model for a single run."""
     tables = {
         label: read_table(folder / "classes.csv")
         for label, folder in list(runs.items())[:_MOST_METHODS]
@@ -77,7 +77,7 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
         return []
     rows = next(iter(tables.values()))
     has_counts = all(row["train_samples"] for row in rows)
-    if has_counts:  # as the thirds are made: by falling count, then by label
+    if has_counts:  # the order of the thirds: by falling count, then by label
         rows = sorted(rows, key=lambda row: -int(row["train_samples"]))
     columns: dict[str, tuple[Rows, str]] = {
         label: (rows, f"accuracy_{model}") for label, model in _MODELS.items()
@@ -122,7 +122,7 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
 
 
 def _class_label(row: Mapping[str, str]) -> str:
-    """The class, its training images, and whether these are many, medium or few."""
+    """Return the class, its number of training images, and its third: many, medium or few."""
     if not row["train_samples"]:
         return row["class"]
     third = f", {row['third']}" if row["third"] else ""
@@ -130,7 +130,7 @@ def _class_label(row: Mapping[str, str]) -> str:
 
 
 def stage_charts(run_dir: Path) -> list[Lines]:
-    """Return how well each kind of model still knows each stage's images, a line a stage."""
+    """Return a chart for each kind of model: the accuracy on each stage's images by round."""
     rounds = read_rounds(run_dir) if (run_dir / "rounds.jsonl").exists() else []
     numbers = np.array([float(record["round"]) for record in rounds])
     charts = []
@@ -154,11 +154,17 @@ def stage_charts(run_dir: Path) -> list[Lines]:
 
 
 def partition_section(run_dir: Path) -> list[Section]:
-    """Return who holds what, where ``partition.csv`` says so."""
+    """Return the section on the clients' classes, if there is a ``partition.csv``."""
     if not (run_dir / "partition.csv").exists():
         return []
-    about = "Each row is a client: the more unlike the rows, the harder it is to share one model."
-    return [Section("Who holds what", about, partition_charts(*read_partition(run_dir)))]
+    about = "Each row is a client. The more the rows differ, the harder it is to share one model."
+    return [
+        Section(
+            "Training samples by client and class",
+            about,
+            partition_charts(*read_partition(run_dir)),
+        )
+    ]
 
 
 def partition_charts(
@@ -196,11 +202,13 @@ def partition_charts(
 
 
 def read_partition(run_dir: Path) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
-    """Of ``partition.csv`` each client's train samples [M, C] by stage and class, and the C
-    classes."""
+    """Return each client's train samples [M, C] by stage and class, and the C classes.
+
+    Both are read from ``partition.csv``; ``classes.csv``, if there is one, orders the classes.
+    """
     rows = read_table(run_dir / "partition.csv")
     classes = list(dict.fromkeys(row["class"] for row in rows))
-    if (run_dir / "classes.csv").exists():  # all of them, in the order of the labels
+    if (run_dir / "classes.csv").exists():  # all classes, in the order of the labels
         classes = [row["class"] for row in read_table(run_dir / "classes.csv")]
     stages: dict[str, int] = {}
     for row in rows:

@@ -1,10 +1,10 @@
 """The report of classification runs: accuracies, by stage and class, and forgetting.
 
-A client has up to two models at the end of a round: its *own*, as its local training left it
-("local"), and the one that it takes from there after averaging ("global"). A method without
-averaging has the own model alone. Accuracies are fractions, 0 … 1, in the artefacts and percent on
-screen. The names are the paper's (GLDP, section 5.1): A_glo, A_loc, A_sel. The test images follow
-the long tail, so an accuracy says little of rare classes; the balanced one weighs all alike.
+A client has up to two models at the end of a round: its *own* model after local training
+("local"), and the model after averaging ("global"). A method without averaging only has own models.
+Accuracies are fractions, 0 … 1, in the artefacts and percent on screen. The names are the paper's
+(GLDP, section 5.1): A_glo, A_loc, A_sel. The test images follow the long tail, so the accuracy says
+little about rare classes; the balanced accuracy weights all classes equally.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ CLASS_COLUMNS = (
     "class", "train_samples", "third", "test_samples", "accuracy_global", "accuracy_local",
 )  # fmt: skip
 ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
-_SELECTED_ROUNDS = 10  # the last ones, over which figure 4 of the paper tells A_sel
+_SELECTED_ROUNDS = 10  # the last rounds, over which figure 4 of the paper averages A_sel
 
 
 class ClassificationReport:
-    """Accuracies of averaged models, of clients' own models and of the clients of a round."""
+    """Accuracies of averaged models, of clients' own models, and of the clients of a round."""
 
     metric = "accuracy"
     client_figures: Mapping[str, str] = {
@@ -68,7 +68,7 @@ class ClassificationReport:
         larger_is_better=True,
         name="accuracy of own models",
         axis="test accuracy",
-        kept="accuracy_kept",
+        kept_figure="accuracy_kept",
         validation="kept_validation_error",
         round_validation="validation_error",
         percent=True,
@@ -106,24 +106,26 @@ class ClassificationReport:
     )
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
-        """Plain means over the clients of their latest evaluations."""
-        known = results if evaluated else {}
+        """Return plain means over the clients of their latest evaluations."""
+        evaluated_results = results if evaluated else {}
         return {
-            **_errors(known),
-            **_accuracies(known),
-            "accuracy_selected": _mean(known, _models(known)["local"], log.losses),
-            "by_inference": _by_inference(known),
-            **_stages_by_model(known),
+            **_errors(evaluated_results),
+            **_accuracies(evaluated_results),
+            "accuracy_selected": _mean(
+                evaluated_results, _models(evaluated_results)["local"], log.losses
+            ),
+            "by_inference": _by_inference(evaluated_results),
+            **_stages_by_model(evaluated_results),
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """``clients.csv``: a row per client. ``classes.csv``: a row per class, in label order."""
+        """Return ``clients.csv``, a row per client, and ``classes.csv``, a row per class."""
         return {"clients.csv": _client_rows(federation), "classes.csv": _class_rows(federation)}
 
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The final round's figures, and what only all rounds together tell."""
+        """Return the final round's figures, and figures over all rounds."""
         results = federation.history.results
         selected = [line["accuracy_selected"] for line in rounds]
         selected = [value for value in selected if value is not None]
@@ -149,43 +151,43 @@ class ClassificationReport:
         return figures | _stages_by_model(results)
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """In percent; "own / averaged" where a row tells of both models."""
-        kept = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
-        both = [("own model", "local"), ("averaged model", "global")]
+        """Return figures in percent; "own / averaged" where a row has both models."""
+        kept_model = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
+        models = [("own model", "local"), ("averaged model", "global")]
         rows = [
             ("test accuracy, own model (A_loc)", _percent(summary["accuracy_local"])),
             ("test accuracy, averaged model (A_glo)", _percent(summary["accuracy_global"])),
             ("test accuracy, clients of a round (A_sel)", _percent(summary["accuracy_selected"])),
-            (f"test accuracy, kept model ({kept})", _percent(summary["accuracy_kept"])),
+            (f"test accuracy, kept model ({kept_model})", _percent(summary["accuracy_kept"])),
         ]
         for inference, accuracy in summary["by_inference"].items():
-            values = (accuracy[model] for _, model in both)
+            values = (accuracy[model] for _, model in models)
             rows.append((f"by {inference}, own / averaged", _percent(*values)))
-        for title, model in both:
+        for title, model in models:
             if summary[f"accuracy_{model}"] is not None:
-                balanced = summary.get(f"balanced_{model}")  # younger than the first runs
+                balanced = summary.get(f"balanced_{model}")  # the first runs lack this figure
                 rows.append((f"balanced accuracy, {title}", _percent(balanced)))
                 values = (summary[f"{third}_{model}"] for third in THIRDS)
                 rows.append((f"many / medium / few-shot, {title}", _percent(*values)))
-        for title, model in both:
+        for title, model in models:
             if len(stages := summary[f"stages_{model}"] or []) > 1:
                 rows.append((f"stages 1 … {len(stages)}, {title}", _percent(*stages)))
                 rows.append((f"forgetting, {title}", _percent(summary[f"forgetting_{model}"])))
         return rows
 
     def in_words(self, summary: Mapping[str, Any]) -> str:
-        """The accuracy of the clients' own models, and where there are none of the averaged one."""
-        own = summary["accuracy_local"]
-        value, whose = (
+        """Return the accuracy of the clients' own models, or else of the averaged model."""
+        accuracy = summary["accuracy_local"]
+        value, subject = (
             (summary["accuracy_global"], "The averaged model names")
-            if own is None
-            else (own, "The clients' own models name")
+            if accuracy is None
+            else (accuracy, "The clients' own models name")
         )
         right = percent_text(value)
-        return f"{whose} the right class of {right}% of the test images (mean over the clients)"
+        return f"{subject} the right class of {right}% of the test images (mean over the clients)"
 
     def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-        """Accuracies as fractions."""
+        """Return accuracies as fractions."""
         errors = [record["validation_error"] for record in rounds]
         return {
             "own model (A_loc)": [record["accuracy_local"] for record in rounds],
@@ -195,23 +197,24 @@ class ClassificationReport:
         }
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Accuracy by class and by stage, who holds which images."""
+        """Return sections on accuracy by class, accuracy by stage, and the clients' classes."""
         from fedproto_app.report.images import charts
 
         return charts.sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """stages.png, classes.png, partition.png."""
+        """Return the charts of stages.png, classes.png and partition.png."""
         from fedproto_app.report.images import charts
 
         return charts.pictures(run_dir)
 
 
 def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
-    """The classes of many, of medium and of few training samples, each by falling count.
+    """Return the classes with many, medium and few training samples, each by falling count.
 
-    train_counts: [C] over all clients and stages; of equal counts the smaller label comes first.
-    The first thirds are larger by one where C is not divisible by three. None: three empty ones.
+    train_counts: [C] over all clients and stages, None if unknown: then the thirds are empty. With
+    equal counts, the smaller label comes first. If C is not divisible by three, the first thirds
+    are larger by one.
     """
     if train_counts is None:
         return [np.array([], dtype=np.intp)] * 3
@@ -219,25 +222,25 @@ def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
 
 
 def balanced_accuracy(right: NDArray[np.float64], total: NDArray[np.float64]) -> float | None:
-    """Mean over the classes of each one's accuracy: [C] right answers of [C] test images.
+    """Return the mean over the classes of their accuracy: [C] right answers of [C] test images.
 
-    A class that nobody tests does not count. None if none is tested.
+    Classes without test images do not count; None if there are no test images.
     """
     tested = total > 0
     return float((right[tested] / total[tested]).mean()) if tested.any() else None
 
 
 def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
-    """Mean over the stages but the last of the best earlier accuracy minus the final one.
+    """Return the mean, over all stages but the last, of best earlier minus final accuracy.
 
-    rounds: [M] accuracies by stage of each round, None for a stage that has not come and for a
-    round without evaluation. A stage that is at its best in the end is forgotten by 0; one without
-    an earlier accuracy does not count. None if no stage counts.
+    rounds: [M] accuracies by stage of each round, None for a stage that has not started and for a
+    round without evaluation. The forgetting of a stage is at least 0. A stage without an earlier
+    accuracy does not count; None if no stage counts.
     """
-    known = [stages for stages in rounds if stages]
-    if not known:
+    evaluated = [stages for stages in rounds if stages]
+    if not evaluated:
         return None
-    *earlier, final = known
+    *earlier, final = evaluated
     lost = []
     for stage, accuracy in enumerate(final[:-1]):
         past = [
@@ -249,18 +252,19 @@ def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
 
 
 def _models(results: Results) -> dict[str, Metric | None]:
-    """The accuracy of each of `MODELS`, None for one that the method does not have.
+    """Return the metric of each of `MODELS`, None for a model that the method does not have.
 
-    Which it has the clients tell: what half of them have, so that none can choose for all.
+    The method has a model if at least half of the clients report it, so that no single client
+    decides.
     """
     local, shared = replace(ACCURACY, model=Model.LOCAL), replace(ACCURACY, shared=True)
-    told = [result.metrics for result in results.values()]
+    metrics_by_client = [result.metrics for result in results.values()]
 
     def half_have(metric: Metric) -> bool:
-        having = sum(metric in metrics for metrics in told)
-        return 0 < len(told) <= 2 * having
+        having = sum(metric in metrics for metrics in metrics_by_client)
+        return 0 < len(metrics_by_client) <= 2 * having
 
-    # Clients with a personal model tell of the averaged one besides.
+    # Clients with a personal model report the averaged model as a shared metric.
     if not half_have(local):
         return {"global": shared if half_have(shared) else None, "local": ACCURACY}
     return {"global": shared if half_have(shared) else ACCURACY, "local": local}
@@ -273,7 +277,7 @@ def _mean(
 
 
 def _errors(results: Results) -> dict[str, float | None]:
-    """The error on validation images, after averaging and before."""
+    """Return the error on validation images, after averaging and before."""
     return {
         "validation_error": mean_metric(results, ERROR),
         "validation_error_local": mean_metric(results, replace(ERROR, model=Model.LOCAL)),
@@ -281,7 +285,7 @@ def _errors(results: Results) -> dict[str, float | None]:
 
 
 def _accuracies(results: Results) -> dict[str, float | None]:
-    """A_glo and A_loc, and the accuracy of the kept models."""
+    """Return A_glo, A_loc and the accuracy of the kept models."""
     return {
         **{f"accuracy_{m}": _mean(results, metric) for m, metric in _models(results).items()},
         "accuracy_kept": mean_metric(results, replace(ACCURACY, model=Model.KEPT)),
@@ -289,23 +293,25 @@ def _accuracies(results: Results) -> dict[str, float | None]:
 
 
 def _by_inference(results: Results) -> dict[str, dict[str, float | None]]:
-    """A_glo and A_loc under each rule of inference, where the method has several."""
+    """Return A_glo and A_loc for each rule of inference, if the method has several."""
     models = _models(results)
-    found = {
-        rule: {m: _mean(results, one and replace(one, rule=rule)) for m, one in models.items()}
+    by_rule = {
+        rule: {
+            m: _mean(results, metric and replace(metric, rule=rule)) for m, metric in models.items()
+        }
         for rule in INFERENCES
     }
-    return {rule: means for rule, means in found.items() if set(means.values()) != {None}}
+    return {rule: means for rule, means in by_rule.items() if set(means.values()) != {None}}
 
 
 def _stages_by_model(results: Results) -> dict[str, list[float | None] | None]:
-    return {f"stages_{m}": _stages(results, one) for m, one in _models(results).items()}
+    return {f"stages_{m}": _stages(results, metric) for m, metric in _models(results).items()}
 
 
 def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | None:
-    """[M] accuracy on each stage's test data, the mean over the clients that have some.
+    """Return [M] accuracies on each stage's test data, the means over the clients that have some.
 
-    None for a stage that has not come yet; None altogether without the model or its counts.
+    None for a stage that has not started; None in total without the model or its counts.
     """
     if accuracy is None:
         return None
@@ -318,13 +324,13 @@ def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | N
         scores = [results[key].metrics for key in sorted(results)]
         shares = [score.get(right, 0) / score[total] for score in scores if score.get(total, 0) > 0]
         stages.append(float(np.mean(shares)) if shares else None)
-    return None  # never: no result has endless metrics
+    return None  # unreachable: the number of metrics is finite
 
 
 def _class_scores(
     federation: Federation, accuracy: Metric | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[C] right answers and [C] test samples of all clients, by class; 0 without the model."""
+    """Return [C] right answers and [C] test samples of all clients; 0 without the model."""
     results, classes = federation.history.results, range(len(federation.shape.classes))
     if accuracy is None:
         return np.zeros(len(classes)), np.zeros(len(classes))
@@ -341,13 +347,13 @@ def _class_scores(
 
 
 def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
-    """[C] train samples of all clients and stages; None unless some client's are known."""
-    known = [
+    """Return [C] train samples of all clients and stages, None if no client reports them."""
+    class_counts = [
         facts.class_counts for facts in federation.members.facts.values() if facts.class_counts
     ]
-    if not known:
+    if not class_counts:
         return None
-    counts: NDArray[np.int64] = np.array([stage for stages in known for stage in stages])
+    counts: NDArray[np.int64] = np.array([stage for stages in class_counts for stage in stages])
     total: NDArray[np.int64] = counts.sum(axis=0)
     return total
 
@@ -355,21 +361,21 @@ def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
 def _client_rows(federation: Federation) -> list[Row]:
     results = federation.history.results
     models = _models(results).values()
-    kept_accuracy, kept_error = (replace(one, model=Model.KEPT) for one in (ACCURACY, ERROR))
+    kept_accuracy, kept_error = (replace(metric, model=Model.KEPT) for metric in (ACCURACY, ERROR))
     by_rule = (replace(ACCURACY, rule=rule) for rule in INFERENCES)
     columns = [*models, kept_accuracy, ERROR, kept_error, *by_rule]
     rows: list[Row] = [CLIENT_COLUMNS]
     for key, result in sorted(results.items()):
         facts = federation.members.facts[key]
-        known = (key.client, key.node, facts.group, facts.samples, result.kept_round)
+        facts_of_client = (key.client, key.node, facts.group, facts.samples, result.kept_round)
         metrics = (None if metric is None else result.metrics.get(metric) for metric in columns)
-        rows.append([*known, *metrics])
+        rows.append([*facts_of_client, *metrics])
     return rows
 
 
 def _class_rows(federation: Federation) -> list[Row]:
     classes, train = federation.shape.classes, _train_counts(federation)
-    third = {c: name for name, some in zip(THIRDS, thirds(train), strict=True) for c in some}
+    third = {c: name for name, members in zip(THIRDS, thirds(train), strict=True) for c in members}
     models = _models(federation.history.results)
     scores = {model: _class_scores(federation, models[model]) for model in MODELS}
     _, tested = _class_scores(federation, ACCURACY)

@@ -1,7 +1,6 @@
-"""``report.html``: runs as one file for people, which opens without a network.
+"""``report.html``: a report on runs in one file, which opens without a network.
 
-`charts` says what a chart is, `svg` draws it, `words` are its sentences, and `document` puts all of
-it together.
+`tables` and `records` make its tables, `words` its sentences, and `document` puts them together.
 """
 
 REPORT = "report.html"

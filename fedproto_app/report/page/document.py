@@ -1,7 +1,7 @@
-"""``report.html``: one file with everything, which asks nothing of any network.
+"""Write ``report.html``: one file that makes no network requests.
 
-Texts of strangers – names of clients, reasons, paths – pass through the templates' escaping or
-through ElementTree. The page's policy forbids it any request and any script but its own, by digest.
+Untrusted texts – names of clients, reasons, paths – are escaped by the templates or by ElementTree.
+The page's policy forbids all requests, and all scripts but its own, which is named by digest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_REPEATS = 40
 
 @dataclass(frozen=True)
 class Part:
-    """What a page says of the runs on one dataset."""
+    """The part of a page about the runs on one dataset."""
 
     number: int
     headline: str
@@ -67,24 +67,24 @@ class Part:
 
 
 def write_report(runs: Iterable[Run], file: Path) -> None:
-    """Write a page on finished runs, whole or not at all.
+    """Write a page on finished runs, completely or not at all.
 
-    Runs that differ only in their seed are one row, as in a comparison; each task and dataset is a
-    part of its own.
+    Runs that differ only in their seed share a row, as in a comparison. Each task and dataset has
+    its own part.
     """
-    page = render(runs).encode("utf-8", "replace")  # a lone surrogate in a name is no text
+    page = render(runs).encode("utf-8", "replace")  # names may contain lone surrogates
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, page)
 
 
 def report_of(folder: Path) -> Path:
-    """Write ``report.html`` into the folder of a finished run; returns its path."""
+    """Write ``report.html`` into the folder of a finished run, and return its path."""
     write_report([read_run(folder)], folder / REPORT)
     return folder / REPORT
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page on these runs."""
+    """Return the page on these runs as HTML."""
     groups, _ = group_runs(runs)
     by_data: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in ranked(with_better_off(groups)):
@@ -112,32 +112,34 @@ def render(runs: Iterable[Run]) -> str:
 
 
 def _digest(text: str) -> str:
-    """As a content security policy names a text that may stand in a page."""
+    """Return the digest that names a text in a content security policy."""
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
 
 
 def _date(groups: Sequence[Group]) -> str:
-    """When the last of the runs ended: its summary was written then."""
+    """Return the date on which the last run ended, which is when it wrote its summary."""
     files = [run.folder / "summary.json" for group in groups for run in group.runs]
     last = max(file.stat().st_mtime for file in files)
     return datetime.fromtimestamp(last, UTC).strftime("%Y-%m-%d")
 
 
-def _apart(names: Iterable[str]) -> list[str]:
-    """Names, with a number where another row has the same: runs of two versions, say."""
-    found: list[str] = []
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Number the names that occur more than once, as for runs of two versions."""
+    distinct: list[str] = []
     for name in names:
         numbered = chain([name], (f"{name} ({number})" for number in count(2)))
-        found.append(next(one for one in numbered if one not in found))
-    return found
+        distinct.append(next(candidate for candidate in numbered if candidate not in distinct))
+    return distinct
 
 
 def _part(number: int, groups: Sequence[Group]) -> Part:
-    """groups: of one task and dataset, best first."""
-    names = _apart(labels(groups))
-    found = chosen_to_share(groups)
-    chosen = found[0] if len(found) == 1 else None  # of several questions none is the answer
-    place = next((n for n, one in enumerate(groups) if chosen and one is chosen.group), 0)
+    """Return the part on groups of one task and dataset, best first."""
+    names = _distinct(labels(groups))
+    candidates = chosen_to_share(groups)
+    chosen = (
+        candidates[0] if len(candidates) == 1 else None
+    )  # with several questions, no group answers all
+    place = next((n for n, group in enumerate(groups) if chosen and group is chosen.group), 0)
     shown = groups[place]
     runs = {name: group.runs[0].folder for name, group in zip(names, groups, strict=True)}
     report = report_for(shown.task)

@@ -1,4 +1,4 @@
-"""What a page records of runs: refusals, privacy, settings, and the line that repeats each."""
+"""The records of a page: refusals, privacy, settings, and the commands that repeat the runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedproto_app.settings import defaults_of, without_other_methods
 from fedproto_app.settings.changes import written
 
 _MOST_REFUSALS = 100  # rows
-_OF_THE_PLACE = ("output.", "nodes.minimum")  # settings that say where a run was, not what
+_OF_THE_PLACE = ("output.", "nodes.minimum")  # settings about where a run was made
 _PRIVACY_WORDS = {
-    "epsilon": "ε: how much what was sent can tell of one unit; smaller is safer",
-    "delta": "δ: how likely that bound fails",
-    "unit": "what is hidden: a sample, or all of a client",
+    "epsilon": "ε: how much the sent values can reveal about one unit; smaller is safer",
+    "delta": "δ: the probability that this bound fails",
+    "unit": "the protected unit: a sample, or all data of a client",
 }
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """How one run is made again. changed: the settings that are not at their default."""
+    """How to repeat one run. changed: the settings that differ from their defaults."""
 
     label: str
     folder: str
@@ -35,62 +35,64 @@ class Repeat:
 
 
 def refusals_table(groups: Sequence[Group], labels: Sequence[str]) -> tuple[PageTable | None, str]:
-    """What servers did not use, by whom and why; and a sentence on it and on late answers."""
-    found: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
-    late = asked = 0
+    """Return a table of refused replies by node, client and reason, and a sentence about them."""
+    rounds_by_refusal: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    late = orders = 0
     for group, label in zip(groups, labels, strict=True):
         for run in group.runs:
             if not (run.folder / "rounds.jsonl").exists():
                 continue
             for line in read_rounds(run.folder):
                 late += int(line.get("late", 0))
-                asked += int(line.get("asked", 0))
-                for one in line.get("refused", ()):
-                    found[label, one["node"], one["client"], one["reason"]].append(line["round"])
-    times = sum(map(len, found.values()))
+                orders += int(line.get("asked", 0))
+                for refusal in line.get("refused", ()):
+                    rounds_by_refusal[
+                        label, refusal["node"], refusal["client"], refusal["reason"]
+                    ].append(line["round"])
+    times = sum(map(len, rounds_by_refusal.values()))
     sentence = (
-        f"Of {asked:,} orders to nodes every answer came in time and was used."
+        f"All replies to {orders:,} orders arrived in time and were used."
         if not times and not late
-        else f"Of {asked:,} orders to nodes {late:,} were not answered in time; {times:,} answers "
-        "were refused, whole or for a client, and the round went on without them."
+        else f"Of {orders:,} orders to nodes, {late:,} were not answered in time; {times:,} "
+        "replies were refused, in full or for one client, and the round continued without them."
     )
-    if not found:
+    if not rounds_by_refusal:
         return None, sentence
     rows = [
         Row(
             [
-                *(Cell(text) for text in (label, node, client or "(all of the node)", reason)),
+                *(Cell(text) for text in (label, node, client or "(whole node)", reason)),
                 Cell(f"{len(rounds):,}", float(len(rounds)), True),
                 Cell(f"{min(rounds)}–{max(rounds)}", float(min(rounds)), True),
             ]
         )
         for (label, node, client, reason), rounds in sorted(
-            found.items(), key=lambda item: -len(item[1])
+            rounds_by_refusal.items(), key=lambda item: -len(item[1])
         )
     ]
-    left = len(rows) - _MOST_REFUSALS
-    note = f"{left} rarer ones are left out." if left > 0 else ""
+    omitted = len(rows) - _MOST_REFUSALS
+    note = f"{omitted} less frequent rows are left out." if omitted > 0 else ""
     titles = ("method", "node", "client", "reason", "times", "rounds")
-    caption = "answers that were refused, the most frequent first"
+    caption = "refused replies, the most frequent first"
     return PageTable(
-        "refusals", "answers refused", caption, titles, rows[:_MOST_REFUSALS], 4, note
+        "refusals", "refused replies", caption, titles, rows[:_MOST_REFUSALS], 4, note
     ), sentence
 
 
 def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Label, what was counted, and what that means, of the runs that counted some."""
-    found = []
+    """Return label, counted value and its meaning, for the runs that count a privacy budget."""
+    spent_budgets = []
     for group, label in zip(groups, labels, strict=True):
         spent = group.runs[0].summary.get("privacy")
         if isinstance(spent, Mapping) and spent.get("mechanism") != "none":
             for name, value in spent.items():
-                told = f"{value:.4g}" if isinstance(value, float) else str(value)
-                found.append((label, f"{name} = {told}", _PRIVACY_WORDS.get(name, "")))
-    return found
+                text = f"{value:.4g}" if isinstance(value, float) else str(value)
+                spent_budgets.append((label, f"{name} = {text}", _PRIVACY_WORDS.get(name, "")))
+    return spent_budgets
 
 
 def repeats(groups: Sequence[Group], labels: Sequence[str]) -> list[Repeat]:
-    """One for each group, by its first seed."""
+    """Return one entry for each group, for its first seed."""
     return [_repeat(group, label) for group, label in zip(groups, labels, strict=True)]
 
 
@@ -102,14 +104,14 @@ def _repeat(group: Group, label: str) -> Repeat:
         words += ["--set", f"{key}={written(value)}"]
     if (run.folder / "state").is_dir() and "nodes.minimum" in run.settings:  # a simulation
         words += ["--nodes", str(run.settings["nodes.minimum"])]
-    versions = ", ".join(f"{name} {its}" for name, its in run.summary["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in run.summary["versions"].items())
     return Repeat(
         label,
         run.folder.name,
         shlex.join(words),
         [(key, written(value)) for key, value in changed.items()],
         versions,
-        ", ".join(str(one.summary["seed"]) for one in group.runs),
+        ", ".join(str(member.summary["seed"]) for member in group.runs),
     )
 
 

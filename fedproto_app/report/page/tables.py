@@ -1,4 +1,4 @@
-"""The tables of a page: texts to read, numbers to sort by."""
+"""The tables of a page, with texts to read and numbers to sort by."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Cell:
-    """key: what it is sorted by, None for its text."""
+    """A cell of a table. key: the number it is sorted by, None to sort by its text."""
 
     text: str
     key: float | None = None
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def sorted_by(self) -> str:
-        """For the page: a number, or nothing for the text."""
+        """The sort key for the page's script: a number, or "" to sort by the text."""
         if self.key is None:
             return ""
         return f"{self.key:.9g}" if isfinite(self.key) else "1e999"  # infinite in JavaScript
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """group, side: what it can be filtered by, "" for nothing. marked: whether it stands out."""
+    """A row of a table. group, side: values to filter by, or "". marked: if it is highlighted."""
 
     cells: Sequence[Cell]
     group: str = ""
@@ -51,8 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class PageTable:
-    """name: of its element, title: for people. texts: columns from the left that hold no
-    numbers."""
+    """A table of the page.
+
+    name: of its HTML element. title: for readers. texts: columns from the left without numbers.
+    """
 
     name: str
     title: str
@@ -65,20 +67,20 @@ class PageTable:
 
     @property
     def groups(self) -> list[str]:
-        """To filter by, where there are several."""
-        found = sorted({row.group for row in self.rows if row.group})
-        return found if len(found) > 1 else []
+        """The groups to filter by, [] unless there are several."""
+        names = sorted({row.group for row in self.rows if row.group})
+        return names if len(names) > 1 else []
 
     @property
     def sides(self) -> list[str]:
-        """To filter by."""
+        """The sides to filter by."""
         return sorted({row.side for row in self.rows if row.side})
 
 
 def methods_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable:
-    """One row a group; all of one task and dataset. Seeds are told where somewhere are several."""
+    """Return one row per group of one task and dataset; seeds are shown if a group has several."""
     seeds = any(len(group.runs) > 1 for group in groups)
     _, *columns = comparison_columns(groups)
     rows = []
@@ -92,28 +94,30 @@ def methods_table(
         mark = chosen is not None and group is chosen.group
         rows.append(Row([Cell(label), *cells[not seeds :]], marked=mark))
     titles = columns if seeds else [columns[0], *columns[2:]]
-    caption = f"{report_for(groups[0].task).caption}; parameters up: a client and round, and in all"
+    caption = (
+        f"{report_for(groups[0].task).caption}; parameters up: per client and round, and in all"
+    )
     if seeds:
         caption = f"mean ± standard error over seeds; {caption}"
-    note = "● the way of sharing that validation data choose" if chosen else ""
+    note = "● the way of sharing chosen by validation data" if chosen else ""
     return PageTable("methods", "methods side by side", caption, titles, rows, 1, note)
 
 
 def pairs_table(groups: Sequence[Group]) -> PageTable | None:
-    """Each group against the best alone, client by client; None where nothing can be compared."""
-    found = pairs(groups)
-    if not found:
+    """Return each group against the best alone, client by client; None if no groups compare."""
+    compared = pairs(groups)
+    if not compared:
         return None
     rows = []
-    for pair in found:
+    for pair in compared:
         _, method, against, *texts = pair.row()
         keys: list[float] = [pair.clients, pair.better, pair.difference]
         keys += [inf if p is None else p for p in (pair.p, pair.corrected)]
         numbers = [Cell(text, key, True) for text, key in zip(texts, keys, strict=True)]
         rows.append(Row([Cell(method), Cell(against), *numbers]))
     caption = (
-        "client by client, errors averaged over seeds: clients with the lower error, median of the "
-        "differences (below 0: better), and whether chance may have made it"
+        "client by client, errors averaged over seeds: number of clients with the lower error, "
+        "median of the differences (below 0: better), and how likely chance explains them"
     )
     return PageTable("pairs", "methods client by client", caption, PAIR_COLUMNS[1:], rows, 2)
 
@@ -121,54 +125,54 @@ def pairs_table(groups: Sequence[Group]) -> PageTable | None:
 def clients_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable | None:
-    """A row a client: of one run its figures, of several the errors with each method."""
+    """Return a row per client: the figures of one run, or the errors with each method."""
     columns = report_for(groups[0].task).client_errors
     if len(groups) == 1 or columns is None:
-        return _of_one_run(groups[0])
-    return _of_several(groups, labels, chosen, columns)
+        return _clients_of_run(groups[0])
+    return _clients_by_method(groups, labels, chosen, columns)
 
 
-def _of_one_run(group: Group) -> PageTable | None:
+def _clients_of_run(group: Group) -> PageTable | None:
     run = group.runs[0]
     if not (run.folder / "clients.csv").exists():
         return None
     shown = report_for(group.task).every_client
-    found = read_clients(run.folder)
+    clients = read_clients(run.folder)
     rows = []
-    for row in _some(found):
-        values = [_number(row.get(one.figure, "")) for one in shown]
+    for row in _evenly_chosen(clients):
+        values = [_number(row.get(figure.figure, "")) for figure in shown]
         numbers = [
-            Cell(one.text(value) if value is not None else UNKNOWN, _key(value), True)
-            for one, value in zip(shown, values, strict=True)
+            Cell(figure.text(value) if value is not None else UNKNOWN, _key(value), True)
+            for figure, value in zip(shown, values, strict=True)
         ]
         samples = Cell(row["samples"], _key(_number(row["samples"])), True)
         texts = [Cell(row["client"]), Cell(row["group"])]
         rows.append(Row([*texts, samples, *numbers], group=row["group"]))
-    titles = ["client", "group", "samples", *(one.title for one in shown)]
-    caption = "test figures of each client, of the models that the run kept unless a column differs"
-    return _table(titles, rows, caption, len(found))
+    titles = ["client", "group", "samples", *(figure.title for figure in shown)]
+    caption = "test figures of each client; of the kept models unless a column says otherwise"
+    return _table(titles, rows, caption, len(clients))
 
 
-def _of_several(
+def _clients_by_method(
     groups: Sequence[Group],
     labels: Sequence[str],
     chosen: Candidate | None,
     columns: ClientErrors,
 ) -> PageTable | None:
-    wanted = _told_apart(groups, chosen)
-    errors = {labels[place]: mean_errors(groups[place], columns) for place in wanted}
-    known = {
+    columns_shown = _shown_groups(groups, chosen)
+    errors = {labels[place]: mean_errors(groups[place], columns) for place in columns_shown}
+    group_of = {
         row["client"]: row["group"]
         for group in groups
         for row in read_clients(group.runs[0].folder)
     }
-    names = [name for name in known if any(name in its for its in errors.values())]
+    names = [name for name in group_of if any(name in error_of for error_of in errors.values())]
     if not names:
         return None
     ratios = chosen.ratios() if chosen else {}
     rows = []
-    for name in _some(sorted(names)):
-        cells = [_error_cell(its.get(name), columns) for its in errors.values()]
+    for name in _evenly_chosen(sorted(names)):
+        cells = [_error_cell(error_of.get(name), columns) for error_of in errors.values()]
         side = ""
         if chosen is not None:
             change = ratios.get(name, inf) - 1
@@ -179,20 +183,22 @@ def _of_several(
                 *cells,
             ]
             side = "" if name not in ratios else "gains" if change < 0 else "does not gain"
-        rows.append(Row([Cell(name), Cell(known[name]), *cells], known[name], side))
+        rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
     beside = ["change", "best alone"] if chosen else []
     titles = ["client", "group", *beside, *errors]
-    caption = f"test {columns.name} of each client by method, the mean over seeds; less is better"
+    caption = f"test {columns.name} of each client by method, the mean over seeds; lower is better"
     if chosen is not None:
-        caption += f"; change: {chosen.label} beside the client's best alone"
-    left = len(groups) - len(wanted)
-    note = f"{left} more rows of the table of methods are left out here." if left > 0 else ""
+        caption += f"; change: {chosen.label} compared with the client's best alone"
+    omitted = len(groups) - len(columns_shown)
+    note = f"{omitted} further rows of the table of methods are left out." if omitted > 0 else ""
     return _table(titles, rows, caption, len(names), note)
 
 
-def _told_apart(groups: Sequence[Group], chosen: Candidate | None) -> list[int]:
-    """The groups with a column: the chosen one first, then in the order of the table; some that
-    shared nothing are among them."""
+def _shown_groups(groups: Sequence[Group], chosen: Candidate | None) -> list[int]:
+    """Return the places of the groups with a column: the chosen group first.
+
+    Then follow up to two groups that shared nothing, and the others in the order of the table.
+    """
     places = list(range(len(groups)))
     alone = [place for place in places if all(map(is_alone, groups[place].runs))]
     first = [place for place in places if chosen is not None and groups[place] is chosen.group]
@@ -203,12 +209,12 @@ def _told_apart(groups: Sequence[Group], chosen: Candidate | None) -> list[int]:
 def _table(
     titles: Sequence[str], rows: Sequence[Row], caption: str, clients: int, note: str = ""
 ) -> PageTable:
-    if not any(row.group for row in rows):  # nobody has a true group
+    if not any(row.group for row in rows):  # no client has a true group
         titles = [titles[0], *titles[2:]]
         rows = [Row([row.cells[0], *row.cells[2:]], "", row.side) for row in rows]
     texts = next(place for place, cell in enumerate(rows[0].cells) if cell.number) if rows else 1
     if len(rows) < clients:
-        note = f"{len(rows)} of {clients} clients, evenly taken. {note}".strip()
+        note = f"{len(rows)} of {clients} clients, evenly sampled. {note}".strip()
     return PageTable(
         "clients",
         "every client",
@@ -221,7 +227,7 @@ def _table(
     )
 
 
-def _some(rows: Sequence[Kind]) -> list[Kind]:
+def _evenly_chosen(rows: Sequence[Kind]) -> list[Kind]:
     if len(rows) <= MOST_CLIENTS:
         return list(rows)
     return [rows[place] for place in np.linspace(0, len(rows) - 1, MOST_CLIENTS).astype(int)]

@@ -1,4 +1,4 @@
-"""What a page says of its runs in sentences, for somebody who knows nothing of them."""
+"""The sentences of a page, for readers who are new to its runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedproto_app.report.taking_part import Candidate, sentence
 from fedproto_app.report.task_report import report_for
 
 FEDERATED = (
-    "Federated learning trains models for many clients – sites, devices, users – without bringing "
-    "their data together in one place: clients learn at home and exchange models, or summaries, "
+    "Federated learning trains models for many clients – sites, devices, users – without "
+    "collecting their data in one place: clients train locally and exchange models, or summaries, "
     "through a server."
 )
 
 
 def headline(groups: Sequence[Group], chosen: Candidate | None) -> str:
-    """The finding in one line; without one, what was run."""
+    """Return the main finding in one line, or what was run if there is none."""
     first = groups[0]
     if chosen is not None:
         ratios = chosen.ratios()
@@ -35,41 +35,41 @@ def headline(groups: Sequence[Group], chosen: Candidate | None) -> str:
 
 
 def lead(groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None) -> list[str]:
-    """What follows the headline: the finding in numbers, and what it is about."""
+    """Return the paragraphs below the headline: the finding in numbers, and its basis."""
     first, summary = groups[0], groups[0].runs[0].summary
     if chosen is not None:
         return [
             sentence(chosen),
-            f"Of the ways of sharing, {chosen.label} has the lowest validation error, each by the "
-            "round that was best for all clients together. Test errors, which are shown here, "
-            "chose nothing; neither did they choose what a client does alone, which is what its "
-            "own validation error says is best without the others.",
+            f"Of the ways of sharing, {chosen.label} has the lowest validation error in its best "
+            "round, the mean over all clients. A client's best alone is the run without sharing "
+            "that has the client's lowest validation error. Test errors were used for reporting "
+            "only, never to select a model.",
         ]
     reached = f"{report_for(first.task).in_words(summary)}."
     alone = [all(map(is_alone, group.runs)) for group in groups]
     if len(groups) == 1:
         missing = (
-            "In this run nothing was shared: it shows what clients can do alone."
+            "Nothing was shared in this run: it shows what clients can do alone."
             if alone[0]
-            else "Whether sharing helped can be told when a run without sharing (solo, say) on the "
-            "same data stands beside it."
+            else "To see whether sharing helped, compare it with a run without sharing, such as "
+            "solo, on the same data."
         )
         return [reached, missing]
     missing = (
-        "Nothing was shared in any of them."
+        "Nothing was shared in any of these runs."
         if all(alone)
-        else "Which way is best for a client that decides before it knows the test errors cannot "
-        "be told from these runs: that needs one in which nothing is shared, and validation data."
+        else "These runs do not show which method a client should choose without test errors: this "
+        "needs a run without sharing, and validation data."
     )
-    return [f"Of the first row, {labels[0]}: {reached}", missing]
+    return [f"First row, {labels[0]}: {reached}", missing]
 
 
 def facts(groups: Sequence[Group], shown: Group) -> list[tuple[str, str]]:
-    """Names and values of what was run. shown: the group that the page is mostly about."""
+    """Return names and values that describe the runs. shown: the group that the page is about."""
     summary = shown.runs[0].summary
     seeds = sorted({run.summary["seed"] for group in groups for run in group.runs})
-    sent = summary.get("parameters_up_per_client_round")
-    each_round = "nothing" if not sent else f"{count_text(sent)} numbers"
+    numbers_sent = summary.get("parameters_up_per_client_round")
+    each_round = "nothing" if not numbers_sent else f"{count_text(numbers_sent)} numbers"
     return [
         ("data", str(summary["dataset"])),
         ("clients", count_text(summary["clients"])),
@@ -77,8 +77,8 @@ def facts(groups: Sequence[Group], shown: Group) -> list[tuple[str, str]]:
         ("methods" if len(groups) > 1 else "method", _methods(groups)),
         ("rounds", count_text(summary["rounds"])),
         ("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))),
-        ("a client sends a round", each_round),
-        ("sent in all", bytes_text(summary["bytes_up"] + summary["bytes_down"])),
+        ("sent per client and round", each_round),
+        ("sent in total", bytes_text(summary["bytes_up"] + summary["bytes_down"])),
         ("time", _duration(summary["seconds"])),
     ]
 
@@ -95,7 +95,7 @@ def _duration(seconds: float) -> str:
 
 
 def glossary(tasks: Iterable[str]) -> dict[str, str]:
-    """The words to explain; of figures those that tables of these tasks have."""
+    """Return words and their meanings; of figures, only those in the tables of these tasks."""
     reports = list(map(report_for, tasks))
     titles = " ".join(shown.title for report in reports for shown in report.comparison)
     captions = " ".join(report.caption for report in reports)
@@ -103,26 +103,26 @@ def glossary(tasks: Iterable[str]) -> dict[str, str]:
         word: meaning
         for word, meaning in _GLOSSARY.items()
         if word not in _FIGURES
-        or any(re.search(rf"\b{one}\b", f"{titles} {captions}") for one in word.split(", "))
+        or any(re.search(rf"\b{name}\b", f"{titles} {captions}") for name in word.split(", "))
     }
 
 
 _FIGURES = ("MSE", "MAE, RMSE", "MASE", "A_loc, A_glo, A_sel")
 _GLOSSARY = {
-    "client": "one participant that owns data: a site, a device, a user",
-    "round": "the server asks clients to train, they answer, the server makes what they share next",
-    "alone": "what a client reaches with its own data and nothing from the others",
-    "validation": "a part of the data that models are chosen by; the test part only tells how good "
+    "client": "a participant that owns data: a site, a device, a user",
+    "round": "the server asks clients to train, they reply, and the server combines their replies",
+    "alone": "the result of a client with its own data and nothing from the others",
+    "validation": "the part of the data that chooses models; the test part only measures how good "
     "the choice was",
-    "MSE": "mean squared error; here on values that were scaled to mean 0 and variance 1 for each "
-    "client, so 1 is what always forecasting the mean reaches on data like the training data",
+    "MSE": "mean squared error, here on values scaled to mean 0 and variance 1 for each client: "
+    "always forecasting the mean scores 1 on data like the training data",
     "MAE, RMSE": "mean absolute error, and root of the mean squared error",
-    "MASE": "mean absolute error over that of repeating the value of one period before, on the "
-    "training data: below 1 is better than that",
-    "median": "half of the clients are better, half worse; one extreme client does not move it",
-    "A_loc, A_glo, A_sel": "accuracy of clients' own models, of the averaged model, of the own "
-    "models of the clients that trained in a round",
+    "MASE": "mean absolute error divided by the error of repeating the value one period before, "
+    "on the training data: below 1 is better than repeating",
+    "median": "half of the clients are better, half are worse; an extreme client hardly changes it",
+    "A_loc, A_glo, A_sel": "accuracy of clients' own models, of the averaged model, and of the "
+    "own models of the clients that trained in a round",
     "parameters up": "numbers that a client sends to the server",
-    "p": "how often chance alone would make such a difference, by Wilcoxon's signed-rank test; "
-    "corrected by Holm where several are told",
+    "p": "the probability of such a difference by chance alone, by Wilcoxon's signed-rank test; "
+    "with Holm's correction where there are several tests",
 }

@@ -1,4 +1,4 @@
-"""The charts of runs on sequences: clusters over the rounds, how alike clients are, embeddings."""
+"""The charts of runs on sequences: clusters over the rounds, similar clients, embeddings."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Clusters:
-    """``clusters.npz``, with its N clients by true group; by the last cluster if there are none.
+    """The content of ``clusters.npz``, its N clients sorted by true group or else by last cluster.
 
     names, groups: [N]. rounds: [R]. labels: [R, N] cluster of each client, -1 for none.
-    forgetting_factor, rand_index: [R], NaN where unknown. similarity: [M, N, N], NaN where unknown,
-    of the rounds similarity_rounds [M]; M = 0 where no matrix was kept.
+    forgetting_factor, rand_index: [R], NaN where unknown. similarity: [M, N, N] of the rounds
+    similarity_rounds [M], NaN where unknown; M = 0 without matrices.
     """
 
     names: NDArray[np.str_]
@@ -45,9 +45,9 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Sequences as vectors [n, D], each with its target [n] and whose it is [n].
+    """Sequences as vectors [n, D], with their targets [n] and clients [n].
 
-    classes: names in the order of the labels; () where the target is a real number. groups: [n] the
+    classes: names in the order of the labels, () if targets are real numbers. groups: [n] the
     clients' true groups, "" where unknown.
     """
 
@@ -74,8 +74,8 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
             *cluster_indices(label, clusters),
         ]
     about = (
-        "The method puts clients that seem alike into clusters, in which they share. A row is a "
-        "client and a colour a cluster; rows that keep a colour to the right have settled."
+        "The method groups similar clients into clusters and shares models inside them. Each row "
+        "is a client and each colour a cluster; a row has settled once its colour stays the same."
     )
     by_cluster = [Section("Clusters of clients", about, charts)] if charts else []
     return [*by_cluster, *partition_section(runs[first])]
@@ -96,7 +96,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 
 
 def read_clusters(file: Path) -> Clusters:
-    """The findings of a run, its clients in the order of the charts."""
+    """Return the findings of a run, its clients in the order of the charts."""
     with np.load(file, allow_pickle=False) as arrays:
         stored = {name: arrays[name] for name in arrays.files}
     names, groups, labels = stored["names"], stored["groups"], stored["labels"]
@@ -115,9 +115,9 @@ def read_clusters(file: Path) -> Clusters:
 
 
 def timeline(label: str, clusters: Clusters) -> Matrix:
-    """Return clients × rounds, the cluster of each.
+    """Return a matrix of clients × rounds with the cluster of each client.
 
-    A round that changed nothing, since nobody answered, is unknown, as a client not heard yet is.
+    The cluster is unknown in rounds without replies, and until a client's first reply.
     """
     rounds = np.arange(clusters.rounds[0], clusters.rounds[-1] + 1)
     cells = np.full((len(clusters.names), len(rounds)), np.nan)
@@ -137,7 +137,7 @@ def timeline(label: str, clusters: Clusters) -> Matrix:
 
 
 def similarities(label: str, clusters: Clusters) -> list[Matrix]:
-    """Return ψ̂ of the rounds that kept it, with one scale."""
+    """Return ψ̂ of the rounds that stored it, with one scale."""
     cells = clusters.similarity.astype(np.float64)
     cells[:, np.eye(len(clusters.names), dtype=bool)] = np.nan
     finite = cells[np.isfinite(cells)]
@@ -155,7 +155,7 @@ def similarities(label: str, clusters: Clusters) -> list[Matrix]:
 
 
 def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
-    """Return the forgetting factor and the Rand index of each round, those that the run has."""
+    """Return a chart of the forgetting factor and the Rand index, as far as the run has them."""
     indices = {
         "Rand index (1: the true groups)": clusters.rand_index,
         "forgetting factor α (1: the past alone)": clusters.forgetting_factor,
@@ -170,7 +170,7 @@ def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
     ends = ", ".join(f"{line.label} {line.y[np.isfinite(line.y)][-1]:.2f}" for line in lines)
     text = f"Line chart over the rounds; at the end {ends}."
     x, y = Axis("round", integers=True), Axis(limits=(0.0, 1.0))
-    # A single line has no legend, so the heading says what it is.
+    # A single line has no legend, so the title names it.
     title = "how settled the clusters are" if len(lines) > 1 else lines[0].label
     return [Lines(f"{label}: {title}", text, x, y, lines)]
 
@@ -183,17 +183,17 @@ def _embeddings_of(run_dir: Path) -> list[Points]:
     try:
         embeddings = read_embeddings(run_dir, settings_from(read_run(run_dir).settings))
     except (FedProtoError, SafetensorError, OSError) as error:
-        _log.info("%s: no picture of what the encoder makes: %s", run_dir, error)
+        _log.info("%s: no picture of the embeddings: %s", run_dir, error)
         return []
     return embedding_charts(embeddings)
 
 
 def read_embeddings(run_dir: Path, settings: Settings) -> Embeddings:
-    """The vectors of all clients that have some, with their targets.
+    """Return the vectors of all clients that have some, with their targets.
 
-    The vectors stand in the node state that a simulation leaves behind, their targets in the data.
-    Raises `DataError` if the data cannot be read, and `FedProtoError` if no client has vectors, or
-    if they do not fit each other or the data: it is another one now.
+    The vectors are in the node state of a simulation, the targets in the data. Raises `DataError`
+    if the data cannot be read, and `FedProtoError` if no client has vectors, or if the vectors do
+    not match each other or the data, which may have changed.
     """
     stored = _stored_vectors(run_dir)
     if not stored:
@@ -208,8 +208,8 @@ def read_embeddings(run_dir: Path, settings: Settings) -> Embeddings:
     for name, (_, vectors) in stored.items():
         client = shard.clients.get(name)
         if not isinstance(client, ClientSequences):
-            raise FedProtoError(f"client {name!r} is not in the data any more")
-        parts = (client.train, client.validation, client.test)  # as the vectors stand
+            raise FedProtoError(f"client {name!r} is not in the data, which have changed")
+        parts = (client.train, client.validation, client.test)  # in the order of the vectors
         targets.append(np.concatenate([part.targets for part in parts]))
         groups.append(client.group)
         if len(targets[-1]) != len(vectors):
@@ -227,7 +227,7 @@ def read_embeddings(run_dir: Path, settings: Settings) -> Embeddings:
 
 
 def _stored_vectors(run_dir: Path) -> dict[str, tuple[str, NDArray[np.float32]]]:
-    """For each client that has some: the digest of the encoder, and vectors [n, D]."""
+    """Return each client's encoder digest and vectors [n, D], where it has some."""
     from safetensors.numpy import load_file
 
     from fedproto_app.node.encoder_files import VECTORS_FILE, file_name
@@ -242,11 +242,15 @@ def _stored_vectors(run_dir: Path) -> dict[str, tuple[str, NDArray[np.float32]]]
 
 
 def embedding_charts(embeddings: Embeddings) -> list[Points]:
-    """Return the sequences in the plane of their two main directions: coloured by target, and by
-    true group, or by client where groups are unknown."""
+    """Return charts of the sequences in the plane of their two principal components.
+
+    One is coloured by target, the other by true group, or by client if groups are unknown.
+    """
     total = len(embeddings.vectors)
     shown = np.arange(min(total, _MOST_POINTS)) * total // min(total, _MOST_POINTS)
-    shown = np.random.default_rng(0).permutation(shown)  # else the last kind would hide the others
+    shown = np.random.default_rng(0).permutation(
+        shown
+    )  # otherwise the last kind would hide the others
     plane, shares = main_plane(embeddings.vectors)
     x = Axis(f"first principal component ({shares[0]:.0%} of the variance)")
     y = Axis(f"second principal component ({shares[1]:.0%})")
@@ -270,9 +274,9 @@ def embedding_charts(embeddings: Embeddings) -> list[Points]:
 
 
 def main_plane(vectors: NDArray[np.floating[Any]]) -> tuple[NDArray[np.float64], list[float]]:
-    """Principal components: vectors [n, D] → [n, 2], and the share of the variance of each axis.
+    """Project vectors [n, D] on two principal components, [n, 2]; also return variance shares.
 
-    Of each direction the sign is such that its largest entry is positive.
+    The sign of each direction is chosen so that its largest entry is positive.
     """
     from sklearn.decomposition import PCA
 

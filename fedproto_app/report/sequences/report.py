@@ -1,8 +1,8 @@
 """The reports of runs on labelled sequences: accuracies, or errors in the data's units.
 
-A client is judged with the model that it uses now; of the methods that share heads inside clusters
-besides with its own head ("local"), and where a mixture or a personal model is in use, with the
-averaged one ("global"). Where there are clusters, their Rand index against the true ones is told.
+A client is evaluated with the model that it uses now. If the method shares heads inside clusters,
+it is also evaluated with its own head ("local"); if it uses a mixture or a personal model, also
+with the averaged model ("global"). Clusters are compared with the true groups by the Rand index.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from fedproto_app.server.round_log import RoundLog
 
 _FACTS = ("client", "node", "group", "samples", "kept_round")
-# Settings of [data] that change no sequence of any part, but what models see of it.
+# Settings of [data] that change how models see the sequences, but not which sequences there are.
 _INPUTS = ("sequences.scaling", "sequences.steps", "sequences.target-scale")
 
 
 class SequenceReport:
-    """What classes and real numbers have in common; subclasses name the metrics.
+    """The common part of classification and regression; subclasses name the metrics.
 
-    metric: on test sequences, which methods are ranked by; title: in texts; unit: behind its text.
-    validation: what models are chosen by. besides: other metrics of the models in use.
+    metric: the test metric that ranks methods. title: its name in texts. unit: follows its values.
+    validation: the metric that chooses models. extra_metrics: other metrics of the models in use.
     """
 
     metric: str
     title: str
     unit: str = ""
     validation: str
-    besides: tuple[str, ...] = ()
+    extra_metrics: tuple[str, ...] = ()
     measure: Measure
     progress: tuple[Shown, ...]
     clients: tuple[Shown, ...]
@@ -60,15 +60,18 @@ class SequenceReport:
     )
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
-        """Plain means over the clients of their latest evaluations."""
-        known = results if evaluated else {}
+        """Return plain means over the clients of their latest evaluations."""
+        evaluated_results = results if evaluated else {}
         return {
-            **{figure: mean_metric(known, one) for figure, one in self._metrics().items()},
+            **{
+                figure: mean_metric(evaluated_results, metric)
+                for figure, metric in self._metrics().items()
+            },
             "rand_index": log.figures.get("rand_index"),
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """``clients.csv``: a row per client."""
+        """Return ``clients.csv``, a row per client."""
         validation = figure_of(self.validation)
         columns = {name: metric for name, metric in self._metrics().items() if not metric.shared}
         columns[f"kept_{validation}"] = Metric(self.validation, Model.KEPT)
@@ -84,7 +87,7 @@ class SequenceReport:
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The last evaluation's figures, and means over the rounds that have them."""
+        """Return the last evaluation's figures, and means over the evaluated rounds."""
         validation = figure_of(self.validation)
         rand = [(line["round"], line["rand_index"]) for line in rounds]
         first = federation.settings.pretraining_rounds + 1
@@ -98,15 +101,15 @@ class SequenceReport:
             "rand_index": _last(value for _, value in rand),
             "rand_index_rounds": _mean(value for _, value in rand),
             "rand_index_settled": settled([(number - first + 1, value) for number, value in rand]),
-            "forgetting_factor_rounds": _mean(_told(rounds, "forgetting_factor")),
-            "clusters": _last(_told(rounds, "clusters")),
+            "forgetting_factor_rounds": _mean(_method_figures(rounds, "forgetting_factor")),
+            "clusters": _last(_method_figures(rounds, "clusters")),
         }
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """A row for each figure that the method has."""
-        kept = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
+        """Return a row for each figure that the method has."""
+        kept_model = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
         name, title, validation = self.metric, self.title, figure_of(self.validation)
-        rows = [(f"test {title}, kept model ({kept})", self._texts(summary, f"{name}_kept"))]
+        rows = [(f"test {title}, kept model ({kept_model})", self._texts(summary, f"{name}_kept"))]
         rows += [
             (label, self._texts(summary, figure))
             for label, figure in (
@@ -114,21 +117,26 @@ class SequenceReport:
                 (f"test {title}, mean of all rounds", f"{name}_rounds"),
                 (f"test {title}, client's own head", f"{name}_local"),
                 (f"test {title}, averaged model", f"{name}_global"),
-                *((f"test {other.upper()}, last round", other) for other in self.besides),
+                *(
+                    (f"test {other_metric.upper()}, last round", other_metric)
+                    for other_metric in self.extra_metrics
+                ),
             )
             if summary[figure] is not None
         ]
-        both = self._texts(summary, validation, f"{validation}_rounds")
-        rows.append((f"{self.validation.replace('-', ' ')}, last / mean of all rounds", both))
+        validation_texts = self._texts(summary, validation, f"{validation}_rounds")
+        rows.append(
+            (f"{self.validation.replace('-', ' ')}, last / mean of all rounds", validation_texts)
+        )
         return rows + _cluster_rows(summary)
 
     def in_words(self, summary: Mapping[str, Any]) -> str:
-        """Of the models that clients end with."""
+        """Return the result of the models that clients end with."""
         value = self._texts(summary, f"{self.metric}_kept")
         return f"The clients' mean test {self.title} is {value}"
 
     def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-        """Accuracies as fractions, or errors in the data's units."""
+        """Return accuracies as fractions, or errors in the data's units."""
         metric = self.metric
         return {
             "test, models in use": [record[metric] for record in rounds],
@@ -139,25 +147,25 @@ class SequenceReport:
         }
 
     def _validation(self, record: Mapping[str, Any]) -> float | None:
-        """As the metric counts: a larger accuracy is better, a larger RMSE is worse."""
+        """Return the validation figure in the metric's terms: an accuracy, or an RMSE."""
         value: float | None = record[figure_of(self.validation)]
         return 1 - value if value is not None and self.measure.larger_is_better else value
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Clusters over the rounds, how alike clients are, who holds which classes."""
+        """Return sections on clusters over the rounds, similar clients, and clients' classes."""
         from fedproto_app.report.sequences import charts
 
         return charts.sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """Those of clusters, embeddings.png."""
+        """Return the charts of clusters and of embeddings.png."""
         from fedproto_app.report.sequences import charts
 
         return charts.pictures(run_dir)
 
     @property
     def client_figures(self) -> Mapping[str, str]:
-        """The models that clients end with, use now, and have of their own."""
+        """The metric of the kept models, the models in use, and the clients' own heads."""
         models = {
             "kept model": "_kept",
             "model of the last round": "",
@@ -166,13 +174,13 @@ class SequenceReport:
         return {label: self.metric + model for label, model in models.items()}
 
     def _metrics(self) -> dict[str, Metric]:
-        """Clients' metrics by the figure that is their mean."""
+        """Return the clients' metrics by the name of the figure that is their mean."""
         return {
             self.metric: Metric(self.metric),
             f"{self.metric}_local": Metric(self.metric, Model.LOCAL),
             f"{self.metric}_global": Metric(self.metric, shared=True),
             f"{self.metric}_kept": Metric(self.metric, Model.KEPT),
-            **{name: Metric(name) for name in self.besides},
+            **{name: Metric(name) for name in self.extra_metrics},
             figure_of(self.validation): Metric(self.validation),
         }
 
@@ -193,7 +201,7 @@ class SequenceClassificationReport(SequenceReport):
         larger_is_better=True,
         name="accuracy",
         axis="test accuracy",
-        kept="accuracy_kept",
+        kept_figure="accuracy_kept",
         validation="kept_validation_error",
         round_validation="validation_error",
         percent=True,
@@ -227,7 +235,7 @@ class SequenceClassificationReport(SequenceReport):
 class SequenceRegressionReport(SequenceReport):
     """Errors in the data's units."""
 
-    metric, title, validation, besides = "rmse", "RMSE", "validation-rmse", ("mae",)
+    metric, title, validation, extra_metrics = "rmse", "RMSE", "validation-rmse", ("mae",)
     measure = Measure(
         summary="rmse_kept",
         client="rmse_kept",
@@ -235,7 +243,7 @@ class SequenceRegressionReport(SequenceReport):
         larger_is_better=False,
         name="error",
         axis="test RMSE (the data's units)",
-        kept="rmse_kept",
+        kept_figure="rmse_kept",
         validation="kept_validation_rmse",
         round_validation="validation_rmse",
     )
@@ -260,9 +268,9 @@ class SequenceRegressionReport(SequenceReport):
 
 
 def settled(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
-    """The first round from which on the Rand index is 1 to the end, None if it ends below.
+    """Return the first round from which the Rand index stays 1, None if it ends below 1.
 
-    rand_indices: rounds in their order, each with its index; rounds without one do not count.
+    rand_indices: rounds in order with their Rand index; rounds without an index do not count.
     """
     first = None
     for number, value in rand_indices:
@@ -274,7 +282,7 @@ def settled(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
 
 
 def _cluster_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What there is to tell of clusters, nothing for a method without."""
+    """Return the figures about clusters, [] for a method without clusters."""
     rows = []
     if summary["clusters"] is not None:
         rows.append(("clusters, last round", short_text(summary["clusters"])))
@@ -290,20 +298,20 @@ def _cluster_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def figure_of(metric: str) -> str:
-    """A metric's name in the artefacts."""
+    """Return a metric's name in the artefacts."""
     return metric.replace("-", "_")
 
 
-def _told(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[float | None]:
-    """What the method told of each round."""
+def _method_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[float | None]:
+    """Return a figure that the method reports for each round."""
     return [line["figures"].get(figure) for line in rounds]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else None
 
 
 def _last(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return known[-1] if known else None
+    numbers = [value for value in values if value is not None]
+    return numbers[-1] if numbers else None

@@ -1,4 +1,4 @@
-"""The page as text: what it says, what it escapes, that it asks nothing of anybody."""
+"""The page as text: its sentences, its escaping, and that it makes no network requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMULA = '=HYPERLINK("http://evil.example","x")'
 
 
 class Page(HTMLParser):
-    """Which elements there are, with their attributes, and the text of each kind."""
+    """The elements of a page with their attributes, and its texts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Page(HTMLParser):
         while self._open and self._open.pop() != tag:
             pass
 
-    def named(self, tag: str) -> list[dict[str, str | None]]:
+    def elements_of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
 
@@ -80,11 +80,11 @@ def test_the_finding_comes_first(tmp_path: Path) -> None:
         alone(tmp_path / "b", (0.4, 0.8, 0.5)),
     )
     assert page.words[0] == "Learning together helps 2 of 3 clients"  # the title
-    assert any(one.startswith("Taking part pays for 2 of 3 clients of toy") for one in page.words)
+    assert any(word.startswith("Taking part pays for 2 of 3 clients of toy") for word in page.words)
     assert {"−50.0%", "−25.0%", "+20.0%"} <= set(page.words)  # of the table of clients
     assert {"−50%", "−25%", "+20%"} <= set(page.words)  # of the bars
     assert {"gains", "does not gain"} <= {
-        row.get("data-side") for row in page.named("tr") if row.get("data-side")
+        row.get("data-side") for row in page.elements_of("tr") if row.get("data-side")
     }
 
 
@@ -94,24 +94,24 @@ def test_sharing_that_does_not_pay_is_said(tmp_path: Path) -> None:
 
 
 def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
-    made = {
+    folders = {
         "series": make_run(tmp_path / "series"),
         "images": make_classification_run(tmp_path / "images"),
         "classes": make_sequence_run(tmp_path / "classes"),
         "numbers": make_sequence_run(tmp_path / "numbers", "sequence-regression"),
     }
-    add_divergence(made["series"], ["x", "y"], np.array([[0, 0.6], [0.6, 0]]))
-    for folder in made.values():
+    add_divergence(folders["series"], ["x", "y"], np.array([[0, 0.6], [0.6, 0]]))
+    for folder in folders.values():
         page = page_of(folder)
-        assert len(page.named("h1")) == 1
-        assert page.named("svg")
+        assert len(page.elements_of("h1")) == 1
+        assert page.elements_of("svg")
         words = " ".join(page.words)
         assert "fedproto run" in words
         assert "None" not in words
         assert "nan" not in words.lower().split()
-    together = page_of(*made.values())
-    assert len(together.named("article")) == 4
-    ids = [one["id"] for _, one in together.elements if "id" in one]
+    together = page_of(*folders.values())
+    assert len(together.elements_of("article")) == 4
+    ids = [attributes["id"] for _, attributes in together.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
 
 
@@ -151,17 +151,17 @@ def test_few_lines_of_many_methods(tmp_path: Path) -> None:
     for run in runs:
         (run / "steps.csv").write_text("step,mse,mse_median\n1,0.1,0.1\n2,0.2,0.2\n")
     words = page_of(*runs).words
-    about = [word for word in words if word.startswith("How the median client's error grows")]
+    about = [word for word in words if word.startswith("The median client's error by")]
     assert about == [
-        "How the median client's error grows with the distance that is forecast. The first 8 rows "
-        "of the table of methods."
+        "The median client's error by the number of steps ahead. Shown are the first 8 rows of the "
+        "table of methods."
     ]
 
 
 def test_a_method_with_one_round_has_no_curve(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", rounds=1, method="naive")
     (run / "rounds.jsonl").write_text(json.dumps(round_record(1)) + "\n")
-    assert "One round was all there was to learn, so there is no curve." in page_of(run).words
+    assert "There was only one round, so there is no learning curve." in page_of(run).words
 
 
 def test_strangers_words_stay_words(tmp_path: Path) -> None:
@@ -175,20 +175,24 @@ def test_strangers_words_stay_words(tmp_path: Path) -> None:
     bad = {"node": HOSTILE, "client": FORMULA, "reason": HOSTILE}
     (with_share / "rounds.jsonl").write_text(json.dumps(round_record(1, refused=[bad])) + "\n")
     page = page_of(with_share, without)
-    assert len(page.named("script")) == 1
-    assert not page.named("img")
-    assert not [one for _, one in page.elements if any(name.startswith("on") for name in one)]
+    assert len(page.elements_of("script")) == 1
+    assert not page.elements_of("img")
+    assert not [
+        attributes
+        for _, attributes in page.elements
+        if any(name.startswith("on") for name in attributes)
+    ]
     assert page.words.count(HOSTILE) >= 3
     assert FORMULA in page.words
-    assert HOSTILE in [row.get("data-group") for row in page.named("tr")]
+    assert HOSTILE in [row.get("data-group") for row in page.elements_of("tr")]
 
 
 def test_it_asks_nothing_of_anybody(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "a"))
     [policy] = [
-        str(one["content"])
-        for one in page.named("meta")
-        if one.get("http-equiv") == "Content-Security-Policy"
+        str(element["content"])
+        for element in page.elements_of("meta")
+        if element.get("http-equiv") == "Content-Security-Policy"
     ]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     for kind in ("script", "style"):
@@ -206,12 +210,12 @@ def test_it_asks_nothing_of_anybody(tmp_path: Path) -> None:
 
 def test_who_does_not_see_it_is_told(tmp_path: Path) -> None:
     page = page_of(shared(tmp_path / "a", (0.2, 0.6)), alone(tmp_path / "b", (0.4, 0.8)))
-    for svg in page.named("svg"):
+    for svg in page.elements_of("svg"):
         assert svg.get("aria-hidden") == "true" or len(svg.get("aria-label") or "") > 20
-    assert len(page.named("table")) == len(page.named("caption"))
-    assert all(one.get("scope") in ("col", "row") for one in page.named("th"))
-    assert len(page.named("html")) == 1
-    assert page.named("html")[0]["lang"] == "en"
+    assert len(page.elements_of("table")) == len(page.elements_of("caption"))
+    assert all(head.get("scope") in ("col", "row") for head in page.elements_of("th"))
+    assert len(page.elements_of("html")) == 1
+    assert page.elements_of("html")[0]["lang"] == "en"
 
 
 def test_a_hundred_clients_take_less_than_two_megabytes(tmp_path: Path) -> None:
@@ -233,7 +237,7 @@ def test_a_hundred_clients_take_less_than_two_megabytes(tmp_path: Path) -> None:
 
 def test_very_many_clients_are_thinned_and_it_says_so(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "a", np.linspace(0.1, 1, 2500).tolist()))
-    assert "2000 of 2500 clients, evenly taken." in page.words
+    assert "2000 of 2500 clients, evenly sampled." in page.words
 
 
 def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
@@ -254,4 +258,4 @@ def test_equal_labels_are_told_apart(tmp_path: Path) -> None:
 def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     (run / "rounds.jsonl").unlink()
-    assert page_of(run).named("h1")
+    assert page_of(run).elements_of("h1")

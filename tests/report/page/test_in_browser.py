@@ -1,4 +1,4 @@
-"""The page in a real browser: it sorts and filters, by keyboard too, and asks nothing."""
+"""The page in a real browser: sorting, filtering, keyboard use, and no network requests."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def head(number: int) -> str:
 
 
 def test_nothing_is_asked_for_and_nothing_goes_wrong(page: Browser, report: Path) -> None:
-    asked = [
-        one["params"]["request"]["url"]
-        for one in page.told
-        if one["method"] == "Network.requestWillBeSent"
+    urls = [
+        event["params"]["request"]["url"]
+        for event in page.told
+        if event["method"] == "Network.requestWillBeSent"
     ]
-    elsewhere = [url for url in asked if not url.startswith("data:")]
+    elsewhere = [url for url in urls if not url.startswith("data:")]
     assert elsewhere == [report.resolve().as_uri()]
-    assert [one for one in page.told if one["method"] in REPORTED] == []
+    assert [event for event in page.told if event["method"] in REPORTED] == []
     strange = "main script, main iframe, main img, a[href^=http]"
     assert page.run(f"document.querySelectorAll('{strange}').length") == 0
 
 
 def test_the_policy_holds_against_what_slipped_in(page: Browser) -> None:
-    """If an element of a stranger's were there all the same, it would neither run nor ask."""
+    """An injected element can neither run code nor make requests."""
     page.run(
         "document.body.insertAdjacentHTML('beforeend', "
         '\'<img src="https://evil.example/a.png" onerror="window.evil = 1">\');'
@@ -83,18 +83,19 @@ def test_the_policy_holds_against_what_slipped_in(page: Browser) -> None:
         "document.body.append(made);"
     )
     assert page.run("new Promise(after => setTimeout(() => after(window.evil), 200))") is None
-    asked = {  # that the browser thought of it is told, too
-        one["params"]["requestId"]
-        for one in page.told
-        if one["method"] == "Network.requestWillBeSent"
-        and one["params"]["request"]["url"].startswith("http")
+    requests = {  # the browser also reports requests that it blocks
+        event["params"]["requestId"]
+        for event in page.told
+        if event["method"] == "Network.requestWillBeSent"
+        and event["params"]["request"]["url"].startswith("http")
     }
     stopped = {
-        one["params"]["requestId"]
-        for one in page.told
-        if one["method"] == "Network.loadingFailed" and one["params"].get("blockedReason") == "csp"
+        event["params"]["requestId"]
+        for event in page.told
+        if event["method"] == "Network.loadingFailed"
+        and event["params"].get("blockedReason") == "csp"
     }
-    assert asked <= stopped
+    assert requests <= stopped
 
 
 def test_a_column_sorts_by_its_numbers_and_by_its_texts(page: Browser) -> None:
@@ -102,7 +103,9 @@ def test_a_column_sorts_by_its_numbers_and_by_its_texts(page: Browser) -> None:
     page.run(f"{head(change)}.querySelector('button').click()")
     assert page.run(f"{head(change)}.getAttribute('aria-sort')") == "ascending"
     rising = column(page, change)
-    expected = sorted(own / other - 1 for own, other in zip(ERRORS, ALONE, strict=True))
+    expected = sorted(
+        error / alone_error - 1 for error, alone_error in zip(ERRORS, ALONE, strict=True)
+    )
     assert rising == [f"{100 * value:+.1f}%".replace("-", "−") for value in expected]
     page.run(f"{head(change)}.querySelector('button').click()")
     assert page.run(f"{head(change)}.getAttribute('aria-sort')") == "descending"
@@ -113,7 +116,7 @@ def test_a_column_sorts_by_its_numbers_and_by_its_texts(page: Browser) -> None:
 
 
 def test_sorting_by_keyboard(page: Browser) -> None:
-    """Tab reaches the button, a key presses it, and one sees where one is."""
+    """Tab reaches the button, a key presses it, and the focus is visible."""
     reached = "document.activeElement.closest('th') && document.activeElement.closest('table').id"
     for _ in range(60):
         page.press("Tab")

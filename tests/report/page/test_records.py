@@ -1,4 +1,4 @@
-"""Refusals, privacy, and the line that repeats a run."""
+"""Refusals, privacy, and the command that repeats a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.experiments.run_settings import told
+from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.page.records import privacy, refusals_table, repeats
 from fedproto_app.report.runs import Group, flat, read_run
 from fedproto_app.settings import Settings, settings_from
@@ -23,7 +23,7 @@ def dumped(**settings: Any) -> dict[str, Any]:
 
 
 def test_the_line_repeats_the_run(tmp_path: Path) -> None:
-    """What it says is read back by the command line as the settings that the run had."""
+    """The command line reads the command back as the settings of the run."""
     changes = {
         "method": "fedavg",
         "seed": 3,
@@ -40,10 +40,10 @@ def test_the_line_repeats_the_run(tmp_path: Path) -> None:
     words = shlex.split(line.command)
     assert words[:2] == ["fedproto", "run"]
     assert words[-2:] == ["--nodes", "3"]
-    given = told(None, words[3:-2:2])
-    again = flat(settings_from(given).model_dump(by_alias=True))
-    had = flat(settings_from(changes).model_dump(by_alias=True))
-    differing = {key for key in had if had[key] != again[key]}
+    table = changed_settings(None, words[3:-2:2])
+    repeated = flat(settings_from(table).model_dump(by_alias=True))
+    original = flat(settings_from(changes).model_dump(by_alias=True))
+    differing = {key for key in original if original[key] != repeated[key]}
     assert differing == {"output.name", "nodes.minimum"}
 
 
@@ -67,22 +67,24 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
     assert table is not None
     assert [[cell.text for cell in row.cells] for row in table.rows] == [
         ["fuels", "n0", "c1", "not a number", "2", "1–2"],
-        ["fuels", "n0", "(all of the node)", "not a number", "1", "2–2"],
+        ["fuels", "n0", "(whole node)", "not a number", "1", "2–2"],
     ]
-    assert sentence.startswith("Of 6 orders to nodes 1 were not answered in time; 3 answers were")
+    assert sentence.startswith("Of 6 orders to nodes, 1 were not answered in time; 3 replies were")
     none, fine = refusals_table([group(make_run(tmp_path / "b"))], ["fuels"])
     assert none is None
-    assert fine == "Of 6 orders to nodes every answer came in time and was used."
+    assert fine == "All replies to 6 orders arrived in time and were used."
 
 
 def test_privacy_is_told_where_it_was_counted(tmp_path: Path) -> None:
     """Runs without noise say so themselves; old ones say nothing."""
     spent = {"mechanism": "gaussian", "epsilon": 3.14159, "delta": 1e-5, "unit": "client"}
-    told = [spent, {"mechanism": "none"}, None]
-    groups = [group(make_run(tmp_path / f"{n}", privacy=one)) for n, one in enumerate(told)]
+    records = [spent, {"mechanism": "none"}, None]
+    groups = [
+        group(make_run(tmp_path / f"{n}", privacy=record)) for n, record in enumerate(records)
+    ]
     assert privacy(groups[1:], ["without", "old"]) == []
-    found = privacy(groups, ["with", "without", "old"])
-    assert [(label, counted) for label, counted, _ in found] == [
+    entries = privacy(groups, ["with", "without", "old"])
+    assert [(label, value) for label, value, _ in entries] == [
         ("with", "mechanism = gaussian"),
         ("with", "epsilon = 3.142"),
         ("with", "delta = 1e-05"),

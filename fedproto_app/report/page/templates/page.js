@@ -1,6 +1,6 @@
 "use strict";
-// Tables sort by a button in each head; forms above them filter their rows. Without this the page
-// still says everything.
+// Tables sort by a button in each column head; forms above them filter their rows. Without this
+// script the page still shows everything.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const body = table.tBodies[0];
@@ -9,10 +9,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const cell = row.cells[column];
     return cell.dataset.key === undefined ? cell.textContent.trim() : Number(cell.dataset.key);
   };
-  const compare = (one, two) =>
-    typeof one === "number" && typeof two === "number"
-      ? (one === two ? 0 : one - two)
-      : String(one).localeCompare(String(two), "en", { numeric: true });
+  const compare = (a, b) =>
+    typeof a === "number" && typeof b === "number"
+      ? (a === b ? 0 : a - b)
+      : String(a).localeCompare(String(b), "en", { numeric: true });
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -20,12 +20,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
     head.replaceChildren(button);
     button.addEventListener("click", () => {
       const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      for (const other of heads) other.removeAttribute("aria-sort");
+      for (const heading of heads) heading.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
       const rows = [...body.rows].map((row) => [keyOf(row, column), row]);
-      // What is unknown stays at the end, whichever way.
-      const known = (pair) => pair[0] !== Infinity && pair[0] !== "";
-      rows.sort((a, b) => known(b) - known(a) || sign * compare(a[0], b[0]));
+      // Unknown values stay at the end in both directions.
+      const isKnown = (pair) => pair[0] !== Infinity && pair[0] !== "";
+      rows.sort((a, b) => isKnown(b) - isKnown(a) || sign * compare(a[0], b[0]));
       body.append(...rows.map((pair) => pair[1]));
     });
   });
@@ -38,11 +38,11 @@ for (const form of document.querySelectorAll("form.filters")) {
     let shown = 0;
     for (const row of rows) {
       row.hidden = !fields.every((field) => {
-        const wanted = field.value;
-        if (!wanted) return true;
+        const value = field.value;
+        if (!value) return true;
         if (field.dataset.filter === "text")
-          return row.cells[0].textContent.toLowerCase().includes(wanted.trim().toLowerCase());
-        return row.dataset[field.dataset.filter] === wanted;
+          return row.cells[0].textContent.toLowerCase().includes(value.trim().toLowerCase());
+        return row.dataset[field.dataset.filter] === value;
       });
       shown += !row.hidden;
     }
