@@ -97,7 +97,7 @@ def damaged(folder: Path) -> Path:
                 .set_axis(pd.date_range("2024-03-04", periods=6, freq="90min", name="time"))
                 .to_parquet(folder / "z.parquet")
             ),
-            r"z\.parquet: its times are mostly 1:30:00 apart, those of all clients 1:00:00",
+            r"z\.parquet: its times are mostly 1:30:00 apart, but the step of all clients is 1:00:00",
         ),
         (
             lambda folder: (

@@ -141,7 +141,7 @@ def test_a_folder_without_times_starts_at_zero(tmp_path: Path) -> None:
                 "a": "time,x\n2014-01-01 00:00,1\n2014-01-01 01:00,2\n",
                 "b": "time,x\n2014-01-01 00:00,1\n2014-01-01 00:05,2\n",
             },
-            r"a\.csv: its times are mostly 1:00:00 apart, those of all clients 0:05:00",
+            r"a\.csv: its times are mostly 1:00:00 apart, but the step of all clients is 0:05:00",
         ),
     ],
 )
