@@ -74,7 +74,7 @@ def test_times_of_their_own(tmp_path: Path) -> None:
     later = FRAME[["south"]].set_axis(FRAME.index + pd.Timedelta(hours=2)).rename_axis("time")
     later.to_parquet(tmp_path / "south.parquet")
     clients = load(tmp_path, source="parquet-folder")
-    assert [one.start for one in clients.values()] == [FIRST, FIRST + 2]
+    assert [client.start for client in clients.values()] == [FIRST, FIRST + 2]
 
 
 def damaged(folder: Path) -> Path:
@@ -84,7 +84,7 @@ def damaged(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (damaged, r"south\.parquet: not a readable Parquet file"),
         (
@@ -97,7 +97,7 @@ def damaged(folder: Path) -> Path:
                 .set_axis(pd.date_range("2024-03-04", periods=6, freq="90min", name="time"))
                 .to_parquet(folder / "z.parquet")
             ),
-            r"z\.parquet: its times are mostly 1:30:00 apart, but the step of all clients is 1:00:00",
+            r"z\.parquet: .* mostly 1:30:00 apart, but the step of all clients is 1:00:00",
         ),
         (
             lambda folder: (
@@ -121,14 +121,14 @@ def damaged(folder: Path) -> Path:
         ),
     ],
 )
-def test_damaged_files_of_clients(tmp_path: Path, spoil: Any, told: str) -> None:
+def test_damaged_files_of_clients(tmp_path: Path, spoil: Any, message: str) -> None:
     spoil(a_file_each(tmp_path))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load(tmp_path, source="parquet-folder")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda folder: FRAME.to_parquet(folder / "x.parquet"), "which column holds the clients'"),
         (
@@ -156,9 +156,9 @@ def test_damaged_files_of_clients(tmp_path: Path, spoil: Any, told: str) -> None
         (lambda folder: (folder / "x.parquet").write_bytes(b"PAR1"), r"x\.parquet: not a readable"),
     ],
 )
-def test_damaged_parts(tmp_path: Path, spoil: Any, told: str) -> None:
+def test_damaged_parts(tmp_path: Path, spoil: Any, message: str) -> None:
     spoil(parts(tmp_path, 6))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load(tmp_path, source="long-parquet")
 
 

@@ -192,10 +192,10 @@ def test_m4_series_end_where_their_cells_do() -> None:
 @pytest.mark.parametrize(("offset", "next_time"), [("", "02:00:00"), ("+01:00", "01:00:00+00:00")])
 def test_a_series_knows_its_clock(tmp_path: Path, offset: str, next_time: str) -> None:
     text = f"time,a\n2024-03-04 00:00{offset},1\n2024-03-04 01:00{offset},2\n"
-    [one] = wide(tmp_path, text)
+    [wide_client] = wide(tmp_path, text)
     (tmp_path / "files").mkdir()
     [alone] = folder_of(tmp_path / "files", a=text)
-    assert one.clock is not None
-    assert one.clock == alone.clock
-    assert one.clock.time(one.start + 2) == f"2024-03-04 {next_time}"
+    assert wide_client.clock is not None
+    assert wide_client.clock == alone.clock
+    assert wide_client.clock.time(wide_client.start + 2) == f"2024-03-04 {next_time}"
     assert wide(tmp_path, "a\n1\n2\n")[0].clock is None

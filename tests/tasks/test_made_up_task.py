@@ -1,7 +1,7 @@
-"""A task that nobody knows but this module: one record in the table is all that the app needs.
+"""A task defined by this module only: the app needs nothing but a record in the table of tasks.
 
-In the app its row stands in `tasks/table.py`, its sources in a registry of `data/`; no other file
-that is there already changes.
+In the app the record would be in `core/tasks.py` and the sources in a registry of `data/`; no other
+existing file would change.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard, make_task, reasons_against
 
-HERE = __name__
+MODULE = __name__
 SOURCES = {"dice": lambda settings: None}
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
 MADE_UP = TaskRecord(
     name="gambling",
     holds="dice",
-    sources=f"{HERE}:SOURCES",
-    pool=f"{HERE}:Dice",
-    task=f"{HERE}:Gambling",
-    load=f"{HERE}:throw",
-    reasons_against=f"{HERE}:loaded_dice",
-    report=f"{HERE}:Winnings",
-    check=f"{HERE}:check_dice",
-    small=f"{HERE}:SMALL",
-    check_settings=f"{HERE}:require_luck",
+    sources=f"{MODULE}:SOURCES",
+    pool=f"{MODULE}:Dice",
+    task=f"{MODULE}:Gambling",
+    load=f"{MODULE}:throw",
+    reasons_against=f"{MODULE}:loaded_dice",
+    report=f"{MODULE}:Winnings",
+    check=f"{MODULE}:check_dice",
+    small=f"{MODULE}:SMALL",
+    check_settings=f"{MODULE}:require_luck",
     options=("period", "max-clients"),
 )
 
@@ -94,8 +94,8 @@ def loaded_dice(settings: Settings) -> dict[str, str | None]:
     return {"ann": None, "bob": "its dice are loaded"}
 
 
-def check_dice(settings: Settings, every: bool) -> Checked:
-    print(f"{settings.data.period} throws, all shown: {every}")
+def check_dice(settings: Settings, show_all: bool) -> Checked:
+    print(f"{settings.data.period} throws, all shown: {show_all}")
     return Checked(settings.data.period > 2, {"data.horizon": 6})
 
 
@@ -105,7 +105,7 @@ def require_luck(settings: Settings) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "gambling", MADE_UP)
 
 
@@ -157,6 +157,6 @@ def test_data_check_finds_its_checker() -> None:
         0,
         f"24 throws, all shown: True\ntrain on it: {run}dice --set data.horizon=6\n",
     )
-    own = data_check("--source", f"{HERE}:own_dice", "--set", "data.period=2")
-    rest = f"{HERE}:own_dice --set data.horizon=6 --set data.period=2"
-    assert own == (1, f"2 throws, all shown: False\nonce that is mended: {run}{rest}\n")
+    result = data_check("--source", f"{MODULE}:own_dice", "--set", "data.period=2")
+    command = f"{MODULE}:own_dice --set data.horizon=6 --set data.period=2"
+    assert result == (1, f"2 throws, all shown: False\nonce that is mended: {run}{command}\n")

@@ -66,8 +66,8 @@ def test_labels_names_and_pixels(tmp_path: Path, write: Writer) -> None:
     assert pool.train.stages is None
     expected = np.stack([COLOUR[2], COLOUR[0], COLOUR[1]]).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(pixels_of(pool.train), expected)
-    some = pool.train.load(np.array([2, 0, 2]))
-    np.testing.assert_array_equal(some.pixels, expected[[2, 0, 2]])
+    loaded = pool.train.load(np.array([2, 0, 2]))
+    np.testing.assert_array_equal(loaded.pixels, expected[[2, 0, 2]])
     assert pool.train.load(np.array([], dtype=np.int64)).pixels.shape == (0, 3, 4, 5)
 
 

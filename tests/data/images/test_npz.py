@@ -20,7 +20,7 @@ GREY = {
 
 def read(folder: Path, classes: str = "", **changes: Any) -> ImagePool:
     """The pool of the grey archive with some arrays changed; None takes one away."""
-    arrays = {name: given for name, given in (GREY | changes).items() if given is not None}
+    arrays = {name: values for name, values in (GREY | changes).items() if values is not None}
     np.savez_compressed(folder / "x.npz", **arrays)
     return pool_of("image-npz", folder / "x.npz", classes)
 

@@ -156,7 +156,7 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
     """Training stays as it was; every client is then asked for all classes, rare ones rarely."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
-    own, common = (
+    client_mix, common = (
         stages_of(
             draw_partition(
                 train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
@@ -164,10 +164,10 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
         )
         for mix in ("own", "everybody")
     )
-    dealt = np.concatenate([train_labels[stage.train] for stage in own])
+    dealt = np.concatenate([train_labels[stage.train] for stage in client_mix])
     dealt_counts = np.bincount(dealt, minlength=4)
     expected = np.floor(dealt_counts * 0.5 / 8 + 0.5)  # of eight client stages
-    for own_stage, common_stage in zip(own, common, strict=True):
+    for own_stage, common_stage in zip(client_mix, common, strict=True):
         assert own_stage.train.tolist() == common_stage.train.tolist()
         assert own_stage.validation.tolist() == common_stage.validation.tolist()
         assert (
@@ -259,11 +259,11 @@ CLIENTS = np.array(["b", "b", "a", "a", "b", "b", "c", "c"])
 STAGES = np.array([1, 1, 1, 1, 3, 3, 2, 2])
 
 
-def given_clients(**known: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
+def given_clients(**columns: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
     """(train, test) of each stage, by client, without validation."""
     names = ("train_clients", "train_stages", "test_clients", "test_stages")
     holdings = given_partition(
-        TRAIN, TEST, *(known.get(name) for name in names),
+        TRAIN, TEST, *(columns.get(name) for name in names),
         PartitionSettings(scheme="given", validation_share=0.0), 0, "all",
     )  # fmt: skip
     return {h.name: [(s.train.tolist(), s.test.tolist()) for s in h.stages] for h in holdings}
@@ -322,9 +322,9 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
 
     holdings = drawn(0)
     assert [holding.name for holding in holdings] == ["3", "12"]
-    for holding, own in zip(holdings, (range(200), range(200, 400)), strict=True):
+    for holding, expected in zip(holdings, (range(200), range(200, 400)), strict=True):
         (stage,) = holding.stages
-        assert sorted([*stage.train, *stage.validation]) == list(own)
+        assert sorted([*stage.train, *stage.validation]) == list(expected)
         assert np.bincount(train_labels[stage.validation]).tolist() == [15, 5]
     assert places(holdings) == places(drawn(0))
     assert places(holdings) != places(drawn(1))

@@ -98,7 +98,7 @@ def test_the_equal_share_is_the_one_of_halls_condition(
 def test_an_equal_share_by_hand() -> None:
     mask = np.array([[1, 1, 0], [0, 1, 1], [0, 1, 1]], dtype=np.bool_)
     counts = np.array([90, 10, 10])
-    # Rows 1 and 2 share classes 1 and 2, of which row 0 needs one image: (20 - 1) // 2.
+    # Rows 1 and 2 share classes 1 and 2, except one image for row 0: (20 - 1) // 2.
     assert equal_share(mask, counts) == 9
 
 

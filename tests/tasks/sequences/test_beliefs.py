@@ -65,8 +65,8 @@ def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
 def test_what_a_server_believes_of_fractions(
     metrics: dict[Metric, float], fault: str | None
 ) -> None:
-    found = SequenceClassificationTask.metrics_fault(metrics)
-    assert (found is None) if fault is None else (found is not None and fault in found)
+    reason = SequenceClassificationTask.metrics_fault(metrics)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_what_a_server_believes_of_fractions(
     ],
 )
 def test_what_a_server_believes_of_errors(metrics: dict[Metric, float], fault: str | None) -> None:
-    found = SequenceRegressionTask.metrics_fault(metrics)
-    assert (found is None) if fault is None else (found is not None and fault in found)
+    reason = SequenceRegressionTask.metrics_fault(metrics)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_what_a_server_believes_of_errors(metrics: dict[Metric, float], fault: s
 def test_what_a_server_believes_of_a_shape(
     task: type[SequenceTask], inputs: tuple[int, ...], classes: int, fault: str | None
 ) -> None:
-    found = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
-    assert (found is None) if fault is None else (found is not None and fault in found)
+    reason = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)

@@ -110,29 +110,31 @@ def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> 
 def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
     federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
     figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
-    told = {name for name, value in figures.items() if value is not None}
-    assert told == {figure_of(metric.name) for metric in task_class(task).required_metrics(None)}
+    reported = {name for name, value in figures.items() if value is not None}
+    assert reported == {
+        figure_of(metric.name) for metric in task_class(task).required_metrics(None)
+    }
 
 
 def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:
-    first, *rest = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
+    first, *rows = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,accuracy,accuracy_local,accuracy_kept,"
         "validation_error,kept_validation_error"
     )
-    assert rest == [
+    assert rows == [
         ["a", "n", "g", 10, 5, 0.5, 0.25, 0.75, 0.25, 0.125],
         ["b", "n", "g", 10, 5, 1.0, None, 0.25, 0.75, None],
     ]
 
 
 def test_clients_of_regression_have_errors() -> None:
-    first, *rest = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
+    first, *rows = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,rmse,rmse_local,rmse_kept,mae,validation_rmse,"
         "kept_validation_rmse"
     )
-    assert rest[0] == ["a", "n", "g", 10, 5, 4.0, None, 2.0, 3.0, 5.0, None]
+    assert rows[0] == ["a", "n", "g", 10, 5, 4.0, None, 2.0, 3.0, 5.0, None]
 
 
 def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
@@ -241,8 +243,8 @@ def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
     folders = [make_sequence_run(tmp_path / task, task, rounds=3) for task in (CLASSES, NUMBERS)]
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert [group.task for group in groups] == [CLASSES, NUMBERS]
-    kept = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
-    assert comparison_rows(groups)[0][3] == f"{100 * kept:.1f} ± -"
+    accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
+    assert comparison_rows(groups)[0][3] == f"{100 * accuracy:.1f} ± -"
     draw_comparison(groups, tmp_path / "comparison.png")
     assert (tmp_path / "comparison.png").exists()
 
