@@ -48,7 +48,10 @@ def read_weights(path: Path, names: str = "") -> tuple[tuple[str, ...], NDArray[
         raise DataError(f"{path}: {_twice(names_of_rows)!r} is named twice")
     weights = _numbers(numbers, path)
     if not ((weights >= 0) & (weights <= LARGEST)).all():
-        raise DataError(f"{path}: weights of {weights.min():g} … {weights.max():g}, not from 0 on")
+        raise DataError(
+            f"{path}: weights from {weights.min():g} to {weights.max():g}; "
+            f"expected 0 to {LARGEST:g}"
+        )
     symmetric = np.maximum(weights, weights.T).astype(np.float32)
     np.fill_diagonal(symmetric, 0.0)
     return tuple(names_of_rows), symmetric

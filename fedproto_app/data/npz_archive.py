@@ -70,7 +70,7 @@ def require_names(
     """Raise `DataError` for an archive with a missing or an unexpected array."""
     if missing := set(required) - set(archive.files):
         names = ", ".join(archive.files)
-        raise DataError(f"{path}: no array {', '.join(sorted(missing))} beside {names}")
+        raise DataError(f"{path}: no array {', '.join(sorted(missing))}; it has {names}")
     if unexpected := set(archive.files) - {*required, *optional}:
         raise DataError(
             f"{path}: beside {', '.join(required)} only {', '.join(optional)} are expected, "

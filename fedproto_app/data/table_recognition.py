@@ -65,7 +65,7 @@ class Reading:
             data_settings = DataSettings.model_validate(values)
         except ValidationError as error:
             faults = "; ".join(fault["msg"] for fault in error.errors())
-            raise DataError(f"what was found in it cannot be set: {faults}") from None
+            raise DataError(f"the recognised settings are not valid: {faults}") from None
         names = (key.replace("-", "_") for key in values)
         return {name: getattr(data_settings, name) for name in names}
 

@@ -220,8 +220,8 @@ def _one_column(head: Head, settings: DataSettings) -> Columns:
         recordings = ", one to be predicted is source recordings" if kind == "csv" else ""
         raise DataError(
             f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
-            f"{settings.source} reads one a file: choose it with data.columns; a column per client "
-            f"is source wide-{kind}{recordings}"
+            f"{settings.source} reads one per file: choose it with data.columns; a column per "
+            f"client is source wide-{kind}{recordings}"
         )
     return columns
 

@@ -1,4 +1,4 @@
-"""Which clients and columns of a site's own files are read."""
+"""The clients and columns of a site's files that are read."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def test_only_the_chosen_columns_are_read(tmp_path: Path) -> None:
         ({"clients": "when", "time_column": "when"}, r"has no column 'when'; it has note, a, b"),
     ],
 )
-def test_a_column_that_is_not_there_is_named(
-    tmp_path: Path, choice: dict[str, str], message: str
-) -> None:
+def test_a_missing_column_is_named(tmp_path: Path, choice: dict[str, str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         wide(tmp_path, **choice)
 

@@ -1,4 +1,4 @@
-"""Every form of table: a small file of it, read as pandas reads it; what is damaged is refused."""
+"""Every form of table: a small file is read as pandas reads it; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIRST = 474869  # hours from 1970 to the first of them
 
 
 def load(path: Path, **settings: Any) -> dict[str, ClientSeries]:
-    """As `fedproto run --set data.…` would read it."""
+    """Read a file as `fedproto run --set data.…` does."""
     changes = {f"data.{key.replace('_', '-')}": value for key, value in settings.items()}
     data = settings_from({**changes, "data.path": str(path)}).data
     return {client.name: client for client in load_series(data)}
@@ -96,7 +96,7 @@ FORMS: dict[str, tuple[Any, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_data_check_tells_what_reads_a_form(tmp_path: Path, name: str) -> None:
+def test_data_check_prints_the_settings_that_read_a_form(tmp_path: Path, name: str) -> None:
     write, expected = FORMS[name]
     path = written(tmp_path, write(), name)
     reading = reading_of(path)

@@ -1,4 +1,4 @@
-"""Folders of Parquet files: one a client, or parts of one long table; damaged ones are refused."""
+"""Folders of Parquet files: one per client, or parts of a long table; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_parts_that_count_in_different_ways(tmp_path: Path) -> None:
         load(tmp_path, source="long-parquet", time_unit="step")
 
 
-def test_what_lies_outside_or_deeper_is_not_read(tmp_path: Path) -> None:
+def test_files_outside_or_deeper_are_not_read(tmp_path: Path) -> None:
     (folder := tmp_path / "data").mkdir()
     (folder / "site=north").mkdir()
     LONG.to_parquet(folder / "site=north" / "0.parquet")
@@ -188,7 +188,7 @@ def test_what_lies_outside_or_deeper_is_not_read(tmp_path: Path) -> None:
 
 
 def test_many_small_files_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
-    """There is room for any of them, at 64 + 8 + 8 bytes a row; read, 12 rows of 24 have none."""
+    """Each part fits, at 64 + 8 + 8 bytes per row, but 12 of the 24 rows together do not."""
     parts(tmp_path, *range(1, 12))
     monkeypatch.setattr(room, "most_bytes", lambda: 200)
     assert load(tmp_path / "part-0.parquet", source="long-parquet")

@@ -86,7 +86,7 @@ def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:
         ([ClientSeries("a", np.array([0, -np.inf]))], "client 'a': value number 2 is infinite"),
     ],
 )
-def test_what_a_factory_may_not_hand_over(clients: Any, message: str) -> None:
+def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) -> None:
     global handed_over
     handed_over = clients
     with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
@@ -131,7 +131,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path, source: str) -> None:
         load(source, path=str(wrong))
 
 
-def test_a_path_that_nobody_would_read_is_refused() -> None:
+def test_a_path_for_a_source_without_files_is_refused() -> None:
     with pytest.raises(DataError, match=r"^data\.path = 'mine\.csv': .* reads no path"):
         load("synthetic-traffic", path="mine.csv")
 

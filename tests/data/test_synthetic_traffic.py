@@ -15,7 +15,7 @@ def sites(period: int = 24, **synthetic: int) -> list[ClientSeries]:
 
 
 def on_common_clock(clients: list[ClientSeries], steps: int) -> np.ndarray:
-    """[N, steps] values, NaN where a client has none."""
+    """Return the values [N, steps], NaN if missing."""
     grid = np.full((len(clients), steps), np.nan)
     for row, series in zip(grid, clients, strict=True):
         row[series.start : series.start + len(series.values)] = series.values
@@ -70,7 +70,7 @@ def test_sites_of_a_type_resemble_each_other_and_types_differ() -> None:
 
 
 def test_the_last_hour_is_no_good_forecast_nor_is_yesterday() -> None:
-    """Learnable, not trivial: the rhythm says more than repeating a value does."""
+    """Learnable, not trivial: the rhythm predicts better than repeating the last value."""
     for series in sites(clients=8):
         values = (series.values - np.nanmean(series.values)) / np.nanstd(series.values)
         for lag in (1, 24):

@@ -108,7 +108,7 @@ def test_bad_clients_do_not_cost_the_others(tmp_path: Path) -> None:
     assert [len(series.values) for series in clients] == [3, 0, 3, 1]
 
 
-def test_a_file_per_client_with_times_of_its_own(tmp_path: Path) -> None:
+def test_a_file_per_client_with_separate_times(tmp_path: Path) -> None:
     clients = folder_of(
         tmp_path,
         north="time,load\n1970-01-01 01:00,1\n1970-01-01 02:00,2\n",

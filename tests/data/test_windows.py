@@ -107,7 +107,7 @@ def test_a_constant_client_has_scale_one(value: float) -> None:
     assert abs(windows.targets).max() < 1e-6
 
 
-def test_the_shortest_usable_length_is_usable_and_one_less_is_not() -> None:
+def test_the_shortest_usable_length() -> None:
     for settings in (SMALL, DataSettings(), DataSettings(period=288)):
         length = shortest_length(settings)
         assert why_refused(series(np.arange(length)), settings) is None
@@ -157,7 +157,7 @@ def test_several_values_ahead_by_hand() -> None:
     assert windows.batches.shape == (6, 4)  # 27 train samples
 
 
-def test_a_limited_history_is_the_newest_and_has_a_scale_of_its_own() -> None:
+def test_a_limited_history_is_the_newest_and_sets_the_scale() -> None:
     values = np.random.default_rng(1).normal(size=60) + np.r_[np.zeros(24), np.full(36, 9.0)]
     full = make_windows(series(values), SMALL)
     short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
@@ -193,13 +193,13 @@ def test_a_history_of_all_there_is_or_more_is_none(beyond: int) -> None:
         ({"close_window": 17}, "17 steps (data.close-window = 17)"),
     ],
 )
-def test_too_short_a_series_is_told_what_looks_back(changes: Any, cause: str) -> None:
+def test_the_refusal_of_a_short_series_names_the_look_back(changes: Any, cause: str) -> None:
     settings = DataSettings(**{"period": 4, "close_window": 2, "periodic_window": 2, **changes})
     with pytest.raises(DataError, match=re.escape(f"a look-back of {cause} need at least")):
         make_windows(series(np.arange(12)), settings)
 
 
-def test_further_lags_stand_among_the_periodic_values() -> None:
+def test_further_lags_are_sorted_among_the_periodic_values() -> None:
     lagged = DataSettings(period=4, close_window=2, periodic_window=1, lags="9, 3")
     assert lagged.distances == (9, 4, 3)
     windows = make_windows(series(np.arange(60)), lagged)

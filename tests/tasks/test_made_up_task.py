@@ -50,7 +50,7 @@ MADE_UP = TaskRecord(
 
 @dataclass(frozen=True)
 class Dice:
-    """What a user's own source of this task hands over."""
+    """The data of a user's source of this task."""
 
     faces: int = 6
 
@@ -60,11 +60,11 @@ def own_dice(settings: DataSettings) -> Dice:
 
 
 class Gambling(ForecastingTask):
-    """A task that only has a name of its own."""
+    """A task that differs only in its name."""
 
 
 class Winnings(ForecastingReport):
-    """A report that only has a measure of its own."""
+    """A report that differs only in its measure."""
 
     measure = Measure(
         "won",
@@ -145,13 +145,13 @@ def test_its_sources_are_no_other_tasks() -> None:
 
 
 def data_check(*arguments: str) -> tuple[int, str]:
-    """Exit code and output."""
+    """Return the exit code and output."""
     result = CliRunner().invoke(data_app, ["check", *arguments])
     return result.exit_code, result.output
 
 
 def test_data_check_finds_its_checker() -> None:
-    """And a line is offered that asks for what its checker found."""
+    """The command also prints a line with the settings that the checker found."""
     run = "fedproto run --set task=gambling --set method=analytic --set data.source="
     assert data_check("--source", "dice", "--all") == (
         0,

@@ -28,7 +28,7 @@ def two_series(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def undecodable(settings: DataSettings) -> ImagePool:
-    """Images of three clients, one without test images, whose pixels nobody may ask for."""
+    """Return images of three clients, one without test images; loading pixels is an error."""
 
     def load(positions: Positions) -> LoadedImages:
         raise AssertionError("an image was decoded")
@@ -84,7 +84,7 @@ SEQUENCES = {"task": "sequence-classification", "method": "solo"}
         ),
     ],
 )
-def test_a_source_of_another_task_is_told_before_its_path_is_looked_at(
+def test_a_source_of_another_task_is_refused_before_its_path(
     sources: dict[str, Any], task: dict[str, Any], kind: str
 ) -> None:
     for source in sources:
@@ -104,7 +104,7 @@ def kind_of(source: str) -> str:
     return record_of_source(DataSettings(source=source)).holds
 
 
-def test_what_a_source_holds() -> None:
+def test_the_kind_of_data_in_a_source() -> None:
     registries = {
         "series": SOURCES,
         "images": IMAGE_SOURCES,

@@ -87,7 +87,7 @@ def _class_names(path: Path) -> tuple[str, ...]:
         raise DataError(f"{path}: cannot be read: {error}") from None
     names = tuple(line.strip() for line in lines if line.strip())
     if not names or len(set(names)) != len(names):
-        raise DataError(f"{path}: expected a class name a line, none of them twice")
+        raise DataError(f"{path}: expected one class name per line, none of them twice")
     return names
 
 

@@ -89,7 +89,7 @@ def _files(tree: FileTree, path: Path) -> list[ImageFile]:
     names = tree.names()
     for name in names:
         if name.lower().endswith(_OTHER_IMAGES):
-            raise DataError(f"{path}: {name}: of the images only {', '.join(SUFFIXES)} are read")
+            raise DataError(f"{path}: {name}: only images in {', '.join(SUFFIXES)} are read")
     names = [name for name in names if name.lower().endswith(SUFFIXES)]
     wrapped = 0 if path.is_dir() else _wrapping(names)
     return [_placed(name, name[wrapped:], path) for name in names]

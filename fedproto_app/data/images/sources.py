@@ -73,7 +73,7 @@ def _require_pool(pool: object, where: str) -> None:
         _require_split(split, len(pool.classes), f"{where}: {title} split")
     for column in ("clients", "stages"):
         if (getattr(pool.train, column) is None) != (getattr(pool.test, column) is None):
-            raise DataError(f"{where}: {column} are known for one of train and test only")
+            raise DataError(f"{where}: only one of train and test has {column}")
 
 
 def _require_split(split: object, classes: int, where: str) -> None:

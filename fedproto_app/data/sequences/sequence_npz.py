@@ -100,7 +100,9 @@ def _layout(archive: NpzFile, path: Path) -> str:
     required, optional = _LAYOUTS[layouts[0]]
     require_names(archive, required, optional, path)
     if {"subject", "client"} <= set(archive.files):
-        raise DataError(f"{path}: both 'subject' and 'client'; one of them says whose it is")
+        raise DataError(
+            f"{path}: both 'subject' and 'client'; only one of them can name the clients"
+        )
     return layouts[0]
 
 

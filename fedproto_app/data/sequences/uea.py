@@ -163,7 +163,7 @@ def _read(path: Path) -> tuple[Header, list[Case]]:
 
 def _header(tags: dict[str, list[str]], path: Path) -> Header:
     if _says(tags, "timestamps"):
-        raise DataError(f"{path}: @timeStamps true: steps with times of their own are not read")
+        raise DataError(f"{path}: @timeStamps true: steps with time stamps are not read")
     classes = tuple(tags["classlabel"][1:]) if _says(tags, "classlabel") else ()
     if bool(classes) == _says(tags, "targetlabel"):
         raise DataError(

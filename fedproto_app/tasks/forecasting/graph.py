@@ -41,7 +41,7 @@ class Vertices:
         else:
             unknown = []
         if unknown and self._settings.path:
-            raise DataError(f"{self._settings.path}: has nothing of client {unknown[0]!r}")
+            raise DataError(f"{self._settings.path}: has no entry of client {unknown[0]!r}")
         if unknown:
             raise DataError(
                 f"graph.source = 'positions': client {unknown[0]!r} is not named as a cell of a "

@@ -70,7 +70,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             if metric.name in DIVISORS and 0 < value < SMALLEST_DIVISOR:
                 return f"its metrics are too small to divide by: {metric} = {value:g}"
             if metric.name in COVERAGES and value > 1:
-                return f"{metric} = {value:g} is no share"
+                return f"{metric} = {value:g} is not a share"
         return None
 
     @staticmethod

@@ -125,7 +125,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             if metric.name.startswith("correct/"):
                 count_metric = replace(metric, name=metric.name.replace("correct/", "count/"))
                 if value > metrics.get(count_metric, 0):
-                    return f"its metrics are more often right than asked: {metric} = {value:g}"
+                    return (
+                        f"its metrics have more correct answers than images: {metric} = {value:g}"
+                    )
         return None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Partitions deal every image at most once, in equal parts, and the same for everyone who asks."""
+"""Partitions deal every image at most once, in equal parts, and the same on every node."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fedproto_app.settings import PartitionSettings
 
 
 def labels(classes: int, per_class: int) -> np.ndarray:
-    """Every class mixed in with the others, as in a real file."""
+    """Return labels in random order, as in a real file."""
     return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), per_class))
 
 
 def partition(
     per_class: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
 ) -> tuple[list[Holding], np.ndarray]:
-    """The clients, and [R, C] the train images of each row."""
+    """Return the clients, and the train images of each row, [R, C]."""
     train_labels = labels(num_classes, per_class)
     holdings = draw_partition(
         train_labels, labels(num_classes, test), num_classes, PartitionSettings(**chosen), seed
@@ -121,7 +121,7 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
 
 
-def test_the_mix_of_the_test_images_is_the_one_of_the_train_images() -> None:
+def test_test_images_have_the_mix_of_the_train_images() -> None:
     pool = [np.arange(100), 100 + np.arange(100), 200 + np.arange(10), 210 + np.arange(100)]
     (drawn,) = images_of_the_same_mix(
         pool, np.array([[50, 13, 1, 0]]), 0.2, np.random.default_rng(5)
@@ -153,7 +153,7 @@ def test_stages_take_turns_through_the_images() -> None:
 
 
 def test_test_images_can_have_the_mix_of_all_clients() -> None:
-    """Training stays as it was; every client is then asked for all classes, rare ones rarely."""
+    """The train images do not change; every client is tested on all classes, in common shares."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
     client_mix, common = (
@@ -229,7 +229,7 @@ def test_shared_images_follow_the_long_tail() -> None:
         ({"test": 0}, r"class 0 has no test image \(10 of 10 classes"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(chosen: dict[str, Any], message: str) -> None:
+def test_impossible_partitions_are_refused(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         partition(**{"validation_share": 0.0, **chosen})
 
@@ -260,7 +260,7 @@ STAGES = np.array([1, 1, 1, 1, 3, 3, 2, 2])
 
 
 def given_clients(**columns: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
-    """(train, test) of each stage, by client, without validation."""
+    """Return (train, test) of each stage, by client, without validation."""
     names = ("train_clients", "train_stages", "test_clients", "test_stages")
     holdings = given_partition(
         TRAIN, TEST, *(columns.get(name) for name in names),
@@ -308,7 +308,7 @@ def test_stages_of_one_client_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["clients", "stages"])
-def test_what_only_test_images_have_is_refused(kind: str) -> None:
+def test_clients_or_stages_of_test_images_only_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match=f"test images have {kind}, but the train images"):
         given_clients(**{f"test_{kind}": np.arange(4)})
 

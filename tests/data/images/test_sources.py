@@ -83,10 +83,13 @@ def test_bad_lists_of_classes(classes: str, message: str) -> None:
         (replace(POOL, shape=(2, 2, 2)), r"image shape \(2, 2, 2\): expected .* 1 or 3 channels"),
         (replace(POOL, shape=(3, 2)), r"image shape \(3, 2\): expected"),  # type: ignore[arg-type]
         (replace(POOL, test=None), "test split: is a NoneType, expected an ImageSplit"),  # type: ignore[arg-type]
-        (replace(POOL, test=replace(SPLIT, clients=None)), "clients are known for one of train"),
+        (
+            replace(POOL, test=replace(SPLIT, clients=None)),
+            "only one of train and test has clients",
+        ),
     ],
 )
-def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
+def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
     with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
         load_given(pool)
 
@@ -109,7 +112,7 @@ def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
         ({"stages": np.array([0, 0.5, 1])}, r"stages are float64 \(3,\), expected int64 \[n\]"),
     ],
 )
-def test_what_a_split_may_not_hold(changes: dict[str, Any], message: str) -> None:
+def test_invalid_splits_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=f"^{MODULE}:factory: train split: {message}"):
         load_given(replace(POOL, train=replace(SPLIT, **changes)))
 
@@ -154,7 +157,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path, source: str, wants_folder: bo
         load(source, path=str(wrong))
 
 
-def test_a_path_that_nobody_would_read_is_refused() -> None:
+def test_a_path_for_a_source_without_files_is_refused() -> None:
     with pytest.raises(DataError, match=r"^data\.path = 'mine\.zip': .* digits reads no path"):
         load("digits", path="mine.zip")
 

@@ -38,7 +38,7 @@ def settings(factory: str, task: str = "sequence-classification", **more: Any) -
 
 
 def places(client: ClientSequences) -> list[int]:
-    """All its sequences: their values are their places."""
+    """Return all places of a client's sequences; values are places."""
     parts = (client.train, client.validation, client.test)
     return sorted(int(steps[0, 0]) for part in parts for steps in part.values)
 
@@ -116,7 +116,7 @@ def test_unlabelled_sequences_are_scaled_with_the_train_part_and_count_as_train_
 
 
 def partly(settings: DataSettings) -> SequencePool:
-    """Half of ann's have no label, and other values."""
+    """Half of ann's sequences have no label, and other values."""
     pool = pool_of([0, 1] * 10 + [-1] * 20, ["ann"] * 40)
     return replace(
         pool, sequences=[steps * (1 + 9 * (n >= 20)) for n, steps in enumerate(pool.sequences)]
@@ -133,7 +133,7 @@ def partly(settings: DataSettings) -> SequencePool:
         ("fedavg", {"analytic.guess-rounds": 1}, 0),
     ],
 )
-def test_who_does_not_learn_from_them_is_as_without_them(
+def test_methods_that_ignore_unlabelled_sequences(
     method: str, more: dict[str, Any], unlabelled: int
 ) -> None:
     changes = {"method": method, "data.sequences.scaling": "client", **more}

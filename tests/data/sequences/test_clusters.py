@@ -1,4 +1,4 @@
-"""Who holds which sequences: nothing twice, equal sizes, mixes as the clusters' distributions."""
+"""Dealing sequences: nothing twice, equal sizes, mixes close to the clusters' distributions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def balanced(classes: int, per_class: int) -> SequencePool:
 
 
 def shares(pool: SequencePool, holdings: list[Holding]) -> NDArray[np.float64]:
-    """[N, C] each client's mix of labels."""
+    """Return each client's mix of labels, [N, C]."""
     counts = [
         np.bincount(pool.targets[holding.places], minlength=len(pool.classes))
         for holding in holdings
@@ -97,7 +97,7 @@ def test_with_enough_sequences_clients_have_their_clusters_mix() -> None:
 
 
 def test_where_all_are_dealt_clusters_keep_their_odds() -> None:
-    """A class may be scarce for all: then the ratios of the clusters' odds are as drawn."""
+    """If a class is scarce, the ratios of the clusters' odds are still as drawn."""
     pool, settings = balanced(3, 4000), ClusterSettings(clients=4, clusters=2)
     drawn = draw_mixes(3, settings, numpy_stream(1, "clusters"))[[0, 3]]
     mixes = shares(pool, deal(pool, 1, clients=4, clusters=2))[[0, 3]]
@@ -127,7 +127,7 @@ def test_the_deal_is_the_seeds() -> None:
     assert places[0] == places[1] != places[2]
 
 
-def test_every_cluster_has_names_of_its_own_for_the_classes() -> None:
+def test_every_cluster_permutes_the_classes_differently() -> None:
     pool = balanced(10, 60)
     plain, renamed = deal(pool), deal(pool, renamed=True)
     for holding, renamed_holding in zip(plain, renamed, strict=True):
@@ -174,7 +174,7 @@ def test_too_few_for_so_many_samples() -> None:
     assert len(deal(balanced(3, 50), samples=15)[0].places) == 15
 
 
-def test_sequences_without_a_label_are_dealt_to_nobody() -> None:
+def test_sequences_without_a_label_are_not_dealt() -> None:
     pool = balanced(3, 50)
     partly_labelled = replace(pool, targets=np.where(np.arange(150) % 5 == 0, -1, pool.targets))
     holdings = deal(partly_labelled, clients=4, clusters=2)
@@ -203,6 +203,6 @@ def test_given_clients_and_groups() -> None:
     assert [holding.name for holding in deal(pool, scheme="given", max_clients=2)] == ["ann", "bob"]
 
 
-def test_without_clients_one_has_all() -> None:
+def test_without_clients_a_single_client_has_all_sequences() -> None:
     (holding,) = deal(pool_of([0, 1, 2]), scheme="given")
     assert (holding.name, holding.places.tolist()) == ("mine", [0, 1, 2])

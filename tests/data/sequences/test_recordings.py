@@ -38,7 +38,7 @@ def test_windows_of_one_file(tmp_path: Path) -> None:
     assert pool.clients.tolist() == ["van"] * 3
 
 
-def test_a_client_a_file_and_one_that_is_too_short(tmp_path: Path) -> None:
+def test_a_file_per_client_and_a_recording_that_is_too_short(tmp_path: Path) -> None:
     write_folder(
         tmp_path, {"b.csv": recording(2), "c.csv": recording(3), "a.csv": recording(9), "x.md": b""}
     )

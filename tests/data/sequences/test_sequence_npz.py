@@ -31,7 +31,7 @@ def load(path: Path) -> SequencePool:
 
 
 def read(folder: Path, arrays: dict[str, Any], **changes: Any) -> SequencePool:
-    """The pool of the archive with some arrays changed; None takes one away."""
+    """Return the pool of the archive with some arrays changed; None removes an array."""
     present = {name: values for name, values in (arrays | changes).items() if values is not None}
     np.savez(folder / "x.npz", **present)
     return load(folder / "x.npz")

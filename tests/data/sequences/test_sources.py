@@ -1,4 +1,4 @@
-"""What every source of sequences owes, and who reads what."""
+"""Checks of all sources of sequences, and the choice of a source."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def step(value: Any, dtype: Any = np.float32) -> list[Any]:
         (replace(POOL, sequences=step([[0, 0], [0, np.nan]])), "sequence 2: y at step 1 is nan"),
     ],
 )
-def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
+def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
     with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
         load_given(pool)
 
@@ -116,7 +116,7 @@ def test_the_embedded_source_keeps_the_rules(target: str) -> None:
 
 @pytest.mark.parametrize("name", ["?", "unlabelled"])
 def test_a_class_that_is_none(name: str) -> None:
-    """Its sequences have no label, in whatever order the classes are."""
+    """Its sequences have no label, in any order of the classes."""
     pool = replace(POOL, classes=("ant", name, "cat"), targets=np.array([2, 1, 0]))
     loaded = load_given(pool)
     assert loaded.classes == ("ant", "cat")

@@ -116,7 +116,7 @@ def test_sequences_without_a_label_are_trained_on_and_nothing_else() -> None:
     assert split(own_test).unlabelled.tolist() == [2, 5, 8, 11, 14]
 
 
-def test_what_few_labels_leave_stays_if_the_settings_say_so() -> None:
+def test_sequences_without_their_labels_stay_if_set() -> None:
     pool, limits = pool_of([0, 1, 2] * 20), {"scheme": "given", "labels": 5}
     without = split(pool, clusters=ClusterSettings(**limits))
     full = split(pool)
@@ -132,7 +132,7 @@ def test_what_few_labels_leave_stays_if_the_settings_say_so() -> None:
     assert not len(without.unlabelled)
 
 
-def test_a_client_without_any_label_is_told_so() -> None:
+def test_a_client_without_any_label_is_refused() -> None:
     settings = DataSettings(clusters=GIVEN_CLIENTS)
     assert (
         why_refused(split(pool_of([-1] * 30)), settings) == "no sequence with a label among its 30"

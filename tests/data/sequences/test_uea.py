@@ -114,7 +114,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_comments_of_either_kind(tmp_path: Path) -> None:
-    """% stands in front of aeon's own, # in others'."""
+    """Comments start with % in aeon's files, with # in others."""
     plain = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n1,2:a\n3,4:b\n"
     (tmp_path / "Plain.ts").write_text(plain)
     (tmp_path / "Two.ts").write_text("%% source\n#\n" + plain.replace("1,2", "% the cases\n1,2"))
@@ -124,7 +124,7 @@ def test_comments_of_either_kind(tmp_path: Path) -> None:
 
 
 def versions(folder: Path, lacks: str, **values: int) -> Path:
-    """A folder of aeon's: a problem in several versions, each with a value of its own."""
+    """Write a folder like aeon's: a problem in several versions, each with a different value."""
     folder.mkdir()
     for version, value in values.items():
         for part in ("TRAIN", "TEST"):
@@ -135,7 +135,7 @@ def versions(folder: Path, lacks: str, **values: int) -> Path:
     return folder
 
 
-def test_of_several_versions_the_original_or_the_complete_one_is_read(tmp_path: Path) -> None:
+def test_the_original_or_complete_version_is_read(tmp_path: Path) -> None:
     def first(folder: Path) -> float:
         pool = load(folder)
         assert pool.is_test is not None

@@ -1,4 +1,4 @@
-"""Charts of forecasts: the right clients, their own models, and silence where these are not."""
+"""Charts of forecasts: the right clients and their personal models, nothing without these."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHARTS = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "fore
 
 
 def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:
-    """A run of two nodes, its state placed where a simulation places it."""
+    """Simulate a run of two nodes, with the state in the usual place."""
     settings = small_settings(tmp_path, **changes)
     nodes = [
         {
@@ -84,7 +84,7 @@ def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_p
 def test_few_clients_and_long_periods_can_be_drawn(
     tmp_path: Path, period: int, clients: int
 ) -> None:
-    """The filter is drawn once it has moved: at the usual rate one round is too few for it."""
+    """The filter is drawn only if it has changed; one round at the usual rate is too short."""
     moves = period == 60
     changes = {"data.period": period, "data.synthetic.clients": clients, "rounds": 1}
     _, run = simulated(tmp_path, **changes, **({"fuels.filter-rate": 50.0} if moves else {}))
@@ -161,7 +161,7 @@ def keep_rows(run: Path, count: int) -> None:
         writer.writerows(rows)
 
 
-def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_charts_without_data_are_left_out(tmp_path: Path) -> None:
     data = tmp_path / "sites.csv"
     hours = np.arange(24 * 14)
     values = [5 + np.sin(hours * np.pi / 12 + shift) for shift in range(3)]

@@ -20,7 +20,7 @@ def test_metr_la_votes_for_a_day_of_5_minutes() -> None:
     assert {client.refused for client in clients} == {None}
 
 
-def test_every_client_is_told_apart() -> None:
+def test_every_kind_of_client_gets_its_verdict() -> None:
     good, gappy = wave(24, 480), wave(24, 480)
     gappy[10:130] = np.nan
     series = [

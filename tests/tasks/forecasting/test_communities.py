@@ -1,4 +1,4 @@
-"""Clients that see the windows of their community, and who may not."""
+"""Clients that see the windows of their community, and clients that cannot take part."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def settings_of(**changes: Any) -> Settings:
 
 @pytest.fixture
 def edges(tmp_path: Path) -> dict[str, str]:
-    """a – b – c, and d for itself."""
+    """Edges a – b – c; d has none."""
     path = tmp_path / "edges.csv"
     path.write_text("a,b,c,d\n0,1,0,0\n1,0,1,0\n0,1,0,0\n0,0,0,0\n")
     return {"graph.source": "file", "graph.path": str(path)}
 
 
 def series() -> list[ClientSeries]:
-    """b begins two steps after the others, and c ends one before them."""
+    """b begins two steps after the others, and c ends one step before them."""
     draws = np.random.default_rng(0)
     values = {name: draws.normal(size=48) for name in "abcd"}
     return [
@@ -78,7 +78,7 @@ def test_samples_hold_the_communitys_windows_of_the_same_time(edges: dict[str, s
     np.testing.assert_array_equal(lone[:, 3 * VALUES : -1], np.tile([1, 0, 0], (44, 1)))
 
 
-def test_who_is_refused_is_nobodys_neighbour(edges: dict[str, str]) -> None:
+def test_a_refused_client_has_no_neighbours(edges: dict[str, str]) -> None:
     settings, all_series = settings_of(**edges), series()
     all_series[1] = ClientSeries("b", np.full(48, np.nan))
     shard = with_communities(settings, all_series, all_series)
@@ -90,7 +90,7 @@ def test_who_is_refused_is_nobodys_neighbour(edges: dict[str, str]) -> None:
 
 
 def test_profiles_join_days_that_are_alike() -> None:
-    """Two kinds of days; whose noise differs."""
+    """Two kinds of days, with different noise."""
     settings = settings_of(**{"graph.neighbours": 2})
     draws, steps = np.random.default_rng(1), np.arange(60)
     all_series = [
@@ -106,9 +106,9 @@ def test_profiles_join_days_that_are_alike() -> None:
     assert [member.name for member in community_of["f"].members] == ["b", "d", "f"]
 
 
-def test_what_the_graph_lacks_is_told(edges: dict[str, str]) -> None:
+def test_clients_missing_in_the_graph_are_named(edges: dict[str, str]) -> None:
     all_series = [*series(), ClientSeries("stranger", series()[0].values)]
-    with pytest.raises(DataError, match=r"edges\.csv: has nothing of client 'stranger'"):
+    with pytest.raises(DataError, match=r"edges\.csv: has no entry of client 'stranger'"):
         with_communities(settings_of(**edges), all_series, all_series)
 
 

@@ -43,7 +43,7 @@ def test_coverage_and_width_of_few_values_by_hand() -> None:
     assert set(metrics) == {*NAMES, half_width(80, 0), half_width(95, 0)}
 
 
-def test_each_step_ahead_has_widths_of_its_own() -> None:
+def test_each_step_ahead_has_separate_widths() -> None:
     rng = np.random.default_rng(0)
     error = torch.from_numpy(rng.normal(size=(3, 50, 2)) * [1, 10])
     validation, test = parts(48, 2)
@@ -68,5 +68,5 @@ def test_half_widths_stay_and_the_server_takes_none() -> None:
     assert is_half_width(private.name)
     assert task.metrics_fault({private: 0.5}) is not None
     assert task.metrics_fault({Metric("coverage-80"): 1.0, Metric("width-95"): 9.0}) is None
-    assert "is no share" in str(task.metrics_fault({Metric("coverage-80"): 1.1}))
+    assert "is not a share" in str(task.metrics_fault({Metric("coverage-80"): 1.1}))
     assert "not finite" in str(task.metrics_fault({Metric("width-80"): float("nan")}))

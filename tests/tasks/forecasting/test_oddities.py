@@ -1,4 +1,4 @@
-"""What is odd about a series, by hand."""
+"""Oddities of a series, by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_outlier_lies_ten_robust_deviations_off() -> None:
     assert outliers_of(values, 4) == Outliers(2, 67, -29.652, pytest.approx(20))
 
 
-def test_what_comes_back_after_a_period_is_none() -> None:
+def test_values_that_repeat_after_a_period_are_no_outliers() -> None:
     values = np.tile([-2.0, -1, 0, 1, 2], 20)
     values[::20] = 30  # every fourth period
     values[3::20] = 30

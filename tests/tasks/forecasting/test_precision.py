@@ -1,4 +1,4 @@
-"""Mixed precision in forecasting: near float32, and nothing else than products in bfloat16."""
+"""Mixed precision in forecasting: close to float32, with bfloat16 in products only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISTANCE = 0.005  # of the mean validation error after three rounds
 
 
 def trained(folder: Path, method: str, precision: str) -> Reply:
-    """The third round of a few clients; states and what they send are float32."""
+    """Return the reply after three rounds; states and sent arrays must be float32."""
     settings = settings_from(
         {
             **small_run("forecasting"),

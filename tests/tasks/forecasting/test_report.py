@@ -1,4 +1,4 @@
-"""What the report of forecasts makes of its clients' metrics."""
+"""The figures of forecasting runs from clients' metrics."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def test_the_worst_tenth_of_25_clients_are_3() -> None:
     assert figures(MadeFederation(metrics_of))["mse_worst_tenth"] == 23  # (22 + 23 + 24) / 3
 
 
-def test_nobody_with_an_error_means_no_figure() -> None:
+def test_no_figure_without_errors() -> None:
     assert set(figures(MadeFederation({})).values()) == {None}

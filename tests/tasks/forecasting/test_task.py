@@ -118,7 +118,7 @@ def test_evaluation_by_hand() -> None:
         assert reported == pytest.approx(expected)
 
 
-def test_what_mase_and_wape_divide_by_hand() -> None:
+def test_the_divisors_of_mase_and_wape_by_hand() -> None:
     """Train part 1 2 4 2 3 8: at period 2 its differences are 3 0 1 6, their mean 2.5. Test part
     4 −6, forecast 5 −8: MASE 1.5 / 2.5 = 0.6, WAPE 3 / 10 = 0.3."""
     data = {"close-window": 1, "periodic-window": 1, "train-share": 0.5, "validation-share": 0.25}
@@ -160,7 +160,7 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
         ("mase", 1.0, "'mase' is no metric of forecasts"),
     ],
 )
-def test_what_a_server_believes_of_them(metric: str, value: float, reason: str | None) -> None:
+def test_metrics_that_a_server_accepts(metric: str, value: float, reason: str | None) -> None:
     fault = ForecastingTask.metrics_fault({Metric(metric): value})
     assert fault is None if reason is None else fault is not None and fault.startswith(reason)
 

@@ -1,4 +1,4 @@
-"""Weekly statistics: the means of a client's newest weeks, standardised; nothing of later data."""
+"""Weekly statistics: the standardised means of a client's newest train weeks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of runs on images: accuracies by class and stage, and who holds what."""
+"""Charts of runs on images: accuracies by class and stage, and the clients' images."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_stage_is_a_line_that_begins_with_it(tmp_path: Path) -> None:
     assert only.title == "own model"
 
 
-def test_classes_stand_by_falling_count(tmp_path: Path) -> None:
+def test_classes_are_sorted_by_falling_count(tmp_path: Path) -> None:
     runs = {name: make_classification_run(tmp_path / name) for name in "ab"}
     [chart] = class_charts({"a": runs["a"]})
     assert isinstance(chart, Dots)
@@ -77,14 +77,14 @@ def test_many_classes_are_lines(tmp_path: Path) -> None:
     assert counts.lines[0].y[[0, -1]].tolist() == [50, 1]
 
 
-def test_an_unfinished_run_gets_what_its_artefacts_allow(tmp_path: Path) -> None:
+def test_an_unfinished_run_gets_the_possible_charts(tmp_path: Path) -> None:
     run = make_classification_run(tmp_path / "a")
     for name in ("clients.csv", "classes.csv", "summary.json"):
         (run / name).unlink()
     assert list(pictures_of(run)) == ["rounds.png", "stages.png", "partition.png"]
 
 
-def test_one_stage_needs_no_picture_of_stages(tmp_path: Path) -> None:
+def test_a_single_stage_has_no_chart_of_stages(tmp_path: Path) -> None:
     run = make_classification_run(tmp_path / "a")
     line = classification_record(1, stages_local=[0.5], stages_global=[0.25])
     (run / "rounds.jsonl").write_text(json.dumps(line) + "\n")

@@ -85,7 +85,7 @@ def test_a_given_partition_by_hand() -> None:
     assert dealing.refused == {"a": "no test image", "c": "no train image"}
 
 
-def test_a_drawn_partition_has_what_its_settings_say() -> None:
+def test_a_drawn_partition_follows_the_settings() -> None:
     pool = pool_of(Split([0, 1, 2] * 200), Split([0, 1, 2] * 50))
     chosen = PartitionSettings(clients=4, classes=2, stages=3, imbalance_factor=4.0)
     dealing = deal(pool, DataSettings(partition=chosen), 0)

@@ -72,7 +72,7 @@ def test_a_method_that_averages_has_both_accuracies() -> None:
     assert figures["validation_error"] == 0.25
 
 
-def test_without_averaging_the_model_is_the_clients_own() -> None:
+def test_without_averaging_only_local_models_are_reported() -> None:
     federation = MadeFederation(
         {"a": {Metric("accuracy"): 0.5} | scores({1: (1, 2)}), "b": {Metric("accuracy"): 1.0}}
     )
@@ -104,7 +104,7 @@ def test_a_stage_is_the_mean_over_the_clients_that_have_it() -> None:
     assert figures["stages_local"] == [1.0, 0.0, None]
 
 
-def test_accuracies_by_inference_are_told_where_there_are_several() -> None:
+def test_accuracies_of_several_rules_are_reported() -> None:
     metrics = {
         Metric("accuracy"): 0.5,
         Metric("accuracy", rule="local-prototypes"): 0.5,
@@ -179,7 +179,7 @@ def test_classes_have_a_row_each_in_the_order_of_the_labels() -> None:
     ]
 
 
-def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:
+def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
     rows = tables(MadeFederation(AVERAGED))["clients.csv"]
     empty = [None] * 3
     assert rows == [

@@ -51,7 +51,7 @@ def test_clients_may_have_different_numbers_of_stages() -> None:
     assert samples.is_test.sum(dim=1).tolist() == [3, 3]
 
 
-def test_who_has_test_images_late_is_tested_on_them_from_the_start() -> None:
+def test_late_test_images_are_used_from_the_start() -> None:
     """A source may give a stage without test images; a client is never tested on nothing."""
     task = image_learner().task
     full, bare = client_of("x", [[0, 1], [2, 2]]), client_of("x", [[0, 1], []])
@@ -76,7 +76,7 @@ def test_only_stages_so_far_are_tested() -> None:
         assert samples.is_validation.sum(dim=1).tolist() == tested
 
 
-def test_an_epoch_shows_every_image_once_in_an_order_of_each_clients_own() -> None:
+def test_an_epoch_has_every_image_once_in_random_order() -> None:
     task = image_learner().task
     clients = [client_of("long", [[0, 1, 2, 0, 1]]), client_of("short", [[2, 2, 2]])]
     samples = task.gather(clients, 1)
@@ -202,14 +202,14 @@ def test_resnet18_trains_as_well() -> None:
         ({Metric("count/stage-1"): 1e300}, "not finite and positive"),
         (
             {Metric("correct/stage-1"): 3.0, Metric("count/stage-1"): 2.0},
-            "more often right than asked",
+            "more correct answers than images",
         ),
-        ({Metric("correct/class-1", Model.LOCAL): 1.0}, "more often right than asked"),
+        ({Metric("correct/class-1", Model.LOCAL): 1.0}, "more correct answers than images"),
         ({Metric("mse"): 0.5}, "'mse' is no metric of classification"),
         ({Metric("count/stage-x"): 1.0}, "no metric"),
     ],
 )
-def test_what_a_server_believes_of_metrics(metrics: dict[Metric, float], fault: str | None) -> None:
+def test_metrics_that_a_server_accepts(metrics: dict[Metric, float], fault: str | None) -> None:
     reason = ClassificationTask.metrics_fault(metrics)
     assert (reason is None) if fault is None else (reason is not None and fault in reason)
 
@@ -225,7 +225,7 @@ def test_what_a_server_believes_of_metrics(metrics: dict[Metric, float], fault: 
         ((3, 32, 32), 20000, "20000 classes"),
     ],
 )
-def test_what_a_server_believes_of_a_shape(
+def test_shapes_that_a_server_accepts(
     inputs: tuple[int, ...], classes: int, fault: str | None
 ) -> None:
     shape = DataShape(inputs, tuple(f"c{number}" for number in range(classes)))

@@ -55,7 +55,7 @@ def read(folder: Path) -> Clusters:
     return read_clusters(folder / "clusters.npz")
 
 
-def test_clients_stand_by_true_group_then_name(tmp_path: Path) -> None:
+def test_clients_are_sorted_by_true_group_then_name(tmp_path: Path) -> None:
     chart = read(write(tmp_path))
     assert chart.names.tolist() == ["b", "c", "a", "d"]
     assert chart.groups.tolist() == ["x", "x", "y", "y"]
@@ -64,7 +64,7 @@ def test_clients_stand_by_true_group_then_name(tmp_path: Path) -> None:
     assert chart.similarity[0, :2].tolist() == [[15, 14, 13, 12], [11, 10, 9, 8]]
 
 
-def test_without_groups_clients_stand_by_their_last_cluster(tmp_path: Path) -> None:
+def test_without_groups_clients_are_sorted_by_their_last_cluster(tmp_path: Path) -> None:
     chart = read(write(tmp_path, groups=np.array([""] * 4), labels=np.array([[0, 2, 0, 1]] * 3)))
     assert chart.names.tolist() == ["c", "d", "b", "a"]
 
@@ -81,7 +81,7 @@ def test_the_timeline_has_a_row_a_client_and_a_column_a_round(tmp_path: Path) ->
     assert "3 of 4 clients changed theirs" in chart.text
 
 
-def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path: Path) -> None:
+def test_heat_maps_share_the_scale_of_off_diagonal_values(tmp_path: Path) -> None:
     matrix = np.array([[1, 0.25], [0.25, 1]], dtype=np.float32)
     unheard = np.array([[1, np.nan], [np.nan, np.nan]], dtype=np.float32)
     clusters = read(
@@ -120,7 +120,7 @@ def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path
         ),
     ],
 )
-def test_what_is_unknown_is_left_out(
+def test_unknown_values_are_left_out(
     tmp_path: Path, changes: dict[str, Any], expected: list[str]
 ) -> None:
     assert list(pictures(write(tmp_path, **changes))) == expected

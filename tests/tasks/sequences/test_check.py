@@ -32,7 +32,7 @@ def test_dealt_clients_and_groups_by_hand() -> None:
     assert list(ann.parts) == ["train", "validation", "test"]
 
 
-def test_sequences_without_a_label_stand_apart() -> None:
+def test_sequences_without_a_label_are_separate() -> None:
     pool = pool_of([0, 0, 1, 1, 2, -1] * 3, ["ann"] * 18)
     [ann] = deal(pool, GIVEN_CLIENTS, seed=0).clients
     assert (len(ann.targets), ann.unlabelled) == (15, 3)

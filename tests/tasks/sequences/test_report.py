@@ -107,7 +107,7 @@ def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> 
 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
-def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
+def test_every_required_metric_is_reported(task: str) -> None:
     federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
     figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
     reported = {name for name, value in figures.items() if value is not None}
@@ -116,7 +116,7 @@ def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
     }
 
 
-def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:
+def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
     first, *rows = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,accuracy,accuracy_local,accuracy_kept,"
@@ -183,7 +183,7 @@ def test_a_method_without_clusters_has_none_of_their_figures() -> None:
     ]
 
 
-def test_the_table_of_a_run_tells_what_clusters_did() -> None:
+def test_the_table_of_a_run_describes_the_clusters() -> None:
     rounds = [a_line(3, 0.5, rand_index=0.5, forgetting_factor=0.25, clusters=3.0)]
     figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), rounds)
     assert REPORTS[CLASSES].run_rows(figures | {"keep": "best-validation"})[-4:] == [
@@ -267,7 +267,7 @@ def test_a_run_that_only_learned_its_encoder_can_be_drawn(tmp_path: Path) -> Non
     assert [file.name for file in draw(run)] == ["rounds.png"]
 
 
-def test_lines_that_would_hide_each_other_are_one_with_both_names(tmp_path: Path) -> None:
+def test_identical_lines_are_drawn_once_with_both_names(tmp_path: Path) -> None:
     run = make_sequence_run(tmp_path / "a")  # the models in use are the kept ones
     charts = pictures_of(run)
     labels = list(points(charts["clients-accuracy.png"][0]))

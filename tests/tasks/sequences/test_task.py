@@ -1,4 +1,4 @@
-"""Tasks on sequences: batches, padding, metrics by hand, what a server believes."""
+"""Tasks on sequences: batches, padding and metrics by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVERY_TASK = [{}, CNN, REGRESSION, {**REGRESSION, **CNN}]
 
 
 def clients_of(task: SequenceTask) -> list[ClientSequences]:
-    """One with many and long sequences, two with few and short ones, the last with one step."""
+    """Return a client with many long sequences and two with few short ones, down to one step."""
     targets = ([0, 1, 2, 0, 1], [2, 2, 1], [1])
     if task.settings.task == "sequence-regression":
         targets = ([0.5, 12.0, -3.0, 7.0, 1.0], [40.0, 2.0, 3.0], [5.0])
@@ -86,7 +86,7 @@ def test_clients_are_stacked_with_zeros_after_the_end() -> None:
         assert not samples.values[row, len(client.train) :].any()
 
 
-def test_validation_and_test_sequences_stand_apart() -> None:
+def test_validation_and_test_sequences_are_separate() -> None:
     task = sequence_task()
     first = replace(sequence_client("a", [0, 1, 2], [4, 3]), validation=sequences_of([2], [6]))
     second = replace(sequence_client("b", [1]), validation=sequences_of([2, 0], [2]))
@@ -105,7 +105,7 @@ def test_clients_come_with_the_most_batches_first() -> None:
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_an_epoch_shows_every_sequence_once_in_an_order_of_each_clients_own(fixed: bool) -> None:
+def test_an_epoch_has_every_sequence_once_in_random_order(fixed: bool) -> None:
     task = sequence_task()
     samples = task.gather(clients_of(task), 1)
     # What tells a sequence from another: its first value, which is also its first feature here.
@@ -150,7 +150,7 @@ def test_a_batch_is_as_long_as_its_longest_sequence() -> None:
 
 @pytest.mark.parametrize("changes", EVERY_TASK)
 def test_padding_and_neighbours_change_nothing(changes: dict[str, Any]) -> None:
-    """Loss, gradient and metrics of a client alone and beside clients with longer sequences."""
+    """Loss, gradient and metrics of a client do not depend on other clients' lengths."""
     task = sequence_task(**changes)
     clients = clients_of(task)
     parameters = with_clients(task.initial_parameters(), len(clients))
@@ -265,7 +265,7 @@ def test_squared_error_by_hand() -> None:
 
 
 def test_accuracy_by_hand() -> None:
-    """Labels that a client never trained on, and no label at all of class 2 with the second."""
+    """A client may be tested on labels that it never trained on; the second has no class 2."""
     task = sequence_task()
     clients = [
         replace(
