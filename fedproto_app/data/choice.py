@@ -1,4 +1,4 @@
-"""What of a source takes part: the clients and columns that a node names, the first so many."""
+"""Choose the clients and columns of a source that take part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONG = ("long-csv", "long-parquet")
 _FOLDERS = ("csv-folder", "parquet-folder")
 _SERIES = ("wide-csv", "wide-parquet", *_LONG, *_FOLDERS)
 _TEXTS = ("wide-csv", "long-csv", "csv-folder", *_SEQUENCES)
-# The sources for which these keys mean something; a user's own function may read all keys.
+# The sources that read each of these keys; a user's own function may read all keys.
 ONLY_SOURCES = {
     "columns": (*_LONG, *_FOLDERS, *_SEQUENCES),
     "time_column": (*_SERIES, *_SEQUENCES),
@@ -27,48 +27,50 @@ ONLY_SOURCES = {
 
 T = TypeVar("T")
 
-_NAMED = 5  # of the names that there are, in messages
+_SHOWN_NAMES = 5  # available names listed in a message
 
 
 def chosen(
     clients: Iterable[T], name_of: Callable[[T], str], settings: DataSettings, where: str
 ) -> list[T]:
-    """The clients that the node chose, in the source's order; of them ``data.max-clients``.
+    """Return the first ``data.max-clients`` of the chosen clients, in the source's order.
 
-    where: the source in messages. Raises `DataError` for a name that the source does not have.
+    where: the source's name in messages. Raises `DataError` for a client that the source lacks.
     """
-    wanted = settings.choice.clients
-    if wanted:
-        there = list(clients)
-        require_there(wanted, [name_of(one) for one in there], "clients", "client", where)
-        clients = [one for one in there if name_of(one) in wanted]
+    chosen_names = settings.choice.clients
+    if chosen_names:
+        candidates = list(clients)
+        require_available(
+            chosen_names, [name_of(client) for client in candidates], "clients", "client", where
+        )
+        clients = [client for client in candidates if name_of(client) in chosen_names]
     return list(islice(clients, settings.max_clients or None))
 
 
 def require_meaning(settings: DataSettings) -> None:
-    """Refuse a key that the source does not read: it would look as if it had an effect."""
+    """Raise `SettingsError` for a key that the source ignores, so nobody believes it has effect."""
     for field, sources in ONLY_SOURCES.items():
-        given, key = getattr(settings, field), field.replace("_", "-")
-        if given == DataSettings.model_fields[field].default or ":" in settings.source:
+        value, key = getattr(settings, field), field.replace("_", "-")
+        if value == DataSettings.model_fields[field].default or ":" in settings.source:
             continue
         if settings.source not in sources:
             hint = ""
             if field == "columns" and settings.source.startswith("wide-"):
                 hint = "; there a column is a client: data.clients"
             raise SettingsError(
-                f"data.{key} = {given!r}: for data.source = {' or '.join(map(repr, sources))}, "
+                f"data.{key} = {value!r}: for data.source = {' or '.join(map(repr, sources))}, "
                 f"not for {settings.source!r}{hint}"
             )
 
 
-def require_there(
-    wanted: Iterable[str], there: Sequence[str], key: str, what: str, where: str
+def require_available(
+    names: Iterable[str], available: Sequence[str], key: str, noun: str, where: str
 ) -> None:
-    """Refuse a name of ``data.<key>`` that is not there; names some that are."""
-    for name in wanted:
-        if name not in there:
-            more = f", … ({len(there)} in all)" if len(there) > _NAMED else ""
+    """Raise `DataError` if ``data.<key>`` names something unavailable."""
+    for name in names:
+        if name not in available:
+            more = f", … ({len(available)} in all)" if len(available) > _SHOWN_NAMES else ""
             raise DataError(
-                f"data.{key}: {where} has no {what} {name!r}; {did_you_mean(name, there)}it has "
-                f"{', '.join(there[:_NAMED])}{more}"
+                f"data.{key}: {where} has no {noun} {name!r}; {did_you_mean(name, available)}"
+                f"it has {', '.join(available[:_SHOWN_NAMES])}{more}"
             )

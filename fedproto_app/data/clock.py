@@ -1,7 +1,7 @@
-"""Time stamps become positions on one clock: the sampling step, the start, the gaps.
+"""Turn time stamps into positions on one clock: the sampling step, the start, the gaps.
 
 A position is the number of whole steps since 1970-01-01 00:00. Counted from one origin, equal
-wall-clock hours have equal phase in every file and at every site, whenever its recording began.
+wall-clock hours have equal phase in every file and at every site, whenever recording began.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LARGEST_GRID_PER_ROW = 2
 
 @dataclass(frozen=True)
 class Clock:
-    """What a position means: position k is the time offset + k · step after 1970-01-01 00:00.
+    """The meaning of a position: position k is the time offset + k · step after 1970-01-01 00:00.
 
-    offset: less than a step, for times that are no whole steps from 1970 on. utc: whether the
-    source's times had an offset from UTC and so are counted in UTC, not as they are written.
+    offset: less than a step, for times that are not a whole number of steps after 1970. utc: True
+    if the source's times had an offset from UTC and were converted to UTC.
     """
 
     step: np.timedelta64
@@ -34,20 +34,20 @@ class Clock:
     utc: bool = False
 
     @property
-    def told(self) -> str:
-        """In a word, equal for equal clocks."""
+    def label(self) -> str:
+        """A short text that is equal for equal clocks."""
         return f"{self.step} {self.offset}{' utc' if self.utc else ''}"
 
     def moments(self, positions: NDArray[np.int64]) -> Times:
-        """The times at positions, in microseconds, without a zone."""
+        """Return the times at positions, in microseconds, without a zone."""
         return np.datetime64(0, "us") + self.offset + positions * self.step
 
     def seconds(self, positions: NDArray[np.int64]) -> Matrix:
-        """The times at positions as seconds since 1970."""
+        """Return the times at positions, in seconds since 1970."""
         return self.moments(positions).astype("datetime64[us]").astype(np.float64) / 1e6
 
     def time(self, position: int) -> str:
-        """The time at a position, in ISO 8601; of days a date alone."""
+        """Return the time at a position in ISO 8601; only the date if steps are whole days."""
         time = np.datetime64(0, "us") + self.offset + position * self.step
         day = np.timedelta64(1, "D")
         if not self.utc and not self.step % day and not self.offset % day:
@@ -56,24 +56,24 @@ class Clock:
 
 
 def clock_of(times: Times, step: np.timedelta64 | None, *, utc: bool = False) -> Clock | None:
-    """The clock of a file's times, None if no step could be told from them."""
+    """Return the clock of a file's times, None if their step is unknown."""
     if step is None or len(times) == 0:
         return None
     return Clock(step, (times[0] - np.datetime64(0, "us")) % step, utc)
 
 
 def sampling_step(times: Times) -> np.timedelta64 | None:
-    """The most common distance of neighbouring times; None for fewer than two times."""
+    """Return the most common distance between neighbouring times; None for fewer than two times."""
     return common_step([times])
 
 
 def common_step(files: Iterable[Times]) -> np.timedelta64 | None:
-    """The `sampling_step` of several clients' times together."""
+    """Return the `sampling_step` over the times of several clients."""
     distances = [np.diff(times) for times in files if len(times) > 1]
     if not distances:
         return None
-    found, counts = np.unique(np.concatenate(distances), return_counts=True)
-    return np.timedelta64(found[np.argmax(counts)])
+    steps, counts = np.unique(np.concatenate(distances), return_counts=True)
+    return np.timedelta64(steps[np.argmax(counts)])
 
 
 def on_the_clock(
@@ -83,11 +83,11 @@ def on_the_clock(
     where: object,
     row: Callable[[int], str] = lambda place: f"row {place + 1}",
 ) -> tuple[Matrix, int]:
-    """Put rows on the regular grid of their step; rows that are missing become NaN.
+    """Put rows on the regular grid of their step; missing rows become NaN.
 
     times: [T] strictly increasing, whole steps apart. values: [T, N].
     step: None only if there is at most one row, which then starts at 0.
-    where: the file, for the messages. row: what to call a row there, by its place.
+    where: the file's name in messages. row: the name of a row in messages, by its place.
 
     Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
     times that are missing, unordered, repeated, irregular or mostly gaps.
@@ -136,5 +136,5 @@ def _require_increasing(times: Times, where: object, row: Callable[[int], str]) 
 
 
 def _text(time: np.datetime64 | np.timedelta64) -> str:
-    """A time as people write it, a duration as days and hh:mm:ss."""
+    """Return a time as people write it, or a duration as days and hh:mm:ss."""
     return str(time.item())  # in microseconds, these are Python's datetime and timedelta

@@ -1,4 +1,4 @@
-"""A tree of files, in a folder or in a zip archive, out of which nothing is read."""
+"""Read a tree of files in a folder or a zip archive; links out of it are refused."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import require_room
 from fedproto_app.data.source_checks import require_inside
 
-_DEEPEST = 8  # folders in one another; ends the walk where links lead in circles
-_ENCRYPTED = 0x1  # in the flags of an archive's member
+_DEEPEST = 8  # nested folders; stops the walk if links form a cycle
+_ENCRYPTED = 0x1  # flag bit of an archive's member
 
 
 class FileTree(Protocol):
     """An open tree. A name is a path from its root, with slashes."""
 
     def names(self) -> list[str]:
-        """All files, hidden ones excepted, in ascending order."""
+        """Return the names of all files except hidden files, in ascending order."""
 
     def read(self, name: str) -> bytes:
-        """The content of one; damage inside an archive raises what zipfile raises."""
+        """Return the content of a file; for a damaged archive, zipfile's errors pass through."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[FileTree]:
-    """The tree at a path; each caller has its own, so threads do not meet."""
+    """Open the tree at a path; each caller gets a separate tree, so threads do not interfere."""
     if path.is_dir():
         yield _Folder(path)
         return
@@ -49,11 +49,11 @@ class _Folder:
         self._inside = path.resolve()
 
     def names(self) -> list[str]:
-        found: list[str] = []
-        self._walk(str(self._path), "", 0, found)
-        return sorted(found)
+        names: list[str] = []
+        self._walk(str(self._path), "", 0, names)
+        return sorted(names)
 
-    def _walk(self, folder: str, prefix: str, depth: int, found: list[str]) -> None:
+    def _walk(self, folder: str, prefix: str, depth: int, names: list[str]) -> None:
         if depth > _DEEPEST:
             raise DataError(f"{self._path}: {prefix} lies more than {_DEEPEST} folders deep")
         try:
@@ -65,9 +65,9 @@ class _Folder:
                         require_inside(Path(entry.path), self._inside)
                     name = prefix + entry.name
                     if entry.is_dir():
-                        self._walk(entry.path, f"{name}/", depth + 1, found)
+                        self._walk(entry.path, f"{name}/", depth + 1, names)
                     elif entry.is_file():
-                        found.append(name)
+                        names.append(name)
                     else:  # reading a pipe would wait for ever
                         raise DataError(f"{entry.path}: neither a file nor a folder")
         except OSError as error:
@@ -87,7 +87,7 @@ class _Archive:
         self._path = path
 
     def names(self) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         for member in self._archive.infolist():
             name = member.filename
             if name.endswith("/") or name.startswith("__MACOSX/"):
@@ -98,15 +98,15 @@ class _Archive:
                 continue
             if member.flag_bits & _ENCRYPTED:
                 raise DataError(f"{self._path}: {name!r} is encrypted")
-            found.append(name)
-        if len(set(found)) != len(found):
-            twice = next(name for name in found if found.count(name) > 1)
+            names.append(name)
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
             raise DataError(f"{self._path}: two files are named {twice!r}")
-        return sorted(found)
+        return sorted(names)
 
     def read(self, name: str) -> bytes:
         try:
-            # no more is unpacked than the archive declares
+            # zipfile never unpacks more than the archive declares
             require_room(self._archive.getinfo(name).file_size, f"{self._path}: {name}")
             return self._archive.read(name)
         except KeyError:

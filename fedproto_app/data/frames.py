@@ -1,4 +1,4 @@
-"""Series out of columns of one clock: those of a table, or of a user's DataFrame."""
+"""Build series from columns that share a clock, in a table or in a user's DataFrame."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def series_of(frame: DataFrame) -> list[ClientSeries]:
-    """The clients in the order of the columns; NaN is a missing value.
+    """Return a client for each column, in order; NaN is a missing value.
 
-    Times with a zone are counted in UTC, others as they are; an index of another kind only counts.
-    Raises `DataError` for columns that are no numbers or have a name in common, and for times that
-    are unordered, repeated or irregular.
+    Times with a zone are converted to UTC, others are taken as written. If the index holds no
+    times, rows are only counted. Raises `DataError` for columns that are not numeric or share a
+    name, and for times that are unordered, repeated or irregular.
     """
     import pandas as pd
 
@@ -47,15 +47,15 @@ def columns_on_a_clock(
     step: np.timedelta64 | None = None,
     row: Callable[[int], str] = lambda place: f"row {place + 1}",
 ) -> Iterator[ClientSeries]:
-    """A client per column, on the grid of their step.
+    """Yield a client for each column, on the regular grid of the step.
 
-    values: [T, N]. step: of the clock that these share with others; None: their own. Raises
-    `DataError` as `on_the_clock`.
+    values: [T, N]. step: the step shared with other files; None: the step of these stamps. Raises
+    the same `DataError` as `on_the_clock`.
     """
     start, clock = 0, None
     if stamps is not None:
         step = step or sampling_step(stamps.times)
         values, start = on_the_clock(stamps.times, values, step, where, row)
-        clock = None if stamps.counted else clock_of(stamps.times, step, utc=stamps.utc)
+        clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
     for name, column in zip(names, values.T, strict=True):
         yield ClientSeries(name, column, start, clock=clock)

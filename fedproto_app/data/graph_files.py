@@ -1,7 +1,6 @@
-"""Files that say which clients are neighbours: weights of edges, or places.
+"""Read files that define which clients are neighbours: weights of edges, or places.
 
-CSV as of series: UTF-8, comma separated, plain or gzipped. `DataError` names the file and what is
-wrong with it.
+CSV files: UTF-8, comma separated, plain or gzipped. `DataError` names the file and the fault.
 """
 
 from __future__ import annotations
@@ -24,49 +23,52 @@ Place = tuple[float, float]
 
 NAME_COLUMNS = ("name", "client", "sensor_id", "id")
 EAST_COLUMNS, NORTH_COLUMNS = ("x", "longitude"), ("y", "latitude")
-LARGEST = 1e30  # of weights: the sum over any number of clients is still finite
+LARGEST = 1e30  # weight: the sum over any number of clients is still finite
 _CELL = re.compile(r"(\d+)[_, ](\d+)$")
 
 
 def read_weights(path: Path, names: str = "") -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """The clients' names and the weights [M, M] between them, of the larger of both directions.
+    """Return the clients' names and the weights [M, M], the larger of the two directions.
 
-    The first line has the names; the first column may have them too. A file of numbers alone has
-    its names in the header of another file, `names`. The diagonal is 0, whatever the file has.
+    The first line has the names; the first column may have them too. If the file has only numbers,
+    the names are in the header of another file, `names`. The diagonal is set to 0.
     """
     table = _table(path).to_numpy(dtype=str)
     if names:
-        named, numbers = _header(Path(names)), table
+        names_of_rows, numbers = _header(Path(names)), table
     else:
-        named, numbers = _named(table, path)
-    if numbers.shape != (len(named), len(named)):
+        names_of_rows, numbers = _split_names(table, path)
+    if numbers.shape != (len(names_of_rows), len(names_of_rows)):
         raise DataError(
-            f"{path}: {numbers.shape[0]} × {numbers.shape[1]} weights for {len(named)} names; a "
-            "row and a column for each name is expected; for numbers alone graph.names says where "
-            "their names are"
+            f"{path}: {numbers.shape[0]} × {numbers.shape[1]} weights for {len(names_of_rows)} "
+            "names; a row and a column for each name is expected; for numbers alone graph.names "
+            "says where their names are"
         )
-    if len(set(named)) != len(named):
-        raise DataError(f"{path}: {_twice(named)!r} is named twice")
+    if len(set(names_of_rows)) != len(names_of_rows):
+        raise DataError(f"{path}: {_twice(names_of_rows)!r} is named twice")
     weights = _numbers(numbers, path)
     if not ((weights >= 0) & (weights <= LARGEST)).all():
-        raise DataError(f"{path}: weights of {weights.min():g} … {weights.max():g}, not from 0 on")
-    both = np.maximum(weights, weights.T).astype(np.float32)
-    np.fill_diagonal(both, 0.0)
-    return tuple(named), both
+        raise DataError(
+            f"{path}: weights from {weights.min():g} to {weights.max():g}; "
+            f"expected 0 to {LARGEST:g}"
+        )
+    symmetric = np.maximum(weights, weights.T).astype(np.float32)
+    np.fill_diagonal(symmetric, 0.0)
+    return tuple(names_of_rows), symmetric
 
 
 def read_places(path: Path) -> dict[str, Place]:
-    """A place (x, y) for each name. Degrees become lengths: x = longitude · cos(mean latitude)."""
+    """Return the place (x, y) of each name. For degrees, x = longitude · cos(mean latitude)."""
     table = _table(path)
     header = [cell.strip().lower() for cell in table.iloc[0]]
     columns = []
-    for wanted in (NAME_COLUMNS, EAST_COLUMNS, NORTH_COLUMNS):
-        there = [name for name in wanted if name in header]
-        if not there:
+    for column_names in (NAME_COLUMNS, EAST_COLUMNS, NORTH_COLUMNS):
+        present = [name for name in column_names if name in header]
+        if not present:
             raise DataError(
-                f"{path}: no column {' or '.join(map(repr, wanted))} in its header {header}"
+                f"{path}: no column {' or '.join(map(repr, column_names))} in its header {header}"
             )
-        columns.append(header.index(there[0]))
+        columns.append(header.index(present[0]))
     names = [name.strip() for name in table.iloc[1:, columns[0]]]
     if len(set(names)) != len(names):
         raise DataError(f"{path}: {_twice(names)!r} has two places")
@@ -77,13 +79,13 @@ def read_places(path: Path) -> dict[str, Place]:
 
 
 def cell_of(name: str) -> Place | None:
-    """The place (column, row) of a client named as a cell of a grid, as `cell_41_42` is."""
-    found = _CELL.search(name)
-    return (float(found[2]), float(found[1])) if found else None
+    """Return the place (column, row) of a client named after a grid cell, such as `cell_41_42`."""
+    match = _CELL.search(name)
+    return (float(match[2]), float(match[1])) if match else None
 
 
 def _table(path: Path) -> DataFrame:
-    """All cells as texts."""
+    """Return all cells as texts."""
     import pandas as pd
 
     try:
@@ -93,13 +95,13 @@ def _table(path: Path) -> DataFrame:
 
 
 def _header(path: Path) -> list[str]:
-    """The names in a table's first line, without that of a column of times."""
+    """Return the names in a table's first line, without the name of a time column."""
     names = [cell.strip() for cell in _table(path).iloc[0]]
     return names[1:] if names[0].lower() in ("", *TIME_NAMES) else names
 
 
-def _named(table: NDArray[np.str_], path: Path) -> tuple[list[str], NDArray[np.str_]]:
-    """The names in the first line, and the cells below it without those of a column of names."""
+def _split_names(table: NDArray[np.str_], path: Path) -> tuple[list[str], NDArray[np.str_]]:
+    """Return the names in the first line, and the cells below it without the column of names."""
     names = [cell.strip() for cell in table[0]]
     if table.shape[0] != table.shape[1]:
         return names, table[1:]

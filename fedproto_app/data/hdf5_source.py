@@ -1,9 +1,9 @@
-"""HDF5 as METR-LA and PEMS-BAY are distributed: one pandas DataFrame in "fixed" format.
+"""Read HDF5 files like METR-LA and PEMS-BAY: one pandas DataFrame in "fixed" format.
 
 Read with h5py from its arrays (``axis0`` column names, ``axis1`` row labels, ``block*_items`` and
 ``block*_values``), not with pandas, whose reader unpickles whatever a file calls an object. In
-METR-LA a 0 often stands for a missing value; it is handed over as the 0 it is. A node reads the
-file it names and no other: links, virtual data sets and external storage are refused.
+METR-LA a 0 often stands for a missing value; it stays 0 here. A node reads only the named file:
+links, virtual data sets and external storage are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedproto_app.settings import DataSettings
 
 
 def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of the file's one DataFrame, a column each."""
+    """Yield a client for each column of the file's DataFrame."""
     import h5py
 
     path = Path(settings.path)
@@ -44,35 +44,35 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def _the_frame(file: Any, path: Path) -> Any:
-    """The only group of the file that holds a DataFrame; `visititems` follows no links."""
+    """Return the only group of the file with a DataFrame; `visititems` follows no links."""
     import h5py
 
-    found: list[str] = []
+    frame_keys: list[str] = []
 
     def look(key: str, item: Any) -> None:
         if isinstance(item, h5py.Group) and "pandas_type" in item.attrs:
-            found.append(key)
+            frame_keys.append(key)
 
     file.visititems(look)
-    if not found:
+    if not frame_keys:
         keys = ", ".join(k if _is_here(file, k) else f"the link {k}" for k in file) or "nothing"
         raise DataError(f"{path}: no pandas DataFrame in it, only {keys}")
-    if len(found) > 1:
-        raise DataError(f"{path}: one DataFrame is expected, found {', '.join(found)}")
-    frame = file[found[0]]
+    if len(frame_keys) > 1:
+        raise DataError(f"{path}: one DataFrame is expected, found {', '.join(frame_keys)}")
+    frame = file[frame_keys[0]]
     if (kind := _attribute(frame, "pandas_type")) != "frame":
         raise DataError(
-            f"{path}: key {found[0]!r} is a pandas {kind!r}; write a DataFrame with "
+            f"{path}: key {frame_keys[0]!r} is a pandas {kind!r}; write a DataFrame with "
             'to_hdf(..., format="fixed")'
         )
     axes = [_array(frame, axis, 1, path) for axis in ("axis0", "axis1")]
     if any("shape" in axis.attrs for axis in axes):  # pandas' sign of no items
-        raise DataError(f"{path}: the DataFrame {found[0]!r} is empty")
+        raise DataError(f"{path}: the DataFrame {frame_keys[0]!r} is empty")
     return frame
 
 
 def _names(axis: Any, path: Path) -> list[str]:
-    """The labels of an axis, bytes or integers in the file, as text."""
+    """Return the labels of an axis, bytes or integers in the file, as text."""
     labels = axis[()].tolist()
     names = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
     if len(set(names)) < len(names):
@@ -82,7 +82,7 @@ def _names(axis: Any, path: Path) -> list[str]:
 
 
 def _values(frame: Any, names: list[str], path: Path) -> Matrix:
-    """[T, N] float64, gathered from the blocks, one block per dtype."""
+    """Return the values [T, N] float64, gathered from the blocks, one block per dtype."""
     rows = _array(frame, "axis1", 1, path).size
     require_room(8 * rows * len(names), path)  # the file may be small: its chunks are compressed
     values = np.full((rows, len(names)), np.nan)
@@ -100,7 +100,7 @@ def _values(frame: Any, names: list[str], path: Path) -> Matrix:
 
 
 def _times(axis: Any, path: Path) -> Times | None:
-    """[T] times (``datetime64`` in ns, or with a unit), or None where rows are only counted."""
+    """Return the times [T] (``datetime64`` in ns or another unit), None if rows are numbered."""
     kind = _attribute(axis, "kind")
     if kind == "integer":
         return None
@@ -113,7 +113,7 @@ def _times(axis: Any, path: Path) -> Times | None:
 
 
 def _array(frame: Any, key: str, dimensions: int, path: Path) -> Any:
-    """A data set of the frame that neither reads another file nor unpickles anything."""
+    """Return a data set of the frame; refuse one that reads another file or unpickles objects."""
     import h5py
 
     where = f"{path}: {frame.name}/{key}"
@@ -134,7 +134,7 @@ def _array(frame: Any, key: str, dimensions: int, path: Path) -> Any:
 
 
 def _is_here(group: Any, key: str) -> bool:
-    """Whether the group itself holds the item: no soft link, no link to another file."""
+    """Return whether the group itself holds the item: no soft link, no link to another file."""
     import h5py
 
     return bool(group.id.links.get_info(key.encode()).type == h5py.h5l.TYPE_HARD)

@@ -1,4 +1,4 @@
-"""The share of a client's images or sequences that is held out, class by class."""
+"""Hold out a share of a client's images or sequences, class by class."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ Places = NDArray[np.int64]  # in the pool, or in one split of it
 
 
 def held_out_counts(counts: Counts, share: float, rng: Generator) -> Counts:
-    """[C] how many of each class to hold out: the share of all, spread over the classes.
+    """Return how many samples of each class to hold out, [C], for a share of all samples.
 
-    Rounded as a whole, largest remainders first and chance among equals: rounded class by class, a
-    few of each of many classes would be none in all. The last one of a class stays.
+    The total is rounded once, and the largest remainders get the rest, ties at random. (Rounding
+    each class alone could hold out nothing if there are many small classes.) At least one sample
+    of each class stays.
     """
     exact = share * counts
-    whole: Counts = np.floor(exact + 1e-9).astype(np.int64)
-    remainders = np.where(whole + 1 < counts, exact - whole, 0.0).round(9)
+    held_out: Counts = np.floor(exact + 1e-9).astype(np.int64)
+    remainders = np.where(held_out + 1 < counts, exact - held_out, 0.0).round(9)
     order = np.lexsort([rng.random(len(counts)), -remainders])
-    more = int(np.floor(exact.sum() + 0.5)) - int(whole.sum())
-    whole[order[: min(more, int((remainders > 0).sum()))]] += 1
-    return whole
+    more = int(np.floor(exact.sum() + 0.5)) - int(held_out.sum())
+    held_out[order[: min(more, int((remainders > 0).sum()))]] += 1
+    return held_out
 
 
 def split_off(
     places: Places, labels: NDArray[np.int64], share: float, rng: Generator
 ) -> tuple[Places, Places]:
-    """What stays of these, and what is held out, class by class, places ascending.
+    """Return the places that stay and the places held out, class by class, both ascending.
 
-    places: [n]. labels: [n], of these.
+    places: [n]. labels: [n], the class at each place.
     """
     if not places.size:
         return places, places

@@ -1,4 +1,4 @@
-"""Arrays of an npz archive, without pickled objects and with every fault named."""
+"""Read arrays of an npz archive without unpickling objects; errors name the array."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import require_room
 
-# What numpy and zipfile raise for damaged bytes; RuntimeError: encrypted, or of a later version.
+# numpy and zipfile raise these for damaged bytes; RuntimeError: encrypted, or a later version.
 _FAULTS = (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error)
 
 
 def opened(file: BinaryIO, path: Path) -> NpzFile:
-    """The archive in an open file; `path` is its name in messages."""
+    """Open the archive in an open file; `path` is the file's name in messages."""
     try:
         archive = np.load(file, allow_pickle=False)
     except _FAULTS:
@@ -33,7 +33,7 @@ def opened(file: BinaryIO, path: Path) -> NpzFile:
 
 
 def header(archive: NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array, without reading it."""
+    """Return the shape and type of an array without reading the values."""
     assert archive.zip is not None  # the archive is open
     try:
         with archive.zip.open(f"{name}.npy") as member:
@@ -46,7 +46,7 @@ def header(archive: NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np
 
 
 def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
-    """One array of it."""
+    """Return an array of the archive."""
     shape, dtype = header(archive, name, path)
     require_room(prod(shape) * dtype.itemsize, f"{path}: array {name!r}")
     try:
@@ -65,21 +65,21 @@ def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
 
 
 def require_names(
-    archive: NpzFile, needed: Sequence[str], optional: Sequence[str], path: Path
+    archive: NpzFile, required: Sequence[str], optional: Sequence[str], path: Path
 ) -> None:
-    """Refuse an archive that lacks an array or has one that nobody knows."""
-    if missing := set(needed) - set(archive.files):
-        there = ", ".join(archive.files)
-        raise DataError(f"{path}: no array {', '.join(sorted(missing))} beside {there}")
-    if others := set(archive.files) - {*needed, *optional}:
+    """Raise `DataError` for an archive with a missing or an unexpected array."""
+    if missing := set(required) - set(archive.files):
+        names = ", ".join(archive.files)
+        raise DataError(f"{path}: no array {', '.join(sorted(missing))}; it has {names}")
+    if unexpected := set(archive.files) - {*required, *optional}:
         raise DataError(
-            f"{path}: beside {', '.join(needed)} only {', '.join(optional)} are expected, "
-            f"found {', '.join(sorted(others))}"
+            f"{path}: beside {', '.join(required)} only {', '.join(optional)} are expected, "
+            f"found {', '.join(sorted(unexpected))}"
         )
 
 
 def column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
-    """A 1-D array of it. kinds: what it may hold, "iu" integers, "f" real numbers, "U" texts."""
+    """Return a 1-D array. kinds: allowed types, "iu" integers, "f" real numbers, "U" texts."""
     values = array(archive, name, path)
     if values.ndim != 1:
         raise DataError(f"{path}: array {name!r} has shape {values.shape}, expected 1-D")
@@ -91,12 +91,12 @@ def column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
 
 
 def column_of(
-    archive: NpzFile, name: str, kinds: str, count: int, what: str, path: Path
+    archive: NpzFile, name: str, kinds: str, count: int, items: str, path: Path
 ) -> NDArray[Any] | None:
-    """A `column` with a value for each of so many images or sequences; None where there is none."""
+    """Return a `column` of `count` values, None if it is missing; items: their name in messages."""
     if name not in archive.files:
         return None
     values = column(archive, name, kinds, path)
     if len(values) != count:
-        raise DataError(f"{path}: array {name!r} has {len(values)} values for {count} {what}")
+        raise DataError(f"{path}: array {name!r} has {len(values)} values for {count} {items}")
     return values

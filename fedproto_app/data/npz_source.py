@@ -16,10 +16,10 @@ from fedproto_app.settings import DataSettings
 
 
 def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of an archive.
+    """Yield the clients of an archive.
 
-    Either ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any lengths, each named
-    after its client. All begin at position 0.
+    The archive has either ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any
+    lengths, each named after a client. All series begin at position 0.
     """
     path = Path(settings.path)
     with path.open("rb") as file, opened(file, path) as archive:
@@ -31,9 +31,10 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def _columns(archive: NpzFile, path: Path) -> Iterator[ClientSeries]:
-    if others := set(archive.files) - {"values", "names"}:
+    if unexpected := set(archive.files) - {"values", "names"}:
         raise DataError(
-            f"{path}: beside 'values' only 'names' is expected, found {', '.join(sorted(others))}"
+            f"{path}: beside 'values' only 'names' is expected, "
+            f"found {', '.join(sorted(unexpected))}"
         )
     values = _numbers(archive, "values", 2, path)
     if "names" in archive.files:
@@ -51,6 +52,6 @@ def _numbers(archive: NpzFile, name: str, dimensions: int, path: Path) -> NDArra
     if numbers.dtype.kind not in "iuf":
         raise DataError(f"{path}: array {name!r} holds {numbers.dtype}, not numbers")
     if numbers.ndim != dimensions:
-        wanted = "time steps × clients" if dimensions == 2 else "1-D, a client each"
-        raise DataError(f"{path}: array {name!r} has shape {numbers.shape}, expected {wanted}")
+        expected = "time steps × clients" if dimensions == 2 else "1-D, a client each"
+        raise DataError(f"{path}: array {name!r} has shape {numbers.shape}, expected {expected}")
     return numbers.astype(np.float64)

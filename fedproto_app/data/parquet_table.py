@@ -10,20 +10,20 @@ from typing import Any
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import require_room
-from fedproto_app.data.table import TIME_NAMES, Head, Table, Wanted
+from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table
 
 PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
-_INDEX = "__index_level_0__"  # what pandas calls an index without a name
-_LOOKED_AT = 50  # rows, to tell what the file is like
-_BYTES = {True: 8, False: 64}  # of a cell, whether it is a number
+_INDEX = "__index_level_0__"  # pandas' name for an index without a name
+_LOOKED_AT = 50  # rows, to recognise the file's form
+_BYTES = {True: 8, False: 64}  # of a cell that is a number, or is not
 
 
-def read_parquet_table(path: Path, wanted: Wanted) -> Table:
-    """The wanted columns of a file; the sizes that it declares are checked before they are read."""
+def read_parquet_table(path: Path, select_columns: ColumnSelector) -> Table:
+    """Read the selected columns of a file, after a check of the sizes that the file declares."""
     with _opened(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
         head = _head(file, path)
-        columns = wanted(head)
+        columns = select_columns(head)
         if not rows:
             raise DataError(f"{path}: no row in it")
         places = sorted({*columns.texts, *columns.values})
@@ -40,18 +40,22 @@ def read_parquet_table(path: Path, wanted: Wanted) -> Table:
 
 
 def first_rows(path: Path) -> tuple[Head, list[list[str]]]:
-    """The columns of a file, and the cells of its first rows as texts, by column."""
+    """Return the columns of a file, and the cells of the first rows as texts, by column."""
     with _opened(path) as file:
         head = _head(file, path)
         require_room(file.metadata.num_rows * len(head.names), path)
         batch = next(file.iter_batches(batch_size=_LOOKED_AT), None)
-        found = [] if batch is None else [list(map(str, one.to_pylist())) for one in batch.columns]
-        return head, found or [[] for _ in head.names]
+        texts_by_column = (
+            []
+            if batch is None
+            else [list(map(str, column.to_pylist())) for column in batch.columns]
+        )
+        return head, texts_by_column or [[] for _ in head.names]
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file; pyarrow's errors become one line."""
+    """Open the file; a pyarrow error becomes a `DataError` of one line."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -73,17 +77,17 @@ def _head(file: Any, path: Path) -> Head:
 
 
 def _times(schema: Any) -> int | None:
-    """The place of the column of times: it has a time's name or, if none has, the only of its type.
+    """Return the place of the time column: by its name, else the only column of a time type.
 
     pandas writes the index of a frame as the last column.
     """
     from pyarrow import types
 
     names = [name.lower() for name in schema.names]
-    named = [place for place, name in enumerate(names) if name in {*TIME_NAMES, _INDEX}]
+    named_places = [place for place, name in enumerate(names) if name in {*TIME_NAMES, _INDEX}]
     typed = [place for place, kind in enumerate(schema.types) if types.is_temporal(kind)]
-    if named:
-        return next((place for place in named if place in typed), named[0])
+    if named_places:
+        return next((place for place in named_places if place in typed), named_places[0])
     return typed[0] if len(typed) == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""Which source reads a path: told from names, and in archives from the shapes of arrays."""
+"""Recognise which source reads a path, by file names and by the shapes of arrays in archives."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _REMEDIES = {
     ".arff": " (the archive has the same data as .ts)",
 }
 _LAYOUTS_OF_FOLDERS = ("train", "stage-*/train", "*/train", "*/stage-*/train")
-_NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are dimensions of a step
+_NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are the dimensions of a step
 
 
 def reading_of(path: Path) -> Reading:
-    """What reads this path. Recordings look like series: they are never told.
+    """Return the settings that read this path.
 
-    What is damaged is left to a reader, which says what is wrong. Raises `DataError` if no source
-    reads such a path.
+    Source "recordings" is never returned, as its files look like series. A damaged file is not
+    reported here; its reader names the fault. Raises `DataError` if no source reads such a path.
     """
     name = path.name.lower()
     if name.endswith(".ts") or (path.is_dir() and any(path.glob("*.ts"))):
@@ -72,26 +72,26 @@ def reading_of(path: Path) -> Reading:
 
 
 def advice(data: DataSettings) -> str:
-    """What would read the path, if that is not what these settings say; "" if it is, or unknown."""
+    """Return a hint at settings that may read the path; "" if there are none or these are set."""
     try:
-        told = reading_of(Path(data.path))
-        fields = told.fields
+        reading = reading_of(Path(data.path))
+        fields = reading.fields
     except (DataError, OSError):
         return ""
-    if told.is_guess:
+    if reading.is_guess:
         return ""
     lacking = {
         key: value
-        for (name, held), (key, value) in zip(
-            fields.items(), told.all_settings.items(), strict=True
+        for (name, value_in_reading), (key, value) in zip(
+            fields.items(), reading.all_settings.items(), strict=True
         )
-        if getattr(data, name) != held
+        if getattr(data, name) != value_in_reading
     }
     return f"it looks as if this read it: {flags(lacking)}" if lacking else ""
 
 
 def source_of(path: Path) -> str:
-    """The source alone of what `reading_of` tells."""
+    """Return the source that reads this path."""
     return reading_of(path).source
 
 
@@ -100,18 +100,18 @@ def _folder_reading(folder: Path) -> Reading:
     files = sorted(file for file in folder.iterdir() if SUFFIX.search(file.name))
     parquet = sorted(file for file in folder.iterdir() if PARQUET_SUFFIX.search(file.name))
     if source == "csv-folder" and parquet and not files:
-        told = reading_of_parquet(parquet[0])
-        if told.source == "long-parquet":
-            return told
-        return Reading("parquet-folder", _of_one_file(told), told.notes, told.is_guess)
+        reading = reading_of_parquet(parquet[0])
+        if reading.source == "long-parquet":
+            return reading
+        return Reading("parquet-folder", _of_one_file(reading), reading.notes, reading.is_guess)
     if source != "csv-folder" or not files:
         return Reading(source, is_guess=source == "csv-folder")
     return Reading(source, _of_one_file(reading_of_text(files[0])))
 
 
-def _of_one_file(told: Reading) -> Settings:
-    """The settings that read a client's file as one of a folder."""
-    settings = dict(told.settings)
+def _of_one_file(reading: Reading) -> Settings:
+    """Return the settings for a folder of such files, one per client."""
+    settings = dict(reading.settings)
     values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
         settings["data.columns"] = names_in(str(values))[0]
@@ -129,7 +129,7 @@ def _folder_source(folder: Path) -> str:
 
 
 def _has_csv_files_of_classes(path: Path) -> bool:
-    """Whether there are CSV files, all of them in folders, and no image."""
+    """Return whether there are CSV files, all in folders, and no image."""
     try:
         with opened_tree(path) as tree:
             names = tree.names()
@@ -158,7 +158,7 @@ def _npz_reading(path: Path) -> Reading:
 
 
 def _looks_like_images(name: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, ...]:
-    """A note if sequences of so many steps and dimensions are as high as wide."""
+    """Return a note if the sequences have as many steps as dimensions, as images would."""
     count, steps, dimensions = shape
     if steps != dimensions or steps < _NARROWEST_IMAGE:
         return ()

@@ -1,4 +1,4 @@
-"""How much of a source fits into memory: what declares more is refused before it is read."""
+"""Refuse sources that do not fit into memory, before they are read."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pathlib import Path
 
 from fedproto_app.core.errors import DataError
 
-# Of the machine's memory. Values exist several times while they are read: as text, as a frame, as
-# windows.
+# A share of the machine's memory, because values exist several times while they are read: as text,
+# as a frame, as windows.
 LARGEST_SHARE = 0.25
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 22
 
 
 def most_bytes() -> int:
-    """So many a source may hold."""
+    """Return the largest allowed size of a source, in bytes."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(LARGEST_SHARE * memory)
 
 
 def require_room(size: int, where: object) -> None:
-    """Refuse a source that holds so many bytes, or says that it does."""
-    if size > (most := most_bytes()):
+    """Raise `DataError` if a source of this many bytes, real or declared, is too large."""
+    if size > (limit := most_bytes()):
         raise DataError(
             f"{where}: {size / 2**30:,.1f} GiB when it is read, more than a quarter of this "
-            f"machine's memory, {most / 2**30:,.2f} GiB; cut it, or take a machine with more"
+            f"machine's memory, {limit / 2**30:,.2f} GiB; cut it, or take a machine with more"
         )
 
 
 def whole_content(path: Path) -> bytes:
-    """All bytes of a file, decompressed if it is gzip; refuses more than there is room for."""
+    """Return all bytes of a file, decompressed if it is gzip; `DataError` if there are too many."""
     try:
         with path.open("rb") as file:
             if not path.is_file():  # reading a pipe would wait for ever
@@ -50,7 +50,7 @@ def whole_content(path: Path) -> bytes:
 
 
 def unpacked(content: bytes, where: str) -> bytes:
-    """The bytes of a file, decompressed if they are gzip, as `whole_content` has them."""
+    """Return the content of a file, decompressed if it is gzip."""
     if not content.startswith(_GZIP):
         return content
     try:
@@ -61,11 +61,11 @@ def unpacked(content: bytes, where: str) -> bytes:
 
 
 def _bounded(file: gzip.GzipFile, where: object) -> bytes:
-    """All that is in it, read in pieces: a small archive may hold a lot."""
-    most, pieces, size = most_bytes(), [], 0
+    """Return the whole content, read in pieces, because a small archive may unpack to a lot."""
+    limit, pieces, size = most_bytes(), [], 0
     while piece := file.read(_PIECE):
         size += len(piece)
-        if size > most:
+        if size > limit:
             require_room(size, where)
         pieces.append(piece)
     return b"".join(pieces)

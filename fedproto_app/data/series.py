@@ -1,4 +1,4 @@
-"""What every data source hands over: one client's series on the source's clock."""
+"""The result of every source of series: one client's series on the source's clock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ class ClientSeries:
 
     name: unique within its source; it seeds the client's randomness and names its state.
     values: [T] float64, regularly sampled, NaN where a value is missing.
-    start: position of ``values[0]`` on the source's clock, in sampling steps. Two values of two
-        clients with equal positions were measured at the same time, and positions that are equal
-        modulo the period have the same phase (hour of the day), which is what aligns the rows of
-        prototypes across clients.
-    clock: which times the positions are, None where the source only counts.
-    group: the client's true group where the source knows it (synthetic data), else "".
+    start: position of ``values[0]`` on the source's clock, in sampling steps. Equal positions of
+        two clients are the same time, and positions that are equal modulo the period have the same
+        phase (hour of the day); this aligns the rows of prototypes across clients.
+    clock: the meaning of positions, None if the source has no times.
+    group: the client's true group if the source knows it (synthetic data), else "".
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the data of all clients of a federation have in common."""
+"""The shape of the data, which is the same for all clients of a federation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class DataShape:
     """The input and the label space, which every node must share.
 
-    inputs: the shape of one sample where the data decide it, (channels, height, width) of an
-        image; () where the settings do, as for the windows of a series.
-    classes: the classes' names in the order of the labels; () where nothing is classified.
+    inputs: the shape of one sample if the data determine it, (channels, height, width) of an
+        image; () if the settings do, as for the windows of a series.
+    classes: the classes' names in the order of the labels; () without classes.
     """
 
     inputs: tuple[int, ...] = ()

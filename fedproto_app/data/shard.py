@@ -1,4 +1,4 @@
-"""The clients that one node holds, ready to train."""
+"""The clients of one node, ready to train."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from fedproto_app.data.shape import DataShape
 class ClientData(Protocol):
     """One client's data at its node.
 
-    train_samples: as many as it ever trains on. group: its true group where the source knows it,
-    else "". missing_share: of its values. class_counts: train samples, a row a
-    stage and a number a class, empty where nothing is classified. note: what a person should know
-    of the data, or "".
+    train_samples: over all stages. group: the true group if the source knows it, else "".
+    missing_share: of the values. class_counts: train samples, a row per stage and a column per
+    class, empty without classes. note: a remark on the data for a person, or "".
     """
 
     @property
@@ -34,14 +33,14 @@ class ClientData(Protocol):
 
 @dataclass(frozen=True)
 class Shard:
-    """clients: by name. refused: the reason for each client that cannot take part."""
+    """The clients of a node, by name. refused: the reason for each client that cannot take part."""
 
     clients: Mapping[str, ClientData]
     refused: dict[str, str]
     shape: DataShape = field(default_factory=DataShape)
 
     def absent(self, clients: Sequence[str]) -> dict[str, str]:
-        """Why each of these clients that the shard does not hold cannot work."""
+        """Return the reason for each of these clients that is not in the shard."""
         return {
             name: self.refused.get(name, "not a client of this node")
             for name in clients

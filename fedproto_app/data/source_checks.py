@@ -1,4 +1,4 @@
-"""What the registries of sources, of series, images and labelled sequences, check alike."""
+"""Checks shared by the registries of series, image and sequence sources."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PathKind = Literal["a file", "a folder", "a file or a folder"]
 Loader = TypeVar("Loader", bound=Callable[[DataSettings], Any])
 
 
-def require_known(settings: DataSettings, known: Iterable[str]) -> None:
-    """Refuse a ``data.source`` that is none of these names."""
-    known = list(known)
-    if settings.source not in known:
+def require_known(settings: DataSettings, sources: Iterable[str]) -> None:
+    """Raise `DataError` if ``data.source`` is not among these names."""
+    sources = list(sources)
+    if settings.source not in sources:
         raise DataError(
             f"data.source = {settings.source!r}: unknown source; "
-            f"{did_you_mean(settings.source, known)}known are {', '.join(known)} "
+            f"{did_you_mean(settings.source, sources)}known are {', '.join(sources)} "
             "and package.module:factory"
         )
 
@@ -33,10 +33,10 @@ def require_known(settings: DataSettings, known: Iterable[str]) -> None:
 def chosen_loader(
     settings: DataSettings, sources: Mapping[str, Loader], paths: Mapping[str, PathKind]
 ) -> tuple[Loader | Callable[[DataSettings], Any], str]:
-    """The loader of ``data.source``, and what to call the source in messages.
+    """Return the loader of ``data.source``, and the source's name in messages.
 
-    sources: all known ones. paths: what those read that read files. Raises `DataError` for an
-    unknown source, and for a ``data.path`` that it does not read.
+    sources: loaders by name. paths: the kind of path that each file source reads. Raises
+    `DataError` for an unknown source, and for a ``data.path`` that the source does not read.
     """
     source = settings.source
     if ":" in source:
@@ -54,8 +54,8 @@ def chosen_loader(
     return sources[source], source
 
 
-def _require_path(settings: DataSettings, wanted: PathKind) -> None:
-    """Refuse a ``data.path`` that is missing, forbidden or not what the source reads."""
+def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
+    """Raise `DataError` if ``data.path`` is missing, not readable or of the wrong kind."""
     if not settings.path:
         raise DataError(f"data.path is empty: source {settings.source} reads a path")
     path = Path(settings.path)
@@ -63,13 +63,13 @@ def _require_path(settings: DataSettings, wanted: PathKind) -> None:
         raise DataError(missing(path))
     if not os.access(path, os.R_OK):
         raise DataError(f"{path}: no permission to read it")
-    found = "a folder" if path.is_dir() else "a file"
-    if found not in wanted:
-        raise DataError(f"{path}: is {found}, but source {settings.source} reads {wanted}")
+    kind = "a folder" if path.is_dir() else "a file"
+    if kind not in expected_kind:
+        raise DataError(f"{path}: is {kind}, but source {settings.source} reads {expected_kind}")
 
 
 def missing(path: Path) -> str:
-    """That there is no such path, and what may be meant."""
+    """Return the message for a missing path, with a similar name in its folder if there is one."""
     try:
         beside = [entry.name for entry in path.parent.iterdir()]
     except OSError:
@@ -79,21 +79,21 @@ def missing(path: Path) -> str:
 
 
 def require_inside(path: Path, folder: Path) -> None:
-    """Refuse a link that leads out of the data folder, where nothing may be read.
+    """Raise `DataError` for a link that leads out of the data folder.
 
-    folder: resolved, links followed.
+    folder: resolved, with links followed.
     """
     if not path.resolve().is_relative_to(folder):
         raise DataError(f"{path}: a link to {path.resolve()}, outside the data folder")
 
 
 def users_function(source: str) -> Callable[[DataSettings], Any]:
-    """The user's function named ``package.module:factory``."""
+    """Return the user's function named ``package.module:factory``."""
     return named_function("data.source", source, DataError)
 
 
 def require_class_names(classes: object, where: str) -> None:
-    """Refuse what is no tuple of names, each of them once."""
+    """Raise `DataError` unless classes is a tuple of distinct names."""
     if not isinstance(classes, tuple) or not classes or len(set(classes)) != len(classes):
         raise DataError(
             f"{where}: classes {classes!r}: expected a tuple of names, none of them twice"
@@ -102,16 +102,16 @@ def require_class_names(classes: object, where: str) -> None:
         raise DataError(f"{where}: classes {classes!r}: expected texts that are not empty")
 
 
-def require_column(values: object, wanted: str, where: str) -> None:
-    """Refuse what is no array [n] of this type."""
+def require_column(values: object, type_name: str, where: str) -> None:
+    """Raise `DataError` unless values is an array [n] of this type."""
     if not isinstance(values, np.ndarray):
         raise DataError(f"{where} are a {type(values).__name__}, expected an array")
-    if values.ndim != 1 or not np.issubdtype(values.dtype, np.dtype(wanted).type):
-        raise DataError(f"{where} are {values.dtype} {values.shape}, expected {wanted} [n]")
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.dtype(type_name).type):
+        raise DataError(f"{where} are {values.dtype} {values.shape}, expected {type_name} [n]")
 
 
 def require_labels(labels: NDArray[np.int64], classes: int, where: str) -> None:
-    """Refuse labels [n ≥ 1] that are no indices of so many classes."""
+    """Raise `DataError` if a label [n ≥ 1] is outside 0 … classes − 1."""
     if labels.min() < 0 or labels.max() >= classes:
         worst = labels.min() if labels.min() < 0 else labels.max()
         raise DataError(f"{where}: label {worst} is outside 0 … {classes - 1}")
@@ -120,10 +120,10 @@ def require_labels(labels: NDArray[np.int64], classes: int, where: str) -> None:
 def listed_classes(
     classes: tuple[str, ...], settings: DataSettings, where: str
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The classes in the order of ``data.classes``, and [C] the new label of each old one.
+    """Return the classes in the order of ``data.classes``, and the new label of each class, [C].
 
-    Without that setting both are the source's. It may list classes that this source lacks: a node
-    may hold a part of the federation's.
+    Without that setting the source's order stays. The setting may list classes that this source
+    lacks, as a node may hold only some of the federation's classes.
     """
     if not settings.classes:
         return classes, np.arange(len(classes))

@@ -1,7 +1,7 @@
-"""Where series come from: the one registry of data sources.
+"""The registry of sources of series.
 
-A loader yields clients as its format gives them; everything that all sources owe (unique names,
-float64 without infinities, trimmed ends, the first clients and steps only) is done here, once.
+A loader yields clients as its format gives them. This module does what is common to all sources:
+it checks names and values, trims the ends and takes the first clients and steps.
 """
 
 from __future__ import annotations
@@ -52,35 +52,34 @@ FILE_SOURCES: dict[str, PathKind] = {
     "hdf5": "a file",
     "npz": "a file",
 }
-# In these, clients have dates of their own, so that the first steps of each are its own first.
+# In these sources, each client has a separate date range, so max-steps counts from its own start.
 _OWN_STARTS = ("csv-folder", "parquet-folder", "long-csv", "long-parquet")
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:
-    """Every client of the source, in the source's order.
+    """Return all clients of the source, in the source's order.
 
-    A client that is too short, constant or without any value is loaded all the same (its values
-    may be empty), so that one bad client does not cost the others. Raises `DataError` naming the
-    file or source, and the client or column, for everything that cannot be read.
+    A client that is too short, constant or without any value is loaded too (its values may be
+    empty), so that one bad client does not stop the others. Raises `DataError` naming the file or
+    source, and the client or column, if something cannot be read.
     """
-    given, steps = _given(settings), settings.max_steps
+    clients, steps = _checked_clients(settings), settings.max_steps
     if settings.source in _OWN_STARTS:
-        own = (replace(one, values=one.values[: steps or None]) for one in given)
-        return [_trimmed(series) for series in own]
-    return _first_steps([_trimmed(series) for series in given], steps)
+        shortened = (replace(series, values=series.values[: steps or None]) for series in clients)
+        return [_trimmed(series) for series in shortened]
+    return _first_steps([_trimmed(series) for series in clients], steps)
 
 
 def load_histories(settings: DataSettings) -> list[ClientSeries]:
-    """As `load_series`, with the gap that a client has between its last value and the source's end.
+    """Return the clients as `load_series` does, but keep gaps at the end of a series.
 
-    What is to be forecast comes after that end, which for all columns of a file is the same.
+    Forecasts start after the end of the source, which is the same for all columns of a file.
     """
-    return [from_first_value(series) for series in _given(settings)]
+    return [from_first_value(series) for series in _checked_clients(settings)]
 
 
-def _given(settings: DataSettings) -> list[ClientSeries]:
-    """Every client as its source gives it, checked; says what would read a table, if that is not
-    what the settings say."""
+def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
+    """Return the source's clients, checked; an error hints at settings that may read the file."""
     try:
         return _read(settings)
     except DataError as error:
@@ -88,9 +87,9 @@ def _given(settings: DataSettings) -> list[ClientSeries]:
             raise
         from fedproto_app.data.recognition import advice  # knows all formats, so slow to import
 
-        if not (told := advice(settings)):
+        if not (hint := advice(settings)):
             raise
-        raise DataError(f"{error}; {told}") from None
+        raise DataError(f"{error}; {hint}") from None
 
 
 def _read(settings: DataSettings) -> list[ClientSeries]:
@@ -101,9 +100,9 @@ def _read(settings: DataSettings) -> list[ClientSeries]:
             f"{where}: returned {type(loaded).__name__}, expected an iterable of ClientSeries"
         )
     clients: dict[str, ClientSeries] = {}
-    named = (_named(given, where) for given in loaded)
-    for given in chosen(named, lambda one: one.name, settings, where):
-        series = _checked(given, where)
+    series_with_names = (_require_name(item, where) for item in loaded)
+    for raw in chosen(series_with_names, lambda series: series.name, settings, where):
+        series = _checked(raw, where)
         if series.name in clients:
             raise DataError(f"{where}: two clients are named {series.name!r}")
         clients[series.name] = series
@@ -112,8 +111,8 @@ def _read(settings: DataSettings) -> list[ClientSeries]:
     return list(clients.values())
 
 
-def _named(series: object, where: str) -> ClientSeries:
-    """The series; refuses what has no name and is no series at all."""
+def _require_name(series: object, where: str) -> ClientSeries:
+    """Return the series; raise `DataError` if it is not a `ClientSeries` with a name."""
     if not isinstance(series, ClientSeries):
         raise DataError(f"{where}: gave a {type(series).__name__}, expected a ClientSeries")
     if not isinstance(series.name, str) or not series.name.strip():
@@ -122,7 +121,7 @@ def _named(series: object, where: str) -> ClientSeries:
 
 
 def _checked(series: ClientSeries, where: str) -> ClientSeries:
-    """The series with float64 values of its own; refuses what no loader may hand over."""
+    """Return the series with a float64 copy of its values; raise `DataError` if it is invalid."""
     client = f"{where}: client {series.name!r}"
     if not isinstance(series.group, str):
         raise DataError(f"{client}: group {series.group!r}: expected a text")
@@ -139,14 +138,18 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
 
 
 def _trimmed(series: ClientSeries) -> ClientSeries:
-    """The series from its first present value to its last."""
-    begun = from_first_value(series)
-    present = np.flatnonzero(np.isfinite(begun.values))
-    return replace(begun, values=begun.values[: present[-1] + 1]) if present.size else begun
+    """Return the series from its first present value to its last."""
+    series_from_first = from_first_value(series)
+    present = np.flatnonzero(np.isfinite(series_from_first.values))
+    return (
+        replace(series_from_first, values=series_from_first.values[: present[-1] + 1])
+        if present.size
+        else series_from_first
+    )
 
 
 def from_first_value(series: ClientSeries) -> ClientSeries:
-    """The series from its first present value on."""
+    """Return the series from its first present value on."""
     present = np.flatnonzero(np.isfinite(series.values))
     if not present.size:
         return replace(series, values=series.values[:0])
@@ -155,7 +158,7 @@ def from_first_value(series: ClientSeries) -> ClientSeries:
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
-    """Only the values in the first so many steps of the source's clock (0 = all)."""
+    """Return the series cut after `steps` steps of the source's clock (0 = all)."""
     starts = [series.start for series in clients if series.values.size]
     if steps == 0 or not starts:
         return clients

@@ -1,4 +1,4 @@
-"""The column of times of a table: dates, counts since 1970, or numbers of steps."""
+"""Read the time column of a table: dates, counts since 1970, or numbers of steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedproto_app.settings.choice import TimeUnit
 if TYPE_CHECKING:
     from pandas import Series
 
-# Counts since 1970 are told by their size between these dates: 1973 and 2030 in seconds, 2001 and
-# 2030 in finer units. A date written as a number, as 2014013113, lies outside.
+# The unit of a count since 1970 is guessed from its size, for dates between 1973 and 2030 in
+# seconds, 2001 and 2030 in finer units. A date written as a number, as 2014013113, lies outside.
 _OLDEST = {"s": 0.1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
 _NEWEST = {"s": 1.9e9, "ms": 1.9e12, "us": 1.9e15, "ns": 1.9e18}
 _ISO = re.compile(r"\d{4}-\d\d-\d\d")
@@ -28,23 +28,23 @@ _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
 
 @dataclass(frozen=True)
 class Stamps:
-    """Times [T]. utc: whether they are counted in UTC, not as they are written.
+    """Times [T]. utc: whether they were converted to UTC.
 
-    counted: whether they are numbers of steps, a second each here, and no times.
+    is_count: whether they are numbers of steps, stored as one second per step, instead of times.
     """
 
     times: Times
     utc: bool = False
-    counted: bool = False
+    is_count: bool = False
 
 
 def stamps_of(
     column: Series, unit: TimeUnit, title: str, row: Callable[[int], str], where: str
 ) -> Stamps:
-    """The times in a column of texts, numbers or times.
+    """Return the times in a column of texts, numbers or times.
 
-    title: the column's name in messages. row: what to call a row, by its place.
-    Raises `DataError` naming the row for a cell that is no time.
+    title: the column's name in messages. row: the name of a row in messages, by its place.
+    Raises `DataError` naming the row for a cell that is not a time.
     """
     import pandas as pd
 
@@ -63,7 +63,7 @@ def stamps_of(
 
 
 def look_like_times(cells: Sequence[str]) -> bool:
-    """Whether these texts are increasing dates, or counts since 1970 whose size says so."""
+    """Return whether these texts are increasing dates, or increasing counts since 1970."""
     if all(_ISO.match(cell) for cell in cells):
         return list(cells) == sorted(set(cells))
     if not all(map(_is_number, cells)):
@@ -73,7 +73,7 @@ def look_like_times(cells: Sequence[str]) -> bool:
 
 
 def _is_number(cell: object) -> bool:
-    """Whether a cell is a number and no date, as 20140131 is."""
+    """Return whether a cell is a number and not a date such as 20140131."""
     text = str(cell)
     return text.replace(".", "", 1).lstrip("-").isdecimal() and not (
         len(text) == len("20140131") and text.isdecimal()
@@ -132,13 +132,15 @@ def _counts(
             "time; set data.time-unit to the unit of these times"
         )
     if values.dtype.kind in "iu" and unit_used == "ns":
-        whole = values.astype(np.int64) // 1000
+        microseconds = values.astype(np.int64) // 1000
     elif values.dtype.kind in "iu":
-        whole = values.astype(np.int64) * int(scale)
+        microseconds = values.astype(np.int64) * int(scale)
     else:
-        whole = np.rint(values * scale).astype(np.int64)
-    counted = unit == "step"
-    return Stamps(whole.astype("datetime64[us]"), utc=not counted, counted=counted)
+        microseconds = np.rint(values * scale).astype(np.int64)
+    is_step_count = unit == "step"
+    return Stamps(
+        microseconds.astype("datetime64[us]"), utc=not is_step_count, is_count=is_step_count
+    )
 
 
 def _unit_by_size(
@@ -156,7 +158,7 @@ def _unit_by_size(
 
 
 def _unit_of(values: NDArray[np.float64]) -> str | None:
-    """The unit in which all of these are times between those dates."""
+    """Return the unit that puts all values into the range of dates, None if there is none."""
     for unit, oldest in _OLDEST.items():
         if ((values >= oldest) & (values < _NEWEST[unit])).all():
             return unit

@@ -5,8 +5,8 @@ with three disturbances: slow swings and sudden bursts, which sites of one type 
 the site's own noise. The type also sets how long noise and bursts last, so types differ not only in
 shape but in how the next hour follows from the last ones: one model for all fits no site well.
 
-Every site draws from (seed, site number) and every type from (seed, type), so a site is the same
-however many others there are.
+Every site draws from (seed, site number) and every type from (seed, type), so a site does not
+depend on the number of sites.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedproto_app.settings import DataSettings
 
 Vector = NDArray[np.float64]
 
-DAY_BEGINS = 4.0  # the social day: what happens at 2 at night still belongs to yesterday
+DAY_BEGINS = 4.0  # hour of the social day: 2 at night still belongs to the day before
 DECIMALS = 3  # rounded, so that the last bit of a machine's exp() does not matter
 
 
 @dataclass(frozen=True)
 class Peak:
-    """A daily peak: when (hour), how wide (hours), how high (in units of the site's scale)."""
+    """A daily peak: its hour, width in hours, and height in units of the site's scale."""
 
     hour: float
     width: float
@@ -39,7 +39,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class SiteType:
-    """The rhythm and the temper that sites of one type share."""
+    """The rhythm and the noise that sites of one type share."""
 
     name: str
     weekdays: tuple[Peak, ...]
@@ -96,7 +96,7 @@ SITE_TYPES = (
 
 
 def load_synthetic_traffic(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The sites, ``settings.period`` samples a day from a Monday midnight on; group = site type."""
+    """Yield the sites, ``settings.period`` samples a day from a Monday midnight; group = type."""
     for number in range(settings.synthetic.clients):
         yield _site(number, settings)
 
@@ -124,7 +124,7 @@ def _site(number: int, settings: DataSettings) -> ClientSeries:
 
 
 def _rhythm(site_type: SiteType, hours: Vector) -> Vector:
-    """[T] the undisturbed day and week."""
+    """Return the undisturbed rhythm of day and week, [T]."""
     social = hours - DAY_BEGINS
     weekend = np.isin(social // 24 % 7, site_type.weekend_days)
     of_the_day = social % 24 + DAY_BEGINS  # 4 ... 28
@@ -134,7 +134,7 @@ def _rhythm(site_type: SiteType, hours: Vector) -> Vector:
 
 
 def _peaks(peaks: tuple[Peak, ...], hour: Vector) -> Vector:
-    """[T] the height of the day's peaks, bell-shaped, at these hours (4 ... 28)."""
+    """Return the height of the day's bell-shaped peaks at these hours (4 ... 28), [T]."""
     height = np.zeros_like(hour)
     for peak in peaks:
         height += peak.height * np.exp(-0.5 * ((hour - peak.hour) / peak.width) ** 2)
@@ -142,26 +142,26 @@ def _peaks(peaks: tuple[Peak, ...], hour: Vector) -> Vector:
 
 
 def _swings(hours: Vector, rng: Generator) -> Vector:
-    """[T] log of slow ups and downs: a random walk pulled back to 0, a value a day."""
+    """Return the log of slow swings, [T]: a random walk pulled back to 0, one value per day."""
     days = int(hours[-1] // 24) + 2
     daily = _decaying_sums(rng.normal(0, 0.08, days), 0.7)
     return np.interp(hours, 24.0 * np.arange(days), daily)
 
 
 def _noise(site_type: SiteType, step: float, length: int, rng: Generator) -> Vector:
-    """[T] log of the site's own noise, with the type's persistence at any step (hours)."""
+    """Return the log of the site's noise, [T], with the type's persistence at any step (hours)."""
     decay = site_type.persistence**step
     shocks = rng.normal(0, site_type.noise * np.sqrt(1 - decay**2), length)
     return _decaying_sums(shocks, decay)
 
 
 def _decaying_sums(shocks: Vector, decay: float) -> Vector:
-    """[T] x_t = decay·x_{t-1} + shock_t."""
+    """Return x_t = decay·x_{t-1} + shock_t, [T]."""
     return np.array(list(accumulate(shocks, lambda level, shock: decay * level + shock)))
 
 
 def _bursts(site_type: SiteType, hours: Vector, type_rng: Generator, site_rng: Generator) -> Vector:
-    """[T] bursts in units of the scale; most sites of the type feel each, more or less strongly."""
+    """Return bursts in units of the scale, [T]; each reaches most sites of the type."""
     number = int(type_rng.poisson(site_type.bursts * hours[-1] / (24 * 7)))
     begins = type_rng.uniform(0, hours[-1], number)
     heights = type_rng.uniform(0.2, 0.8, number)
@@ -172,13 +172,13 @@ def _bursts(site_type: SiteType, hours: Vector, type_rng: Generator, site_rng: G
 
 
 def _switch_on(period: int, site_rng: Generator) -> int:
-    """Return the samples by which a site starts late: 0 for most sites."""
+    """Return how many samples late a site starts: 0 for most sites."""
     late = int(site_rng.integers(1, 3 * period // 2, endpoint=True))
     return late if site_rng.random() < 0.2 else 0
 
 
 def _cut_gaps(values: Vector, period: int, site_rng: Generator) -> None:
-    """Lose a few stretches of 2 to 12 hours at every fourth site or so."""
+    """Set a few stretches of 2 to 12 hours to NaN, at about every fourth site."""
     gappy = site_rng.random() < 0.25
     for _ in range(int(site_rng.integers(1, 3, endpoint=True)) if gappy else 0):
         length = max(1, int(site_rng.uniform(2, 12) * period / 24))

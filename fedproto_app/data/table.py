@@ -1,4 +1,4 @@
-"""A table of named columns, whatever file it was in: its numbers, its texts and its times."""
+"""A table of named columns, read from any kind of file: its numbers, texts and times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.choice import require_there
+from fedproto_app.data.choice import require_available
 from fedproto_app.data.clock import Matrix
 from fedproto_app.data.stamps import Stamps, stamps_of
 from fedproto_app.settings.choice import Decimal, TimeUnit
@@ -23,9 +23,9 @@ TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "d
 
 @dataclass(frozen=True)
 class Head:
-    """What a file says of its columns before these are read.
+    """The column names of a file, before the columns are read.
 
-    names: of all columns. times: the place of what looks like a column of times, if any does.
+    times: the place of the column that looks like a time column, None without one.
     """
 
     where: str
@@ -33,8 +33,8 @@ class Head:
     times: int | None
 
     def place(self, name: str, key: str) -> int:
-        """Where the column stands that ``data.<key>`` names."""
-        require_there([name], self.names, key, "column", self.where)
+        """Return the place of the column that ``data.<key>`` names."""
+        require_available([name], self.names, key, "column", self.where)
         return self.names.index(name)
 
 
@@ -48,16 +48,16 @@ class Columns:
 
     @property
     def texts(self) -> list[int]:
-        """Those that are no numbers."""
+        """The columns that are read as texts."""
         return [place for place in (self.times, self.clients) if place is not None]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The read columns of a file.
+    """The columns that were read from a file.
 
-    frame: by place in the file. first: the number of the first row in messages, where `row` is
-    what a row is called: a line of a text, for example.
+    frame: columns by place in the file. row, first: the word for a row in messages ("line" in a
+    text file) and the number of the first row.
     """
 
     head: Head
@@ -69,32 +69,32 @@ class Table:
 
     @property
     def where(self) -> str:
-        """The file, in messages."""
+        """The file's name in messages."""
         return self.head.where
 
     @property
     def names(self) -> list[str]:
-        """Of the columns of values."""
+        """Names of the columns of values."""
         return [self.head.names[place] for place in self.columns.values]
 
     def row_of(self, place: int) -> str:
-        """What to call a row, by its place in the frame."""
+        """Return the name of a row in messages, by its place in the frame."""
         return f"{self.row} {self.first + int(self.frame.index[place])}"
 
-    def of(self, rows: NDArray[np.intp]) -> Table:
-        """The table of these rows alone, by place; they keep their numbers."""
-        kept = self.frame.iloc[rows]
-        return Table(self.head, self.columns, kept, self.row, self.first, self.decimal)
+    def select(self, rows: NDArray[np.intp]) -> Table:
+        """Return a table with only these rows, by place; rows keep their numbers in messages."""
+        frame = self.frame.iloc[rows]
+        return Table(self.head, self.columns, frame, self.row, self.first, self.decimal)
 
     def numbers(self) -> Matrix:
-        """[T, N] the values, NaN where one is missing; refuses a cell that is no number."""
+        """Return the values [T, N], NaN where missing; raise `DataError` for other texts."""
         values = np.empty((len(self.frame), len(self.columns.values)))
         for position, place in enumerate(self.columns.values):
             values[:, position] = self._numbers(self.frame[place], self.head.names[place])
         return values
 
     def stamps(self, unit: TimeUnit) -> Stamps | None:
-        """The times of the rows [T], if there is a column of them."""
+        """Return the times of the rows [T], None without a time column."""
         place = self.columns.times
         if place is None:
             return None
@@ -103,7 +103,7 @@ class Table:
         return stamps_of(self.frame[place], unit, title, self.row_of, self.where)
 
     def clients(self) -> Series:
-        """[T] whose row it is."""
+        """Return the client of each row, [T]."""
         assert self.columns.clients is not None
         column = self.frame[self.columns.clients]
         empty = column.isna() | (column.astype(str).str.strip() == "")
@@ -135,7 +135,7 @@ class Table:
 
 
 def _about(cell: str, decimal: Decimal) -> str:
-    """What may be the matter with a cell that is no number."""
+    """Return a hint why a cell is not a number, or ""."""
     if decimal == "point" and cell.count(",") == 1 and cell.replace(",", "").isdecimal():
         return '; data.decimal = "comma" reads decimal commas'
     if decimal == "comma" and "." in cell:
@@ -144,32 +144,34 @@ def _about(cell: str, decimal: Decimal) -> str:
 
 
 def require_named(names: Iterable[str], where: str) -> None:
-    """Refuse columns of values without a name, or two of one name."""
-    seen: set[str] = set()
+    """Raise `DataError` if a column of values has no name, or two have the same name."""
+    unique_names: set[str] = set()
     for name in names:
         if not name:
             raise DataError(
                 f"{where}: a column of values has no name in the header (an index that pandas "
                 "wrote? leave it out by index=False)"
             )
-        if name in seen:
+        if name in unique_names:
             raise DataError(f"{where}: two columns are named {name!r}")
-        seen.add(name)
+        unique_names.add(name)
 
 
 def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str) -> Columns:
-    """The columns of times and of values of a table in which all others hold values.
+    """Return the time column and the value columns of a table without other columns.
 
-    chosen: those of values that are read, as ``data.<key>`` names them; none: all.
+    chosen: names of the value columns to read, from ``data.<key>``; empty: all.
     """
     times = head.place(time_column, "time-column") if time_column else head.times
-    others = [place for place in range(len(head.names)) if place != times]
-    require_there(chosen, [head.names[place] for place in others], key, "column", head.where)
-    values = [place for place in others if not chosen or head.names[place] in chosen]
+    candidates = [place for place in range(len(head.names)) if place != times]
+    require_available(
+        chosen, [head.names[place] for place in candidates], key, "column", head.where
+    )
+    values = [place for place in candidates if not chosen or head.names[place] in chosen]
     if not values:
         raise DataError(f"{head.where}: a time column, but no column of values")
     require_named((head.names[place] for place in values), head.where)
     return Columns(values, times)
 
 
-Wanted = Callable[[Head], Columns]
+ColumnSelector = Callable[[Head], Columns]

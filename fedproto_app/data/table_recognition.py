@@ -1,6 +1,6 @@
-"""Which settings read a table: told from its first rows.
+"""Recognise which settings read a table, from its first rows.
 
-What is told here is an offer to a person, who sees it; a run reads what its settings say.
+The result is a proposal to a person, who sees it; a run follows only its settings.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import DELIMITERS
 
 _SAMPLE = 1 << 18  # bytes to look at
-_MOST_NAMED = 12  # columns in a line that a person shall read
+_MOST_NAMED = 12  # columns listed in a line for a person
 _COMMA = re.compile(r"-?\d+,\d+")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
-_NO_NUMBER = {one.lower() for one in MISSING} | {"inf", "-inf"}
+_NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
 
 Settings = dict[str, str | bool]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What reads a path: the source, and other settings that it needs, by their keys.
+    """The settings that read a path: the source, and other settings by their keys.
 
-    notes: what a person should know of it, a line each. is_guess: whether nothing in the file told
-    it.
+    notes: remarks for a person, a line each. is_guess: whether the file's content gave no evidence.
     """
 
     source: str
@@ -57,45 +56,45 @@ class Reading:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All settings by the fields of `DataSettings`, as it holds them.
+        """All settings by their fields in `DataSettings`, validated.
 
-        Raises `DataError` for columns that no setting can name, as two of one name.
+        Raises `DataError` if a setting cannot name the columns, for example two of one name.
         """
-        told = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
+        values = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
         try:
-            held = DataSettings.model_validate(told)
+            data_settings = DataSettings.model_validate(values)
         except ValidationError as error:
-            faults = "; ".join(one["msg"] for one in error.errors())
-            raise DataError(f"what was found in it cannot be set: {faults}") from None
-        names = (key.replace("-", "_") for key in told)
-        return {name: getattr(held, name) for name in names}
+            faults = "; ".join(fault["msg"] for fault in error.errors())
+            raise DataError(f"the recognised settings are not valid: {faults}") from None
+        names = (key.replace("-", "_") for key in values)
+        return {name: getattr(data_settings, name) for name in names}
 
     @property
     def all_settings(self) -> Settings:
-        """With the source."""
+        """All settings, including the source."""
         return {"data.source": self.source, **self.settings}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the first rows. name: "" if it has none. cells: of these rows."""
+    """The cells of a column in the first rows. name: "" if it has none."""
 
     name: str
     cells: list[str]
 
     @property
     def is_number(self) -> bool:
-        """Whether all that is there are numbers."""
+        """Whether all cells are numbers."""
         return all(map(_is_number, self.cells))
 
     @property
     def has_numbers(self) -> bool:
-        """Whether nine of ten cells are numbers: the others are slips, which its reader refuses."""
+        """Whether 90% of the cells are numbers; the others are errors that the reader reports."""
         return 10 * sum(map(_is_number, self.cells)) >= 9 * len(self.cells)
 
     @property
     def is_time(self) -> bool:
-        """Whether these are dates, or counts since 1970."""
+        """Whether the cells are dates or counts since 1970."""
         if not self.cells:
             return False
         if all(map(is_date, self.cells)):
@@ -108,7 +107,7 @@ def _is_number(cell: str) -> bool:
 
 
 def reading_of_text(path: Path) -> Reading:
-    """Of a CSV file and its like; what is damaged is left to the reader of ``wide-csv``."""
+    """Return the settings that read a CSV file; if it is damaged, its reader reports the fault."""
     try:
         lines = _sample(path)
         settings: Settings = {}
@@ -134,20 +133,22 @@ def reading_of_text(path: Path) -> Reading:
 
 
 def reading_of_parquet(path: Path) -> Reading:
-    """Of a Parquet file; what is damaged is left to the reader of ``wide-parquet``."""
+    """Return the settings that read a Parquet file; if it is damaged, its reader reports it."""
     try:
         head, rows = first_rows(path)
     except DataError:
         return Reading("wide-parquet", is_guess=True)
-    columns = [Column(name, its) for name, its in zip(head.names, rows, strict=True)]
+    columns = [
+        Column(name, column_cells) for name, column_cells in zip(head.names, rows, strict=True)
+    ]
     form = form_of(columns)
-    if head.times is not None:  # its type tells
+    if head.times is not None:  # the reader recognises it by its type
         form.settings.pop("data.time-column", None)
     return Reading(f"{form.source}-parquet", form.settings, form.notes)
 
 
 def _sample(path: Path) -> list[str]:
-    """The first lines, whole ones."""
+    """Return the first complete lines."""
     with path.open("rb") as file:
         start = file.read(2)
         file.seek(0)
@@ -167,16 +168,16 @@ def _delimiter(lines: list[str], path: Path, settings: Settings) -> str:
     try:
         return delimiter_of(lines, str(path))
     except DataError:
-        # Where commas cut evenly as well, they are decimal ones.
+        # Several delimiters fit; if the comma is among them, take it as the decimal comma.
         sign = delimiter_of(lines, str(path), "comma")
         settings["data.delimiter"] = next(k for k, value in DELIMITERS.items() if value == sign)
         return sign
 
 
 def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> Reading:
-    """Whether the table is ``wide`` or ``long``, and what must be set to read it so.
+    """Return whether the table is ``wide`` or ``long``, and the settings that read it.
 
-    first_column_counts: whether times in the first column are found without its name.
+    first_column_counts: whether the reader takes times in the first column without a setting.
     """
     settings: Settings = {}
     times = _times(columns)
@@ -187,12 +188,18 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
         if times.name.lower() not in TIME_NAMES:
             settings["data.time-column"] = times.name
         _count_steps(times, settings)
-        others = [one for one in columns if one is not client and one is not times]
-        values = [one for one in others if one.has_numbers]
-        if len(others) > 1 and values and VALUE_NAME not in [one.name for one in others]:
+        other_columns = [
+            column for column in columns if column is not client and column is not times
+        ]
+        values = [column for column in other_columns if column.has_numbers]
+        if (
+            len(other_columns) > 1
+            and values
+            and VALUE_NAME not in [column.name for column in other_columns]
+        ):
             settings["data.columns"] = values[0].name
-            rest = ", ".join(one.name for one in values[1 : _MOST_NAMED + 1])
-            notes = (f"other columns of values: {rest}",) if rest else ()
+            other_names = ", ".join(column.name for column in values[1 : _MOST_NAMED + 1])
+            notes = (f"other columns of values: {other_names}",) if other_names else ()
             return Reading("long", settings, notes)
         return Reading("long", settings)
     if times is not None:
@@ -202,46 +209,53 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
             settings["data.time-column"] = times.name
         if is_named:
             _count_steps(times, settings)
-    values = [one for one in columns if one is not times and one.has_numbers]
-    texts = [one for one in columns if one is not times and not one.has_numbers]
+    values = [column for column in columns if column is not times and column.has_numbers]
+    texts = [column for column in columns if column is not times and not column.has_numbers]
     if texts and values and len(values) <= _MOST_NAMED:
-        settings["data.clients"] = ",".join(one.name for one in values)
-        names = ", ".join(one.name for one in texts[:_MOST_NAMED])
+        settings["data.clients"] = ",".join(column.name for column in values)
+        names = ", ".join(column.name for column in texts[:_MOST_NAMED])
         return Reading("wide", settings, (f"columns that are no numbers are left out: {names}",))
     return Reading("wide", settings)
 
 
 def _count_steps(times: Column, settings: Settings) -> None:
-    """Small whole numbers in a column of times are numbers of steps."""
+    """Set the time unit to steps if the time column holds small whole numbers."""
     if not times.is_time and all(map(str.isdecimal, times.cells)):
         settings["data.time-unit"] = "step"
 
 
 def _times(columns: Sequence[Column]) -> Column | None:
-    """The column of times: named like one, or else the first that looks like one."""
-    named = [one for one in columns if one.name.lower() in TIME_NAMES]
+    """Return the time column: one with a usual name, or the first that looks like times."""
+    named_columns = [column for column in columns if column.name.lower() in TIME_NAMES]
     if columns[0].name == "" and columns[0].is_time:
         return columns[0]
-    return next((one for one in [*named, *columns] if one in named or one.is_time), None)
+    return next(
+        (
+            column
+            for column in [*named_columns, *columns]
+            if column in named_columns or column.is_time
+        ),
+        None,
+    )
 
 
 def _client(columns: Sequence[Column], times: Column | None) -> Column | None:
-    """The column that tells whose row it is, if there is one.
+    """Return the column of clients' names, None without one.
 
-    It is named so, or holds texts or whole numbers that come again while times repeat; in the first
-    rows there may be only one client, whose name is a text.
+    It has a usual name, or holds texts or whole numbers that repeat while times repeat too. The
+    first rows may be of a single client, whose name must then be a text.
     """
-    others = [one for one in columns if one is not times]
-    for one in others:
-        if one.name.lower() in CLIENT_NAMES:
-            return one
+    candidates = [column for column in columns if column is not times]
+    for column in candidates:
+        if column.name.lower() in CLIENT_NAMES:
+            return column
     if times is None:
         return None
-    repeated = [one for one in others if 0 < len(set(one.cells)) < len(one.cells)]
-    texts = [one for one in repeated if not one.is_number]
+    repeated = [column for column in candidates if 0 < len(set(column.cells)) < len(column.cells)]
+    texts = [column for column in repeated if not column.is_number]
     if len(set(times.cells)) == len(times.cells):
-        return next((one for one in texts if len(set(one.cells)) == 1), None)
+        return next((column for column in texts if len(set(column.cells)) == 1), None)
     if texts:
         return texts[0]
-    whole = [one for one in repeated if all(map(str.isdecimal, one.cells))]
-    return whole[0] if whole else None
+    whole_numbers = [column for column in repeated if all(map(str.isdecimal, column.cells))]
+    return whole_numbers[0] if whole_numbers else None

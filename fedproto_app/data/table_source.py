@@ -1,6 +1,6 @@
-"""Series out of tables: wide with a column per client, long with a row per client and time, or a
-folder with a file per client. CSV and Parquet differ in how a table is read, and in nothing here,
-but that the long form of Parquet may be a folder of parts, as other programs write it.
+"""Read series from tables: wide with a column per client, long with a row per client and time, or
+a folder with a file per client. CSV and Parquet differ only in how a table is read, except that a
+long Parquet table may be a folder of parts, as other programs write it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.choice import chosen, require_there
+from fedproto_app.data.choice import chosen, require_available
 from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Times, common_step, sampling_step
 from fedproto_app.data.frames import columns_on_a_clock
 from fedproto_app.data.parquet_table import PARQUET_SUFFIX, read_parquet_table
@@ -25,39 +25,42 @@ from fedproto_app.data.table import TIME_NAMES, Columns, Head, Table, value_colu
 from fedproto_app.data.text_table import SUFFIX, read_text_table
 from fedproto_app.settings import DataSettings
 
-# What the long form calls a client where nobody says: of Nixtla's, GluonTS', Prophet's tables.
+# Usual names of the client column in the long tables of Nixtla, GluonTS and Prophet.
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
-VALUE_NAME = "y"  # the column of values beside others, in the same tables
+VALUE_NAME = "y"  # the usual name of the value column in the same tables
 
 
 def load_wide_csv(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of one CSV file, a column each."""
-    wanted = partial(_wide_columns, settings=settings)
-    yield from _wide(read_text_table(Path(settings.path), settings, wanted), settings)
+    """Yield a client for each column of a CSV file."""
+    select_columns = partial(_wide_columns, settings=settings)
+    yield from _wide(read_text_table(Path(settings.path), settings, select_columns), settings)
 
 
 def load_wide_parquet(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of one Parquet file, a column each."""
-    wanted = partial(_wide_columns, settings=settings)
-    yield from _wide(read_parquet_table(Path(settings.path), wanted), settings)
+    """Yield a client for each column of a Parquet file."""
+    select_columns = partial(_wide_columns, settings=settings)
+    yield from _wide(read_parquet_table(Path(settings.path), select_columns), settings)
 
 
 def load_long_csv(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of one CSV file with a row for each of them and time."""
-    wanted = partial(long_columns, settings=settings)
-    yield from _long([read_text_table(Path(settings.path), settings, wanted)], settings)
+    """Yield the clients of a CSV file with a row for each client and time."""
+    select_columns = partial(long_columns, settings=settings)
+    yield from _long([read_text_table(Path(settings.path), settings, select_columns)], settings)
 
 
 def load_long_parquet(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of one Parquet file with a row for each of them and time, or of a folder of such
-    files, whose rows follow one another in the order of the files' names."""
-    wanted, path = partial(long_columns, settings=settings), Path(settings.path)
+    """Yield the clients of a Parquet file with a row for each client and time, or of a folder of
+    such files, whose rows are joined in the order of the files' names."""
+    select_columns, path = partial(long_columns, settings=settings), Path(settings.path)
     paths = _files(path, PARQUET_SUFFIX, ".parquet") if path.is_dir() else [path]
-    yield from _long(_that_fit(path, (read_parquet_table(one, wanted) for one in paths)), settings)
+    yield from _long(
+        _that_fit(path, (read_parquet_table(part_path, select_columns) for part_path in paths)),
+        settings,
+    )
 
 
 def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of a folder, a CSV file each, named by the file and in the order of the names."""
+    """Yield a client for each CSV file of a folder, named after the file, in order of names."""
     paths = _files(Path(settings.path), SUFFIX, ".csv, .csv.gz or .tsv")
 
     def read(path: Path) -> Table:
@@ -67,8 +70,7 @@ def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def load_parquet_folder(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of a folder, a Parquet file each, named by the file and in the order of the
-    names."""
+    """Yield a client for each Parquet file of a folder, named after the file, in order of names."""
     paths = _files(Path(settings.path), PARQUET_SUFFIX, ".parquet")
 
     def read(path: Path) -> Table:
@@ -84,25 +86,25 @@ def _folder(
     tables = _that_fit(Path(settings.path), map(read, paths))
     stamps = [table.stamps(settings.time_unit) for table in tables]
     _require_alike(tables, stamps)
-    # One step for all, because all clients share one period; a file with one row cannot tell it.
-    step = common_step(one.times for one in stamps if one is not None)
-    for path, table, its in zip(paths, tables, stamps, strict=True):
-        if its is not None:
-            _require_step(its.times, step, table.where)
+    # All clients share one period, so they need one step; a file with a single row has none.
+    step = common_step(stamp_column.times for stamp_column in stamps if stamp_column is not None)
+    for path, table, file_stamps in zip(paths, tables, stamps, strict=True):
+        if file_stamps is not None:
+            _require_step(file_stamps.times, step, table.where)
         yield from columns_on_a_clock(
-            [client_of(path)], table.numbers(), its, path, step, table.row_of
+            [client_of(path)], table.numbers(), file_stamps, path, step, table.row_of
         )
 
 
 def client_of(path: Path) -> str:
-    """Whose file it is."""
+    """Return the name of a file's client."""
     return PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name))
 
 
 def long_columns(head: Head, settings: DataSettings) -> Columns:
-    """The columns of clients, times and values of the long form.
+    """Return the columns of clients, times and values of a long table.
 
-    Raises `DataError` if one of them is not named and cannot be told.
+    Raises `DataError` if one of them is not set and no column has its usual name.
     """
     choice, names = settings.choice, head.names
     client = _place(head, choice.client_column, "client-column", CLIENT_NAMES, "clients' names")
@@ -111,30 +113,33 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
         if head.times is not None and not choice.time_column
         else _place(head, choice.time_column, "time-column", TIME_NAMES, "times")
     )
-    others = [place for place in range(len(names)) if place not in (client, times)]
-    there = [names[place] for place in others]
-    require_there(choice.columns, there, "columns", "column of values", head.where)
-    wanted = choice.columns or ((VALUE_NAME,) if VALUE_NAME in there else there)
-    if len(wanted) != 1:
+    value_places = [place for place in range(len(names)) if place not in (client, times)]
+    value_names = [names[place] for place in value_places]
+    require_available(choice.columns, value_names, "columns", "column of values", head.where)
+    selected = choice.columns or ((VALUE_NAME,) if VALUE_NAME in value_names else value_names)
+    if len(selected) != 1:
         raise DataError(
-            f"{head.where}: {len(wanted)} columns of values ({', '.join(wanted[:5]) or 'none'}), "
-            "but the long form has one; choose it with data.columns"
+            f"{head.where}: {len(selected)} columns of values "
+            f"({', '.join(selected[:5]) or 'none'}), but the long form has one; choose it with "
+            "data.columns"
         )
-    return Columns([place for place in others if names[place] == wanted[0]][:1], times, client)
+    return Columns(
+        [place for place in value_places if names[place] == selected[0]][:1], times, client
+    )
 
 
-def _place(head: Head, named: str, key: str, usual: object, what: str) -> int:
-    """Where the column stands that ``data.<key>`` names, or that has a usual name."""
-    if named:
-        return head.place(named, key)
+def _place(head: Head, column_name: str, key: str, usual: object, noun: str) -> int:
+    """Return the place of the column that ``data.<key>`` names, or that has a usual name."""
+    if column_name:
+        return head.place(column_name, key)
     assert isinstance(usual, tuple | frozenset)
-    found = [place for place, name in enumerate(head.names) if name.lower() in usual]
-    if not found:
+    places = [place for place, name in enumerate(head.names) if name.lower() in usual]
+    if not places:
         raise DataError(
-            f"{head.where}: which column holds the {what}? set data.{key} to one of "
+            f"{head.where}: which column holds the {noun}? set data.{key} to one of "
             f"{', '.join(head.names[:8])}"
         )
-    return found[0]
+    return places[0]
 
 
 def _wide_columns(head: Head, settings: DataSettings) -> Columns:
@@ -146,34 +151,46 @@ def _wide(table: Table, settings: DataSettings) -> Iterator[ClientSeries]:
     return columns_on_a_clock(table.names, table.numbers(), stamps, table.where, row=table.row_of)
 
 
-def _long(given: Sequence[Table], settings: DataSettings) -> Iterator[ClientSeries]:
-    """A client's rows are in the order of time; its clients are in that of their first rows."""
+def _long(tables: Sequence[Table], settings: DataSettings) -> Iterator[ClientSeries]:
+    """Yield the clients of a long table, in the order of their first rows.
+
+    The rows of each client must be in the order of time.
+    """
     import pandas as pd
 
-    tables, wanted = list(given), settings.choice.clients
-    of_tables = [table.clients() for table in tables]
-    clients = pd.concat(of_tables, ignore_index=True)
-    require_there(wanted, list(dict.fromkeys(clients)), "clients", "client", settings.path)
-    if wanted:
-        rows_of = [np.flatnonzero(one.isin(wanted)) for one in of_tables]
-        tables = [table.of(kept) for table, kept in zip(tables, rows_of, strict=True) if kept.size]
-        clients = clients[clients.isin(wanted)].reset_index(drop=True)
-    values = np.concatenate([table.numbers() for table in tables])
-    stamps = [table.stamps(settings.time_unit) for table in tables]
-    _require_alike(tables, stamps)
-    known = [one for one in stamps if one is not None]  # all: `long_columns` asks for times
-    all_times = np.concatenate([one.times for one in known])
+    used_tables, chosen_clients = list(tables), settings.choice.clients
+    clients_by_table = [table.clients() for table in used_tables]
+    clients = pd.concat(clients_by_table, ignore_index=True)
+    require_available(
+        chosen_clients, list(dict.fromkeys(clients)), "clients", "client", settings.path
+    )
+    if chosen_clients:
+        rows_of = [
+            np.flatnonzero(table_clients.isin(chosen_clients)) for table_clients in clients_by_table
+        ]
+        used_tables = [
+            table.select(table_rows)
+            for table, table_rows in zip(used_tables, rows_of, strict=True)
+            if table_rows.size
+        ]
+        clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
+    values = np.concatenate([table.numbers() for table in used_tables])
+    stamps = [table.stamps(settings.time_unit) for table in used_tables]
+    _require_alike(used_tables, stamps)
+    # No table lacks times: `long_columns` requires them.
+    all_stamps = [table_stamps for table_stamps in stamps if table_stamps is not None]
+    all_times = np.concatenate([table_stamps.times for table_stamps in all_stamps])
     rows = clients.groupby(clients, sort=False).indices
     times = {name: all_times[places] for name, places in rows.items()}
     step = common_step(times.values())
-    row_of = _rows_of(tables)
+    row_of = _rows_of(used_tables)
     for name, places in rows.items():
-        where, its = f"{settings.path}: client {name!r}", times[name]
-        _require_step(its, step, where)
+        where, client_times = f"{settings.path}: client {name!r}", times[name]
+        _require_step(client_times, step, where)
         yield from columns_on_a_clock(
             [str(name)],
             values[places],
-            Stamps(its, known[0].utc, known[0].counted),
+            Stamps(client_times, all_stamps[0].utc, all_stamps[0].is_count),
             where,
             step,
             lambda place, places=places: row_of(int(places[place])),  # type: ignore[misc]
@@ -181,7 +198,7 @@ def _long(given: Sequence[Table], settings: DataSettings) -> Iterator[ClientSeri
 
 
 def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
-    """What to call a row of tables that follow one another, by its place in all of them."""
+    """Return a function that names a row in messages, by its place in the joined tables."""
     ends = np.cumsum([len(table.frame) for table in tables])
 
     def row_of(place: int) -> str:
@@ -194,7 +211,7 @@ def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
 
 
 def _one_column(head: Head, settings: DataSettings) -> Columns:
-    """The columns of a folder's file: times, if there are any, and one of values."""
+    """Return the columns of a folder's file: one of values, and one of times if it has any."""
     choice = settings.choice
     columns = value_columns(head, choice.time_column, choice.columns, "columns")
     if len(columns.values) != 1:
@@ -203,28 +220,28 @@ def _one_column(head: Head, settings: DataSettings) -> Columns:
         recordings = ", one to be predicted is source recordings" if kind == "csv" else ""
         raise DataError(
             f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
-            f"{settings.source} reads one a file: choose it with data.columns; a column per client "
-            f"is source wide-{kind}{recordings}"
+            f"{settings.source} reads one per file: choose it with data.columns; a column per "
+            f"client is source wide-{kind}{recordings}"
         )
     return columns
 
 
-def _files(folder: Path, suffix: re.Pattern[str], known: str) -> list[Path]:
-    """The folder's own files with such a name. known: of which kinds these are, in messages."""
+def _files(folder: Path, suffix: re.Pattern[str], file_kinds: str) -> list[Path]:
+    """Return the files directly in the folder with this suffix; file_kinds: names in messages."""
     inside = folder.resolve()
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     paths = [path for path in entries if suffix.search(path.name)]
     if not paths:
         deeper = next((path.name for path in entries if path.is_dir()), "")
         hint = f"; folders in it, such as {deeper!r}, are not looked into" if deeper else ""
-        raise DataError(f"{folder}: the folder holds no {known} file{hint}")
+        raise DataError(f"{folder}: the folder holds no {file_kinds} file{hint}")
     for path in paths:
         require_inside(path, inside)
     return paths
 
 
 def _that_fit(where: Path, tables: Iterable[Table]) -> list[Table]:
-    """The tables, read one after the other as long as there is room for all."""
+    """Read the tables one by one; raise `DataError` if all together do not fit into memory."""
     read, size = [], 0
     for table in tables:
         read.append(table)
@@ -234,23 +251,23 @@ def _that_fit(where: Path, tables: Iterable[Table]) -> list[Table]:
 
 
 def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> None:
-    """Refuse files with and without times, or with times of different kinds."""
+    """Raise `DataError` if only some files have times, or if their kinds of times differ."""
     first = stamps[0]
-    for table, its in zip(tables, stamps, strict=True):
-        if (its is None) != (first is None):
-            having, lacking = (tables[0], table) if its is None else (table, tables[0])
+    for table, file_stamps in zip(tables, stamps, strict=True):
+        if (file_stamps is None) != (first is None):
+            having, lacking = (tables[0], table) if file_stamps is None else (table, tables[0])
             raise DataError(
                 f"{lacking.where} has no time column, but {having.where} has one: "
                 "phases can be aligned only if all files have it or none"
             )
-        if its and first and its.counted != first.counted:
-            having, lacking = (table, tables[0]) if its.counted else (tables[0], table)
+        if file_stamps and first and file_stamps.is_count != first.is_count:
+            having, lacking = (table, tables[0]) if file_stamps.is_count else (tables[0], table)
             raise DataError(
                 f"{having.where} counts its steps, but {lacking.where} has times: "
                 "all files have the one or the other"
             )
-        if its and first and its.utc != first.utc:
-            having, lacking = (table, tables[0]) if its.utc else (tables[0], table)
+        if file_stamps and first and file_stamps.utc != first.utc:
+            having, lacking = (table, tables[0]) if file_stamps.utc else (tables[0], table)
             raise DataError(
                 f"{having.where} has times with an offset from UTC, but {lacking.where} without: "
                 "phases can be aligned only if all files have it or none"
@@ -258,12 +275,12 @@ def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> 
 
 
 def _require_step(times: Times, step: np.timedelta64 | None, where: str) -> None:
-    """Refuse a client whose own step is not the others', before its rows look irregular."""
-    own = sampling_step(times)
-    if own is None or step is None or (np.diff(times) <= 0).any():
+    """Raise `DataError` for a client with another step, before its rows look irregular."""
+    client_step = sampling_step(times)
+    if client_step is None or step is None or (np.diff(times) <= 0).any():
         return
-    if own % step or own > LARGEST_GRID_PER_ROW * step:
+    if client_step % step or client_step > LARGEST_GRID_PER_ROW * step:
         raise DataError(
-            f"{where}: its times are mostly {own.item()} apart, those of all clients "
-            f"{step.item()}; clients share one step: bring them to it"
+            f"{where}: its times are mostly {client_step.item()} apart, but the step of all "
+            f"clients is {step.item()}; resample them to one step"
         )

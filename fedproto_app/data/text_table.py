@@ -1,8 +1,8 @@
-"""Tables as text: CSV and its like, plain or gzipped.
+"""Read tables from CSV and similar text files, plain or gzipped.
 
-UTF-8 (a byte order mark is accepted), one line a row, the same number of cells in each. Cells stand
-between commas, semicolons, tabs or upright lines; which of them the first lines tell, or the
-setting. Missing values are empty, ``NA``, ``NaN`` or ``null``.
+UTF-8 (a byte order mark is accepted), one line per row, the same number of cells in each. Cells are
+separated by commas, semicolons, tabs or vertical bars, as set or as the first lines show. Missing
+values are empty, ``NA``, ``NaN`` or ``null``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import unpacked, whole_content
 from fedproto_app.data.stamps import look_like_times
-from fedproto_app.data.table import TIME_NAMES, Head, Table, Wanted
+from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table
 from fedproto_app.settings import DELIMITERS, DataSettings
 from fedproto_app.settings.choice import Decimal
 
@@ -26,11 +26,11 @@ SUFFIX = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
 
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
 MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
-_LOOKED_AT = 50  # lines, to tell what the file is like
-_FAR_LARGER = 10  # a number in the first line than all below it, if it is a name
+_LOOKED_AT = 50  # lines, to recognise the file's form
+_FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
 _FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
-_MARKS = {  # how files begin that are no text
+_MARKS = {  # first bytes of files that are not text
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
     b"PAR1": "a Parquet file; source wide-parquet or long-parquet reads it",
@@ -40,18 +40,20 @@ _MARKS = {  # how files begin that are no text
 }
 
 
-def read_text_table(path: Path, settings: DataSettings, wanted: Wanted) -> Table:
-    """The wanted columns of a file; raises `DataError` naming the file, the column and the line."""
-    return _table(decoded(whole_content(path), str(path)), str(path), settings, wanted)
+def read_text_table(path: Path, settings: DataSettings, select_columns: ColumnSelector) -> Table:
+    """Read the selected columns of a file; `DataError` names the file, the column and the line."""
+    return _table(decoded(whole_content(path), str(path)), str(path), settings, select_columns)
 
 
-def parse_text_table(content: bytes, where: str, settings: DataSettings, wanted: Wanted) -> Table:
-    """As `read_text_table`, of the bytes of a file, gzip or not."""
-    return _table(decoded(unpacked(content, where), where), where, settings, wanted)
+def parse_text_table(
+    content: bytes, where: str, settings: DataSettings, select_columns: ColumnSelector
+) -> Table:
+    """Read the selected columns from the content of a file, gzipped or not."""
+    return _table(decoded(unpacked(content, where), where), where, settings, select_columns)
 
 
 def decoded(content: bytes, where: str) -> str:
-    """The text in these bytes, without line ends behind it."""
+    """Return the text in these bytes, without line ends after the last line."""
     for mark, meaning in _MARKS.items():
         if content.startswith(mark):
             raise DataError(f"{where}: not UTF-8 text: it looks like {meaning}")
@@ -69,21 +71,21 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def first_lines(text: str) -> list[str]:
-    """Some lines to look at."""
+    """Return the first lines, to recognise the file's form."""
     return [line.rstrip("\r\n") for line in islice(io.StringIO(text, newline="\n"), _LOOKED_AT)]
 
 
 def cells(line: str, delimiter: str) -> list[str]:
-    """What stands in a line."""
-    found = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [""])
-    return [cell.strip() for cell in found] or [""]
+    """Return the cells of a line."""
+    row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [""])
+    return [cell.strip() for cell in row] or [""]
 
 
 def delimiter_of(lines: list[str], where: str, decimal: Decimal = "point") -> str:
-    """The sign between cells: the one that cuts all of these lines into equally many.
+    """Return the delimiter that cuts all of these lines into the same number of cells.
 
-    Raises `DataError` where several do. Where none does, it is the one that the first line has most
-    of, so that the line that has too few or too many cells is named.
+    Raises `DataError` if several do. If none does, return the most frequent delimiter of the first
+    line, so that a later check names the line with too few or too many cells.
     """
     fitting = {sign for sign in DELIMITERS.values() if _cuts_evenly(lines, sign)}
     if decimal == "comma" and len(fitting) > 1:
@@ -98,7 +100,7 @@ def delimiter_of(lines: list[str], where: str, decimal: Decimal = "point") -> st
 
 
 def _cuts_evenly(lines: list[str], sign: str) -> bool:
-    """Whether the sign makes equally many cells, two or more, of each line."""
+    """Return whether the sign cuts each line into the same number of cells, two or more."""
     try:
         widths = {len(cells(line, sign)) for line in lines}
     except csv.Error:  # a cell without end
@@ -107,10 +109,10 @@ def _cuts_evenly(lines: list[str], sign: str) -> bool:
 
 
 def has_names(rows: list[list[str]], decimal_comma: bool) -> bool:
-    """Whether the first of these rows names the columns, beyond doubt.
+    """Return whether the first of these rows certainly holds the names of the columns.
 
-    A date or a fraction is no name. If all cells are whole numbers, they may be names, as of
-    sensors: for certain only where no number below is whole, and each is far larger than all below.
+    A date or a fraction is not a name. Whole numbers may be names, such as numbers of sensors; this
+    is certain only if no number below is whole and each name is far larger than all numbers below.
     """
     first, below = rows[0], rows[1:]
     if not is_date(first[0]) and below and all(is_date(row[0]) for row in below):
@@ -123,7 +125,7 @@ def has_names(rows: list[list[str]], decimal_comma: bool) -> bool:
 
 
 def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal_comma: bool) -> bool:
-    """Whether these whole numbers are names: no value below is whole, nor nearly as large."""
+    """Return whether these whole numbers are names: no value below is whole or nearly as large."""
     if len(set(first)) < len(first) or not all(map(str.isdecimal, first)):
         return False
     pairs = [pair for row in below for pair in zip(first, row, strict=False)]
@@ -138,7 +140,7 @@ def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal_comm
 
 
 def is_date(cell: str) -> bool:
-    """Whether the cell looks like a date, in whatever order."""
+    """Return whether the cell looks like a date, in any order of year, month and day."""
     return _DATE.fullmatch(cell) is not None
 
 
@@ -147,16 +149,16 @@ def _is_fraction(cell: str) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    """Whether a cell is empty or a whole number, and so no sure name."""
+    """Return whether a cell is empty or a whole number, so perhaps not a name."""
     return cell in MISSING or re.fullmatch(r"[+-]?\d+", cell) is not None
 
 
 def numbered(count: int) -> list[str]:
-    """The names of columns that have none."""
+    """Return names for columns without names."""
     return [f"column-{number}" for number in range(1, count + 1)]
 
 
-def _table(text: str, where: str, settings: DataSettings, wanted: Wanted) -> Table:
+def _table(text: str, where: str, settings: DataSettings, select_columns: ColumnSelector) -> Table:
     import pandas as pd
 
     try:
@@ -169,13 +171,13 @@ def _table(text: str, where: str, settings: DataSettings, wanted: Wanted) -> Tab
         head, begins = _head([cells(line, delimiter) for line in lines], where, settings)
         if len(lines) <= begins:
             raise DataError(f"{where}: only a header line, no values")
-        columns = wanted(head)
+        columns = select_columns(head)
         _require_rectangle(text, len(head.names), delimiter, where)
         # pandas takes places for names, its stubs do not.
         kinds: dict[Any, Any] = dict.fromkeys(columns.texts, str)
         missing: dict[Any, Any] = {
             **dict.fromkeys(columns.values, MISSING),
-            **{place: [""] for place in columns.texts},  # NA is a country
+            **{place: [""] for place in columns.texts},  # "NA" may be a country's code
         }
         frame = pd.read_csv(
             io.StringIO(text),
@@ -199,25 +201,25 @@ def _table(text: str, where: str, settings: DataSettings, wanted: Wanted) -> Tab
 
 
 def _head(rows: list[list[str]], where: str, settings: DataSettings) -> tuple[Head, int]:
-    """The names of the columns, and how many lines stand before the first row."""
+    """Return the names of the columns, and the number of lines before the first row."""
     first, decimal_comma = rows[0], settings.decimal == "comma"
-    named = settings.header == "true"
+    has_header = settings.header == "true"
     if settings.header == "auto":
-        told = len(rows) < 2 or has_names(rows, decimal_comma)
-        if not told and any(first):
+        is_certain = len(rows) < 2 or has_names(rows, decimal_comma)
+        if not is_certain and any(first):
             raise DataError(
                 f"{where}: line 1 has values where names are expected ({', '.join(first[:5])}); "
                 "set data.header = false if the file has no header, true if these are names"
             )
-        named = True
-    if named:
+        has_header = True
+    if has_header:
         return Head(where, first, 0 if first[0].lower() in TIME_NAMES or not first[0] else None), 1
     times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
     return Head(where, numbered(len(first)), times), 0
 
 
 def _require_rectangle(text: str, columns: int, delimiter: str, where: str) -> None:
-    """Refuse a line with too few or too many cells, which pandas would fill or cut in silence."""
+    """Raise `DataError` for a line with too few or many cells, which pandas would fill or cut."""
     for line, width in enumerate(_widths(text, delimiter), start=1):
         if width != columns:
             raise DataError(f"{where}: line {line} has {width} cells, line 1 has {columns}")

@@ -1,8 +1,8 @@
-"""From one client's series to its samples, split in time and standardised.
+"""Turn a client's series into samples, split in time and standardised.
 
-Decisions of docs/your-data.md, "From series to samples". With look-back L, the largest distance
-of an input, and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from
-the c values before the first of them and from those at fixed distances before each of them.
+See docs/your-data.md, "From series to samples". With look-back L, the largest distance of an input,
+and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c values
+before the first target and from the values at fixed distances before each target.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _WEEK = 7  # periods
 
 @dataclass(frozen=True)
 class ClientWindows:
-    """The samples of one client, on the scale of its train part.
+    """The samples of one client, standardised by its train part.
 
-    n samples of H targets, of N = n + H - 1 values that are forecast.
+    n samples of H targets each; N = n + H - 1 values are forecast.
 
     inputs: [n, c + Q·H + j] float32: close values oldest first, then for each distance, longest
         first, the values so far before each target, then numbers of the first target's time
@@ -35,14 +35,14 @@ class ClientWindows:
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
         is p consecutive samples, and its row b has phase b of the source's clock, so that row b
         of any two clients' prototypes is the same time of day.
-    train_end, validation_end: of the N values, where those of validation and test begin. A sample
-        belongs to the part in which all its targets lie.
+    train_end, validation_end: numbers among the N values at which the validation and the test part
+        begin. A sample is in a part if all its targets are.
     mean, std: of the train part, in the data's units.
     seasonal_difference: in the data's units, `seasonal_difference` of all values up to the last
-        train target, also those older than a limited history: so errors of runs with different
-        histories have one measure.
-    clock: of the source, None where it only counts.
-    end: on the source's clock, the position after the last value.
+        train target, including values older than a limited history, so that errors of runs with
+        different histories have one measure.
+    clock: of the source, None if its positions are not times.
+    end: the position after the last value, on the source's clock.
     """
 
     name: str
@@ -62,14 +62,14 @@ class ClientWindows:
 
     @property
     def start(self) -> int:
-        """On the source's clock, the position of the first sample's first target."""
+        """The position of the first sample's first target on the source's clock."""
         values = len(self.targets) + int(self.targets.shape[1]) - 1
         return self.end - values
 
     @property
     def sample_times(self) -> SampleTimes:
-        """When the samples are, for methods that align clients by time."""
-        clock = "" if self.clock is None else self.clock.told
+        """The times of the samples, for methods that align clients by time."""
+        clock = "" if self.clock is None else self.clock.label
         first, last = int(self.batches.min()), int(self.batches.max())
         start, samples = self.start, len(self.targets)
         return SampleTimes(clock, start + first, start + last + 1, start + samples)
@@ -86,27 +86,27 @@ class ClientWindows:
 
     @property
     def class_counts(self) -> tuple[tuple[int, ...], ...]:
-        """Nothing is classified."""
+        """Empty: forecasting has no classes."""
         return ()
 
     @property
     def note(self) -> str:
-        """Nothing to say: what is missing has a figure of its own."""
+        """Empty: missing values are reported by `missing_share`."""
         return ""
 
     @property
     def train_samples(self) -> int:
-        """Samples trained on, the weight of the client in sample-weighted means."""
+        """Number of train samples, the client's weight in sample-weighted means."""
         return int(self.batches.size)
 
 
 def lookback(settings: DataSettings) -> int:
-    """Values before a target that its sample needs."""
+    """Return how many values before a target its sample needs."""
     return max(settings.close_window, *settings.distances)
 
 
 def lookback_text(settings: DataSettings) -> str:
-    """The look-back, and which of the settings it comes from."""
+    """Return the look-back as text, with the setting that determines it."""
     back, period = lookback(settings), settings.period
     if back == period * settings.periodic_window:
         cause = f"{settings.periodic_window} periodic values at period {period}"
@@ -118,7 +118,7 @@ def lookback_text(settings: DataSettings) -> str:
 
 
 def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    """[n, c + Q·H] where the inputs of the samples stand whose first targets are at `first` [n]."""
+    """Return the positions [n, c + Q·H] of the inputs of samples with first targets at `first`."""
     close = first[:, None] - np.arange(settings.close_window, 0, -1)
     targets = first[:, None] + np.arange(settings.horizon)  # (n, H)
     distant = [targets - distance for distance in settings.distances]
@@ -126,26 +126,26 @@ def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArra
 
 
 def time_numbers(positions: NDArray[np.int64], settings: DataSettings) -> NDArray[np.float32]:
-    """[n] positions on the source's clock → [n, j] what the models see of these times.
+    """Return the time inputs of the models, [n, j], for positions [n] on the source's clock.
 
     With ``calendar = "phase"`` the phase of the period, with ``"week"`` also the number of the
-    period modulo 7: the day of the week where a period is a day. A source without times counts
-    from its own beginning.
+    period modulo 7, which is the day of the week if a period is a day. In a source without times,
+    positions count from its beginning.
     """
     phase, week = positions % settings.period, positions // settings.period % _WEEK
-    seen = np.stack([phase, week], axis=1).astype(np.float32)
-    return seen[:, : settings.times]
+    numbers = np.stack([phase, week], axis=1).astype(np.float32)
+    return numbers[:, : settings.times]
 
 
 def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
-    """Train, validation and test values of so many to be forecast, in time order."""
+    """Return the numbers of train, validation and test values, in time order."""
     train = math.floor(values * settings.train_share + 1e-9)
     validation = math.floor(values * settings.validation_share + 1e-9)
     return train, validation, values - train - validation
 
 
 def shortest_length(settings: DataSettings, batches: int = 1) -> int:
-    """Steps that a series needs for so many train batches, one validation and one test sample."""
+    """Return the steps needed for `batches` train batches, a validation and a test sample."""
     horizon, values = settings.horizon, batches * settings.period
     while True:
         train, validation, test = split_counts(values, settings)
@@ -155,15 +155,15 @@ def shortest_length(settings: DataSettings, batches: int = 1) -> int:
 
 
 def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
-    """Why this client cannot take part, or None if it can."""
-    length, needed = len(series.values), shortest_length(settings)
+    """Return why this client cannot take part, or None if it can."""
+    length, shortest = len(series.values), shortest_length(settings)
     if not np.isfinite(series.values).any():
         return "no value is present"
-    if length < needed:
+    if length < shortest:
         ahead = f", horizon {settings.horizon}" if settings.horizon > 1 else ""
         return (
             f"{length} steps, but period {settings.period}{ahead} and "
-            f"{lookback_text(settings)} need at least {needed}"
+            f"{lookback_text(settings)} need at least {shortest}"
         )
     present = np.isfinite(series.values[lookback(settings) :])
     train, validation, _ = split_counts(len(present), settings)
@@ -172,22 +172,22 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
         "validation": present[train : train + validation],
         "test": present[train + validation :],
     }
-    for part, there in parts.items():
-        if not there.any():
+    for part, present_targets in parts.items():
+        if not present_targets.any():
             return f"every target of its {part} part is missing"
     return None
 
 
 def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
-    """Cut, split and standardise one client's series; raises `DataError` if it is refused."""
+    """Cut, split and standardise one client's series; raise `DataError` if it is refused."""
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")
     back, horizon = lookback(settings), settings.horizon
     forecast = len(series.values) - back  # N
     train, validation, _ = split_counts(forecast, settings)
 
-    known = train_values(series, settings)
-    mean, std = float(np.nanmean(known)), _scale(known)
+    trained = train_values(series, settings)
+    mean, std = float(np.nanmean(trained)), _scale(trained)
     scaled = (series.values - mean) / std
     present = np.isfinite(scaled)
     filled = carry_forward(scaled)
@@ -214,8 +214,8 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
 
 
 def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
-    """What the scale is made of: nothing later than the last train target; where a limited history
-    leaves some out, nothing older than it."""
+    """Return the values that determine the scale: up to the last train target, and not older than
+    a limited history."""
     back = lookback(settings)
     train, _, _ = split_counts(len(series.values) - back, settings)
     limited = 0 < settings.history < _whole_periods(train, settings)
@@ -224,11 +224,10 @@ def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.flo
 
 
 def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
-    """Mean |y_t − y_{t−p}| over the values [T] where both are present; 0 where there are none, and
-    where they repeat themselves exactly, save for rounding.
+    """Return the mean |y_t − y_{t−p}| over the values [T] if both are present.
 
-    The measure of errors in MASE (Hyndman and Koehler 2006): what the seasonal naive forecast
-    would have erred on average.
+    It is 0 if there is no such pair, or if the values repeat exactly, up to rounding. MASE divides
+    by it (Hyndman and Koehler 2006): it is the mean error of the seasonal naive forecast.
     """
     differences = np.abs(values[period:] - values[:-period])
     if not np.isfinite(differences).any():
@@ -237,29 +236,29 @@ def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
 
 
 def _whole_periods(train: int, settings: DataSettings) -> int:
-    """How many train batches the samples of so many train values fill."""
+    """Return the number of full train batches for `train` train values."""
     return (train - settings.horizon + 1) // settings.period
 
 
 def _trained_values(train: int, settings: DataSettings) -> int:
-    """How many of so many train values are targets of train batches."""
+    """Return how many of `train` train values are targets of train batches."""
     batches = _whole_periods(train, settings)
     batches = min(batches, settings.history or batches)
     return batches * settings.period + settings.horizon - 1
 
 
-def _scale(known: NDArray[np.float64]) -> float:
-    """The standard deviation, or 1 for a constant series, whose deviation is mere rounding."""
-    return _above_rounding(float(np.nanstd(known)), known) or 1.0
+def _scale(values: NDArray[np.float64]) -> float:
+    """Return the standard deviation, or 1 for a series that is constant up to rounding."""
+    return _above_rounding(float(np.nanstd(values)), values) or 1.0
 
 
 def _above_rounding(size: float, values: NDArray[np.float64]) -> float:
-    """The size, or 0 if rounding of the values can have made it."""
+    """Return the size, or 0 if it may be a rounding error of the values."""
     return size if size > 1e-9 * float(np.nanmax(np.abs(values))) else 0.0
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Missing values replaced by the last one before them (0, the train mean, before the first)."""
+    """Replace missing values by the last value before them (by 0, the train mean, at the start)."""
     last = np.where(np.isfinite(values), np.arange(len(values)), -1)
     np.maximum.accumulate(last, out=last)
     return np.where(last >= 0, values[last], 0.0)
@@ -268,7 +267,7 @@ def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _phase_aligned_batches(
     samples: int, first_target: int, settings: DataSettings
 ) -> NDArray[np.int64]:
-    """[S, p] sample numbers: the newest S·p of so many train samples, row b of each at phase b.
+    """Return the newest S·p train sample numbers as batches [S, p], sample b of each at phase b.
 
     first_target: clock position of sample 0's first target.
     """

@@ -1,4 +1,4 @@
-"""Settings of a run of seconds for each task: 8 clients, small models, few rounds.
+"""Settings for each task of a run that takes seconds: 8 clients, small models, few rounds.
 
 For checks of methods (`experiments.invariants`), tests and comparisons of two versions.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_EVERY: Mapping[str, Any] = {
+_COMMON: Mapping[str, Any] = {
     "rounds": 3,
     "data.synthetic.clients": 8,
     "model.representation-dim": 16,
     "output.pictures": False,
 }
 SERIES: Mapping[str, Any] = {
-    **_EVERY,
+    **_COMMON,
     "data.synthetic.days": 14,
     "fuels.prototype-dim": 4,
 }
 IMAGES: Mapping[str, Any] = {
-    **_EVERY,
+    **_COMMON,
     "keep": "last",
     "rounds": 4,
     "local-epochs": 2,
@@ -39,7 +39,7 @@ IMAGES: Mapping[str, Any] = {
     "gldp.head-epochs": 2,
 }
 _SEQUENCES: Mapping[str, Any] = {
-    **_EVERY,
+    **_COMMON,
     "rounds": 4,
     "model.embedding-dim": 6,
     "model.hidden-dim": 8,

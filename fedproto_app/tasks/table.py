@@ -1,4 +1,4 @@
-"""The parts of the task that the settings choose: its class, its clients, its metrics."""
+"""Look up the parts of the task that the settings choose: its class, clients and metrics."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 def task_class(task: str) -> type[AnyTask]:
-    """The class of a task."""
+    """Return the class of a task."""
     chosen: type[AnyTask] = task_record(task).part("task")
     return chosen
 
 
 def make_task(settings: Settings, shape: DataShape, device: torch.device | None = None) -> AnyTask:
-    """The task that the settings choose, on data of this shape."""
+    """Return the task that the settings choose, for data of this shape."""
     return task_class(settings.task)(settings, shape, device)
 
 
 def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
-    """What an evaluated client must report: of its latest model and of its kept one."""
+    """Return the metrics that an evaluated client must report, for its latest and kept models."""
     required = task_class(settings.task).required_metrics(settings)
     return (*required, *(replace(metric, model=Model.KEPT) for metric in required))
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """Every `partitions`-th client of the source, from the `partition`-th on (0 and 1: all).
+    """Load every `partitions`-th client of the source, from the `partition`-th on (0 and 1: all).
 
     Raises `DataError` if the source fits another task or cannot be read; clients that cannot take
     part are listed.
@@ -48,10 +48,10 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """For every client of the run's data why it cannot take part, None for one that can.
+    """Return why each client of the run's data cannot take part, None if it can.
 
-    Told before a window is cut or an image decoded. Raises `DataError` if the source fits another
-    task, cannot be read, or has too little for what the settings deal out.
+    No window is cut and no image is decoded. Raises `DataError` if the source fits another task,
+    cannot be read, or has too few samples to deal.
     """
     require_fitting_source(settings)
     reasons: dict[str, str | None] = task_record(settings.task).part("reasons_against")(settings)
@@ -59,38 +59,38 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
 
 
 def require_fitting_source(settings: Settings) -> None:
-    """Refuse a source of another task; a user's own function shows only when it is called."""
-    source, wanted = settings.data.source, task_record(settings.task)
+    """Raise `DataError` for a source of another task; users' functions are not checked here."""
+    source, chosen = settings.data.source, task_record(settings.task)
     for record in TASKS.values():
-        if source in record.source_names and record.holds != wanted.holds:
-            fitting = " or ".join(repr(one.name) for one in _holding(record.holds))
+        if source in record.source_names and record.holds != chosen.holds:
+            fitting_tasks = " or ".join(repr(fitting.name) for fitting in _holding(record.holds))
             raise DataError(
-                f"data.source = {source!r} holds {record.holds}; set task = {fitting}, or "
-                f"data.source to {wanted.holds}: {', '.join(wanted.source_names)} or "
+                f"data.source = {source!r} holds {record.holds}; set task = {fitting_tasks}, or "
+                f"data.source to {chosen.holds}: {', '.join(chosen.source_names)} or "
                 "package.module:factory"
             )
 
 
 def require_fitting_targets(settings: Settings, targets: str) -> None:
-    """Refuse data with classes where numbers are to be predicted, and the other way round.
+    """Raise `DataError` if the data's targets do not fit the task.
 
-    targets: what the data have, "classes" or "real numbers". A task of other data is left alone.
+    targets: of the data, "classes" or "real numbers". Tasks that do not care are not checked.
     """
-    wanted = task_record(settings.task)
-    if wanted.targets and wanted.targets != targets:
+    record = task_record(settings.task)
+    if record.targets and record.targets != targets:
         raise DataError(
             f"task = {settings.task!r}: the targets of data.source = {settings.data.source!r} are "
-            f"{targets}; set task = {fitting_task(wanted.holds, targets)!r}"
+            f"{targets}; set task = {fitting_task(record.holds, targets)!r}"
         )
 
 
 def fitting_task(holds: str, targets: str) -> str:
-    """The task for data of this kind with these targets."""
-    return next(one.name for one in _holding(holds) if one.targets == targets)
+    """Return the name of the task for data of this kind with these targets."""
+    return next(record.name for record in _holding(holds) if record.targets == targets)
 
 
 def record_of_source(settings: DataSettings) -> TaskRecord:
-    """The first task for what the source holds; a user's own function is called to see it.
+    """Return the first task for the kind of data in the source; a user's function is called.
 
     Raises `DataError` for an unknown source.
     """
@@ -98,11 +98,15 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
 
     source, records = settings.source, TASKS.values()
     if ":" in source:
-        given = users_function(source)(settings)
-        pools = [one for one in records if one.pool and isinstance(given, one.part("pool"))]
-        return pools[0] if pools else next(one for one in records if not one.pool)
-    require_known(settings, dict.fromkeys(name for one in records for name in one.source_names))
-    return next(one for one in records if source in one.source_names)
+        loaded = users_function(source)(settings)
+        pools = [
+            record for record in records if record.pool and isinstance(loaded, record.part("pool"))
+        ]
+        return pools[0] if pools else next(record for record in records if not record.pool)
+    require_known(
+        settings, dict.fromkeys(name for record in records for name in record.source_names)
+    )
+    return next(record for record in records if source in record.source_names)
 
 
 def _holding(holds: str) -> Iterable[TaskRecord]:

@@ -1,7 +1,7 @@
-"""What a method needs to know of a task, and nothing of its data.
+"""The interface between methods and tasks, independent of the kind of data.
 
-A method (a learner) asks its task for initial parameters, batches, representations, predictions
-and the supervised loss; whether they are about series or images it never sees.
+A method (a learner) gets initial parameters, batches, representations, predictions and the
+supervised loss from its task, whether the data are series, images or sequences.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fedproto_app.settings import Settings
 
 
 class Samples(Protocol):
-    """The samples of K clients of a cohort, those with most batches first.
+    """The samples of K clients of a cohort, in falling order of their number of batches.
 
-    train_samples: those of this round, the clients' weights. batch_counts: batches an epoch.
+    train_samples: in this round, the clients' weights. batch_counts: batches per epoch.
     """
 
     @property
@@ -54,9 +54,9 @@ BatchT = TypeVar("BatchT", bound=Batch)
 class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     """A kind of learning problem.
 
-    encoder, head: prefixes of the parameters of the representation and of what predicts from it.
-    criterion: the metric by which a model is chosen, smaller being better; made of validation
-        data alone. evaluates_local: whether clients' models are also evaluated before averaging.
+    encoder, head: prefixes of the names of the encoder's and the head's parameters.
+    criterion: the metric that selects a model, smaller is better; computed from validation data
+        only. evaluates_local: whether clients' models are also evaluated before averaging.
     """
 
     encoder: ClassVar[str] = ENCODER
@@ -77,54 +77,54 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     @staticmethod
     @abstractmethod
     def required_metrics(settings: Settings) -> tuple[Metric, ...]:
-        """What `evaluate` tells of every client; it may tell more."""
+        """Return the metrics that `evaluate` always reports; it may report more."""
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:
-        """What every client's number of train samples is a multiple of."""
+        """Return a number that divides every client's number of train samples."""
         return 1
 
     @staticmethod
     def longer_fault(settings: Settings) -> str | None:
-        """Why a run of more rounds would not have begun as one of fewer did, or None."""
+        """Return why a run with more rounds would have started differently, or None."""
         return None
 
     @staticmethod
     @abstractmethod
     def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
-        """Why a client's metrics, of whichever of its models, cannot be true, or None."""
+        """Return why a client's metrics are impossible for any of its models, or None."""
 
     @staticmethod
     def stays(metric: Metric) -> bool:
-        """Whether what `evaluate` tells is for the client's own use and never leaves its node."""
+        """Return whether a metric of `evaluate` never leaves the client's node."""
         return False
 
     @staticmethod
     @abstractmethod
     def shape_fault(shape: DataShape) -> str | None:
-        """Why the task cannot work on data of this shape, or None."""
+        """Return why the task cannot use data of this shape, or None."""
 
     @abstractmethod
-    def own_model(self) -> Model:
-        """The task's own model, as the settings choose and size it."""
+    def default_model(self) -> Model:
+        """Return the task's built-in model, as the settings choose and size it."""
 
     @abstractmethod
     def module_shape(self) -> ModuleShape:
-        """What a user's own module takes and gives as the task's model."""
+        """Return the input and output shapes of a user's module."""
 
     @cached_property
     def model(self) -> Model:
-        """The model of every client: the user's module where the settings name one.
+        """The model of every client: the user's module if the settings name a module.
 
-        Made when it is first asked for. Raises `SettingsError` for a module that cannot serve.
+        Created at first use. Raises `SettingsError` for an unsuitable module.
         """
-        named = self.settings.model.module
-        if not named:
-            return self.own_model()
-        return module_model(named, self.module_shape(), self.settings.seed, self.device)
+        model_path = self.settings.model.module
+        if not model_path:
+            return self.default_model()
+        return module_model(model_path, self.module_shape(), self.settings.seed, self.device)
 
     def sizes(self) -> Sizes:
-        """What the shapes of a method's messages are made of."""
+        """Return the sizes that determine the shapes of a method's messages."""
         parameters = {n: tuple(v.shape) for n, v in self.initial_parameters().items()}
         return Sizes(
             width=self.representation_dim,
@@ -136,71 +136,77 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
     @property
     def representation_dim(self) -> int:
-        """D, the width of the representation."""
+        """The width D of the representation."""
         return self.model.representation_dim
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        """One client's parameters at round 0, equal for all clients of a run.
+        """Return one client's parameters at round 0, equal for all clients of a run.
 
-        A common start keeps the clients' representation spaces comparable, which prototypes need
-        as much as averaged weights do.
+        A common start keeps the clients' representation spaces comparable, which both prototypes
+        and averaged weights need.
         """
         generator = torch_stream(self.settings.seed, "initial parameters")
         return self.model.initial_parameters(generator)
 
     def mixed_precision(self) -> AbstractContextManager[object]:
-        """Within it products are of bfloat16 if the settings say so; what a task's encoder gives
-        is float32 again, and so are heads, losses, prototypes, gradients and the optimiser."""
+        """Return a context that computes products in bfloat16 if the settings say so.
+
+        The result of an encoder is converted to float32. Heads, losses, prototypes, gradients and
+        the optimiser use float32.
+        """
         if self.settings.precision != "bfloat16":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     @abstractmethod
     def steps(self, client: ClientT, server_round: int) -> int:
-        """Batches of the client in an epoch of this round."""
+        """Return the number of the client's batches in an epoch of this round."""
 
     def scale(self, client: ClientT) -> dict[str, float]:
-        """What a model of the client needs, besides its tensors, to be used on new data."""
+        """Return the numbers that a client's model needs in addition to its tensors on new data."""
         return {}
 
     @abstractmethod
     def gather(self, clients: Sequence[ClientT], server_round: int) -> SamplesT:
-        """The clients' samples of this round on the device; they come in falling `steps`."""
+        """Return the clients' samples of this round on the device.
+
+        Clients must be in falling order of `steps`.
+        """
 
     @abstractmethod
     def batches(self, samples: SamplesT, generators: Sequence[torch.Generator]) -> Iterator[BatchT]:
-        """One epoch, in an order of each client's own."""
+        """Yield the batches of one epoch, in a separate random order for each client."""
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: SamplesT) -> SamplesT:
-        """The samples for epochs in which the encoder does not learn.
+        """Return the samples for epochs with a frozen encoder.
 
-        A task whose encoder is dear computes the representations here, once for all epochs.
+        A task with an expensive encoder computes the representations here, once for all epochs.
         """
         return samples
 
     @abstractmethod
     def represent(self, parameters: Mapping[str, Tensor], batch: BatchT) -> Tensor:
-        """The representation of the batch's samples, [k, B, D]."""
+        """Return the representation of the batch's samples, [k, B, D]."""
 
     @abstractmethod
     def predict(
         self, parameters: Mapping[str, Tensor], representation: Tensor, batch: BatchT | None = None
     ) -> Tensor:
-        """What the head makes of representations [k, B, D].
+        """Return the head's predictions for representations [k, B, D].
 
-        batch: whose representations they are, for a task whose heads see more of a sample than its
-        representation; None for representations of no sample.
+        batch: the samples of these representations, for heads that need more of a sample than its
+        representation; None if there are no samples.
         """
 
     @abstractmethod
     def loss(self, prediction: Tensor, batch: BatchT) -> Tensor:
-        """The supervised loss, [k]."""
+        """Return the supervised loss of each client, [k]."""
 
     @abstractmethod
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: SamplesT
     ) -> dict[Metric, list[float]]:
-        """Metrics of each client, a list over the clients each."""
+        """Return each metric as a list over the clients."""
 
 
 AnyTask = Task[Any, Any, Any]
@@ -208,21 +214,21 @@ AnyTask = Task[Any, Any, Any]
 _SMALL_COHORT = 64
 
 
-def at_once(most: int, clients: int) -> int:
-    """Samples a client that go through a model together without gradients.
+def at_once(limit: int, clients: int) -> int:
+    """Return how many samples per client go through a model together without gradients.
 
-    `most` in a small cohort; in a large one fewer, so that the memory it takes does not grow.
+    This is `limit` in a small cohort, and less in a large cohort, to bound memory.
     """
-    return max(1, most * _SMALL_COHORT // max(clients, _SMALL_COHORT))
+    return max(1, limit * _SMALL_COHORT // max(clients, _SMALL_COHORT))
 
 
 def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tensor:
-    """[K, longest] float, 1 where a client with so many samples has one, 0 in the padding."""
+    """Return a float mask [K, longest], 1 for each client's samples, 0 in the padding."""
     places = torch.arange(longest, device=device)
     return (places < torch.tensor(counts, device=device).unsqueeze(1)).float()
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
-    """[K, m] → the mean of each client's values in the mask, 0 without any."""
+    """Return the mean of each client's values [K, m] in the mask, 0 if the mask is empty."""
     means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
     return means

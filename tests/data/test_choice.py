@@ -1,4 +1,4 @@
-"""Which clients and columns of a site's own files are read."""
+"""The clients and columns of a site's files that are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wide(folder: Path, max_clients: int = 0, **choice: Any) -> dict[str, list[fl
     file = folder / "wide.csv"
     file.write_text("note,a,when,b,c\nx,1,2024-01-01,2,inf\ny,3,2024-01-02,4,5\n")
     settings = DataSettings(source="wide-csv", path=str(file), max_clients=max_clients, **choice)
-    return {one.name: one.values.tolist() for one in load_series(settings)}
+    return {client.name: client.values.tolist() for client in load_series(settings)}
 
 
 def test_only_the_chosen_columns_are_read(tmp_path: Path) -> None:
@@ -31,17 +31,15 @@ def test_only_the_chosen_columns_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "told"),
+    ("choice", "message"),
     [
         ({"clients": "d"}, r"data\.clients: .*wide\.csv has no column 'd'; it has note, a"),
         ({"time_column": "day"}, r"data\.time-column: .* has no column 'day'; it has note, a"),
         ({"clients": "when", "time_column": "when"}, r"has no column 'when'; it has note, a, b"),
     ],
 )
-def test_a_column_that_is_not_there_is_named(
-    tmp_path: Path, choice: dict[str, str], told: str
-) -> None:
-    with pytest.raises(DataError, match=told):
+def test_a_missing_column_is_named(tmp_path: Path, choice: dict[str, str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         wide(tmp_path, **choice)
 
 
@@ -50,11 +48,11 @@ def test_of_a_folder_only_the_chosen_files_and_their_column_are_read(tmp_path: P
         (tmp_path / f"{name}.csv").write_text("time,rain,load\n2024-01-01,0,1\n2024-01-02,0,2\n")
     (tmp_path / "broken.csv").write_text("")
     settings = DataSettings(source="csv-folder", path=str(tmp_path), clients="a,b", columns="load")
-    found = {one.name: one.values.tolist() for one in load_series(settings)}
-    assert found == {"a": [1, 2], "b": [1, 2]}
-    both = settings.model_copy(update={"clients": "a", "columns": ""})
+    values = {client.name: client.values.tolist() for client in load_series(settings)}
+    assert values == {"a": [1, 2], "b": [1, 2]}
+    ambiguous = settings.model_copy(update={"clients": "a", "columns": ""})
     with pytest.raises(DataError, match=r"2 columns of values .*choose it with data\.columns"):
-        load_series(both)
+        load_series(ambiguous)
 
 
 def recordings(

@@ -1,4 +1,4 @@
-"""Every form of table: a small file of it, read as pandas reads it; what is damaged is refused."""
+"""Every form of table: a small file is read as pandas reads it; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ FIRST = 474869  # hours from 1970 to the first of them
 
 
 def load(path: Path, **settings: Any) -> dict[str, ClientSeries]:
-    """As `fedproto run --set data.…` would read it."""
-    given = {f"data.{key.replace('_', '-')}": value for key, value in settings.items()}
-    data = settings_from({**given, "data.path": str(path)}).data
-    return {one.name: one for one in load_series(data)}
+    """Read a file as `fedproto run --set data.…` does."""
+    changes = {f"data.{key.replace('_', '-')}": value for key, value in settings.items()}
+    data = settings_from({**changes, "data.path": str(path)}).data
+    return {client.name: client for client in load_series(data)}
 
 
 def written(folder: Path, text: str | bytes, name: str = "a.csv") -> Path:
@@ -96,17 +96,17 @@ FORMS: dict[str, tuple[Any, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_data_check_tells_what_reads_a_form(tmp_path: Path, name: str) -> None:
+def test_data_check_prints_the_settings_that_read_a_form(tmp_path: Path, name: str) -> None:
     write, expected = FORMS[name]
     path = written(tmp_path, write(), name)
     reading = reading_of(path)
     assert reading.settings == expected
     is_long = name in ("long.csv", "by-time.csv", "own-names.csv", "two-values.csv")
     assert reading.source == ("long-csv" if is_long else "wide-csv")
-    told = {key.removeprefix("data."): value for key, value in reading.all_settings.items()}
-    require_the_frame(load(path, **told))
+    changes = {key.removeprefix("data."): value for key, value in reading.all_settings.items()}
+    require_the_frame(load(path, **changes))
     packed = written(tmp_path, gzip.compress(path.read_bytes()), f"{name}.gz")
-    require_the_frame(load(packed, **told))
+    require_the_frame(load(packed, **changes))
 
 
 def test_without_a_header(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_first_row_of_numbers_is_never_taken_for_names(tmp_path: Path, text: s
         load(path, source="wide-csv")
     values = [series.values for series in load(path, source="wide-csv", header=False).values()]
     expected = pd.read_csv(path, header=None)
-    for number, found in enumerate(values):
-        np.testing.assert_array_equal(found, expected[number].dropna())
+    for number, client_values in enumerate(values):
+        np.testing.assert_array_equal(client_values, expected[number].dropna())
 
 
 def test_numbers_may_be_names_if_someone_says_so_or_nothing_else_fits(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_parquet(tmp_path: Path, kind: str) -> None:
 
 def test_a_parquet_file_that_cannot_be_read(tmp_path: Path, monkeypatch: Any) -> None:
     pytest.importorskip("pyarrow")
-    whole = tmp_path / "whole.parquet"
-    FRAME.to_parquet(whole)
-    cut = written(tmp_path, whole.read_bytes()[:-20], "cut.parquet")
+    intact = tmp_path / "whole.parquet"
+    FRAME.to_parquet(intact)
+    cut = written(tmp_path, intact.read_bytes()[:-20], "cut.parquet")
     with pytest.raises(DataError, match=r"cut\.parquet: not a readable Parquet file: .*[^\n]$"):
         load(cut, source="wide-parquet")
     nested = tmp_path / "nested.parquet"
@@ -180,7 +180,7 @@ def test_a_parquet_file_that_cannot_be_read(tmp_path: Path, monkeypatch: Any) ->
         load(texts, source="wide-parquet")
     monkeypatch.setattr(room, "most_bytes", lambda: 95)  # 6 rows of 3 columns need 144
     with pytest.raises(DataError, match=r"GiB when it is read, more than a quarter"):
-        load(whole, source="wide-parquet")
+        load(intact, source="wide-parquet")
 
 
 def test_a_small_archive_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
@@ -202,7 +202,7 @@ def test_steps_as_times(tmp_path: Path) -> None:
     clients = load(path, source="long-csv", time_unit="step")
     assert clients["H1"].values.tolist() == [5, 6]
     np.testing.assert_array_equal(clients["H2"].values, [7, np.nan, 9])
-    assert [(one.start, one.clock) for one in clients.values()] == [(1, None), (3, None)]
+    assert [(client.start, client.clock) for client in clients.values()] == [(1, None), (3, None)]
 
 
 def test_epochs_count_in_utc(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_max_steps_count_from_each_clients_own_start(tmp_path: Path) -> None:
     late = early.replace("2024", "2025").replace("time,x\n", "time,x\n")
     for name, text in (("early", early), ("late", late)):
         written(tmp_path, text, f"{name}.csv")
-    found = load(tmp_path, source="csv-folder", max_steps=2)
-    assert {name: one.values.tolist() for name, one in found.items()} == {
+    clients = load(tmp_path, source="csv-folder", max_steps=2)
+    assert {name: client.values.tolist() for name, client in clients.items()} == {
         "early": [1, 2],
         "late": [1, 2],
     }
@@ -237,8 +237,8 @@ def test_max_steps_count_from_each_clients_own_start(tmp_path: Path) -> None:
         for line in text.splitlines()[1:]
     ]
     long = written(tmp_path, "\n".join(["id,time,y", *rows]), "long.txt")
-    found = load(long, source="long-csv", client_column="id", max_steps=1)
-    assert [one.values.tolist() for one in found.values()] == [[1], [1]]
+    clients = load(long, source="long-csv", client_column="id", max_steps=1)
+    assert [client.values.tolist() for client in clients.values()] == [[1], [1]]
 
 
 def test_one_column_of_several_in_a_simulation(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_one_column_of_several_in_a_simulation(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("a", "b"):
         written(folder, "time,rain,load\n2024-01-01,0,1\n2024-01-02,0,2\n", f"{name}.csv")
-    found = load(folder, source="csv-folder", columns="load", clients=["b"])
-    assert {name: one.values.tolist() for name, one in found.items()} == {"b": [1, 2]}
+    clients = load(folder, source="csv-folder", columns="load", clients=["b"])
+    assert {name: client.values.tolist() for name, client in clients.items()} == {"b": [1, 2]}
     with pytest.raises(SettingsError, match=r"data\.columns = 'load': .* data\.clients$"):
         load(folder / "a.csv", source="wide-csv", columns="load")
     with pytest.raises(SettingsError, match=r"data\.header = 'false': .*not for 'npz'"):
@@ -258,7 +258,7 @@ LINES = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,3\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "settings", "told"),
+    ("text", "settings", "message"),
     [
         ("", {}, "the file is empty"),
         (LINES.encode("utf-16"), {}, "it looks like UTF-16 text; save it as UTF-8"),
@@ -303,31 +303,31 @@ LINES = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,3\n"
     ],
 )
 def test_damaged_files_are_refused_in_a_line(
-    tmp_path: Path, text: str | bytes, settings: dict[str, str], told: str
+    tmp_path: Path, text: str | bytes, settings: dict[str, str], message: str
 ) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(DataError, match=told) as error:
+    with pytest.raises(DataError, match=message) as error:
         load(path, **{"source": "long-csv", **settings})
     assert "\n" not in str(error.value)
     assert "a.csv" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "message"),
     [
         ("2024-01-01 00:00Z", "2024-01-01 00:00", "with an offset from UTC, but .* without"),
         ("2024-01-01", "2024-01-01 00:20", None),
     ],
 )
 def test_files_of_a_folder_share_one_kind_of_times(
-    tmp_path: Path, first: str, second: str, told: str | None
+    tmp_path: Path, first: str, second: str, message: str | None
 ) -> None:
     for name, time in (("a", first), ("b", second)):
         written(tmp_path, f"time,x\n{time},1\n", f"{name}.csv")
-    if told is None:
+    if message is None:
         assert len(load(tmp_path, source="csv-folder")) == 2  # one row has no step
         return
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load(tmp_path, source="csv-folder")
 
 

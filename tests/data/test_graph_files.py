@@ -1,4 +1,4 @@
-"""Files with weights of edges and with places, and what is refused of them."""
+"""Files with weights of edges or with places, and invalid files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_numbers_alone_have_their_names_in_the_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "names", "told"),
+    ("text", "names", "message"),
     [
         ("", "", "not a readable CSV"),
         ("1,0\n0,1\n", "", "graph.names"),
@@ -48,15 +48,17 @@ def test_numbers_alone_have_their_names_in_the_data(tmp_path: Path) -> None:
         ("a,b\n1,-2\n0,1\n", "", "weights of -2 … 1"),
         ("a,b\n1,\n0,1\n", "", "could not convert"),
         ("a,b\n1,nan\n0,1\n", "", "not finite"),
-        ("a,b\n1,1e300\n0,1\n", "", "not from 0 on"),
+        ("a,b\n1,1e300\n0,1\n", "", "expected 0 to 1e"),
         ("a,b\n1,0,3\n0,1\n", "", "not a readable CSV"),
     ],
 )
-def test_what_is_no_adjacency_is_refused(tmp_path: Path, text: str, names: str, told: str) -> None:
+def test_invalid_adjacency_files_are_refused(
+    tmp_path: Path, text: str, names: str, message: str
+) -> None:
     path = tmp_path / "edges.csv"
     path.write_text(text)
     (tmp_path / "names.csv").write_text(names)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_weights(path, str(tmp_path / "names.csv") if names else "")
 
 

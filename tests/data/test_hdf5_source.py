@@ -201,6 +201,6 @@ def test_a_series_knows_its_clock(path: Path, zone: str | None, end: str) -> Non
     written = frame()
     written.index = TIMES.tz_localize(zone)
     written.to_hdf(path, key="df")
-    one, _ = read(path)
-    assert one.clock is not None
-    assert one.clock.time(one.start + len(one.values)) == f"2012-03-01 {end}"
+    client, _ = read(path)
+    assert client.clock is not None
+    assert client.clock.time(client.start + len(client.values)) == f"2012-03-01 {end}"

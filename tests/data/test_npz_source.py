@@ -82,8 +82,11 @@ def test_a_single_array_is_refused(tmp_path: Path) -> None:
 
 def test_more_than_there_is_memory_for_is_refused_by_name(tmp_path: Path) -> None:
     """A header of 120 bytes that declares half an exabyte."""
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("values.npy", "w") as to:
+    with (
+        zipfile.ZipFile(tmp_path / "x.npz", "w") as archive,
+        archive.open("values.npy", "w") as member,
+    ):
         declared = {"descr": "<f8", "fortran_order": False, "shape": (2**56, 1)}
-        npy.write_array_header_1_0(to, declared)
+        npy.write_array_header_1_0(member, declared)
     with pytest.raises(DataError, match=r"x.npz: array 'values': .* GiB when it is read, more"):
         read(tmp_path / "x.npz")

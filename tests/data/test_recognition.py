@@ -14,7 +14,7 @@ IMAGE = encoded(noise(0, 4, 4))
 STEPS = b"u,v\n1,2\n3,4\n"
 
 
-def test_the_source_is_told_from_the_path(tmp_path: Path) -> None:
+def test_the_source_is_recognised_by_the_path(tmp_path: Path) -> None:
     assert source_of(tmp_path) == "csv-folder"
     for name, source in [
         ("a.csv", "wide-csv"),
@@ -37,7 +37,7 @@ def test_the_source_is_told_from_the_path(tmp_path: Path) -> None:
     "layout",
     ["train/cat", "stage-1/train/cat", "ann/train/cat", "ann/stage-2/train/cat"],
 )
-def test_folders_of_classes_are_told_from_the_others(tmp_path: Path, layout: str) -> None:
+def test_folders_of_classes_are_recognised(tmp_path: Path, layout: str) -> None:
     folder = write_folder(tmp_path, {f"{layout}/1.PNG": IMAGE, "labels.csv": b"a\n1\n"})
     assert source_of(folder) == "class-folders"
 
@@ -52,7 +52,7 @@ def test_a_cifar_folder_even_an_incomplete_one(tmp_path: Path, file: str) -> Non
     assert source_of(write_folder(tmp_path, {file: b""})) == "cifar"
 
 
-def test_archives_are_told_by_what_they_hold(tmp_path: Path) -> None:
+def test_archives_are_recognised_by_their_files(tmp_path: Path) -> None:
     assert source_of(write_zip(tmp_path / "x.ZIP", {"train/cat/1.png": IMAGE})) == "class-folders"
     np.savez(tmp_path / "images.npz", x_train=noise(0, 2, 4, 4))
     np.savez(tmp_path / "series.npz", values=np.ones((5, 2)))
@@ -74,7 +74,7 @@ def test_archives_are_told_by_what_they_hold(tmp_path: Path) -> None:
         ({"x_train": (5, 8, 8, 3)}, "image-npz"),
     ],
 )
-def test_npz_archives_are_told_by_their_arrays(
+def test_npz_archives_are_recognised_by_their_arrays(
     tmp_path: Path, arrays: dict[str, tuple[int, ...]], source: str
 ) -> None:
     np.savez(tmp_path / "a.npz", **{name: np.zeros(shape) for name, shape in arrays.items()})
@@ -104,7 +104,7 @@ def test_a_damaged_archive_is_left_to_a_reader(tmp_path: Path) -> None:
         (("train/cat/1.png", "lists/all.csv"), "class-folders"),
     ],
 )
-def test_folders_are_told_by_their_files(
+def test_folders_are_recognised_by_their_files(
     tmp_path: Path, files: tuple[str, ...], source: str
 ) -> None:
     image = encoded(noise(0, 4, 4, 3))
@@ -122,7 +122,7 @@ def test_a_ts_file(tmp_path: Path) -> None:
 def test_there_is_no_advice_on_columns_that_no_setting_can_name(
     tmp_path: Path, columns: str
 ) -> None:
-    """What is wrong with the file is told in its place."""
+    """The reader reports the fault in the file instead."""
     file = tmp_path / "loads.csv"
     rows = (f"2026-01-01 {hour:02d}:00,text{hour},{hour}.5,{hour}.7" for hour in range(24))
     file.write_text("\n".join([f"time,site,{columns}", *rows]))

@@ -14,7 +14,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
 
-HERE = __name__  # this module serves as a user's own: "package.module:factory"
+MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 
 
 def own_data(settings: DataSettings) -> Iterator[ClientSeries]:
@@ -24,8 +24,8 @@ def own_data(settings: DataSettings) -> Iterator[ClientSeries]:
         yield ClientSeries(f"site-{number}", values, start=10 * number, group="all")
 
 
-def given(settings: DataSettings) -> Any:
-    """Whatever the test at hand wants handed over."""
+def factory(settings: DataSettings) -> Any:
+    """Return the object that the test has set."""
     return handed_over
 
 
@@ -42,7 +42,7 @@ def load(source: str, **settings: Any) -> list[ClientSeries]:
 
 
 def test_a_users_factory_is_trimmed_as_every_source() -> None:
-    clients = load(f"{HERE}:own_data")
+    clients = load(f"{MODULE}:own_data")
     assert [(s.name, s.start, s.group) for s in clients] == [
         ("site-0", 1, "all"),
         ("site-1", 11, "all"),
@@ -52,18 +52,18 @@ def test_a_users_factory_is_trimmed_as_every_source() -> None:
 
 
 def test_the_first_clients_and_the_first_steps_of_the_clock() -> None:
-    clients = load(f"{HERE}:own_data", max_clients=2, max_steps=12)
+    clients = load(f"{MODULE}:own_data", max_clients=2, max_steps=12)
     assert [s.name for s in clients] == ["site-0", "site-1"]
     assert [s.values.tolist()[0] for s in clients] == [1, 1]
     assert [len(s.values) for s in clients] == [3, 1]  # positions 1 ... 12
-    assert [len(s.values) for s in load(f"{HERE}:own_data", max_steps=1)] == [1, 0, 0]
+    assert [len(s.values) for s in load(f"{MODULE}:own_data", max_steps=1)] == [1, 0, 0]
 
 
 def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:
     global handed_over
     mine = np.array([1, 2, 3])
     handed_over = [ClientSeries("a", mine, start=np.int64(4))]  # type: ignore[arg-type]
-    (series,) = load(f"{HERE}:given")
+    (series,) = load(f"{MODULE}:factory")
     assert series.values.dtype == np.float64
     assert type(series.start) is int
     series.values[0] = 9
@@ -86,16 +86,16 @@ def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:
         ([ClientSeries("a", np.array([0, -np.inf]))], "client 'a': value number 2 is infinite"),
     ],
 )
-def test_what_a_factory_may_not_hand_over(clients: Any, message: str) -> None:
+def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) -> None:
     global handed_over
     handed_over = clients
-    with pytest.raises(DataError, match=f"^{HERE}:given: {message}"):
-        load(f"{HERE}:given")
+    with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
+        load(f"{MODULE}:factory")
 
 
 def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
     with pytest.raises(RuntimeError, match="the user's own mistake"):
-        load(f"{HERE}:failing")
+        load(f"{MODULE}:failing")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
             "'parquet-folder'\\? known are wide-csv, ",
         ),
         ("no_such_module:load", "No module named 'no_such_module'"),
-        (f"{HERE}:no_such_name", "has no attribute 'no_such_name'"),
-        (f"{HERE}:not_a_function", "not_a_function is not a function"),
+        (f"{MODULE}:no_such_name", "has no attribute 'no_such_name'"),
+        (f"{MODULE}:not_a_function", "not_a_function is not a function"),
         (":load", "expected package.module:NAME"),
     ],
 )
@@ -131,13 +131,13 @@ def test_paths_that_cannot_be_read(tmp_path: Path, source: str) -> None:
         load(source, path=str(wrong))
 
 
-def test_a_path_that_nobody_would_read_is_refused() -> None:
+def test_a_path_for_a_source_without_files_is_refused() -> None:
     with pytest.raises(DataError, match=r"^data\.path = 'mine\.csv': .* reads no path"):
         load("synthetic-traffic", path="mine.csv")
 
 
 def test_the_import_is_light() -> None:
-    """Every client process imports the sources; only the one that is used may cost time."""
+    """Every client process imports the sources; only the source in use may cost time."""
     code = "import fedproto_app.data.sources, sys; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", code],

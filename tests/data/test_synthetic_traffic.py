@@ -15,7 +15,7 @@ def sites(period: int = 24, **synthetic: int) -> list[ClientSeries]:
 
 
 def on_common_clock(clients: list[ClientSeries], steps: int) -> np.ndarray:
-    """[N, steps] values, NaN where a client has none."""
+    """Return the values [N, steps], NaN if missing."""
     grid = np.full((len(clients), steps), np.nan)
     for row, series in zip(grid, clients, strict=True):
         row[series.start : series.start + len(series.values)] = series.values
@@ -23,17 +23,23 @@ def on_common_clock(clients: list[ClientSeries], steps: int) -> np.ndarray:
 
 
 def test_a_seed_is_a_data_set() -> None:
-    for first, again, other in zip(sites(seed=1), sites(seed=1), sites(seed=2), strict=True):
-        np.testing.assert_array_equal(first.values, again.values)
-        assert first.start == again.start
-        assert not np.array_equal(first.values, other.values, equal_nan=True)
+    for first, repeated, other_seed in zip(
+        sites(seed=1), sites(seed=1), sites(seed=2), strict=True
+    ):
+        np.testing.assert_array_equal(first.values, repeated.values)
+        assert first.start == repeated.start
+        assert not np.array_equal(first.values, other_seed.values, equal_nan=True)
 
 
 def test_a_site_is_the_same_among_more_sites() -> None:
-    few, many = sites(clients=5), sites(clients=30)
-    for one, other in zip(few, many[:5], strict=True):
-        assert (one.name, one.start, one.group) == (other.name, other.start, other.group)
-        np.testing.assert_array_equal(one.values, other.values)
+    small_set, large_set = sites(clients=5), sites(clients=30)
+    for site, same_site in zip(small_set, large_set[:5], strict=True):
+        assert (site.name, site.start, site.group) == (
+            same_site.name,
+            same_site.start,
+            same_site.group,
+        )
+        np.testing.assert_array_equal(site.values, same_site.values)
 
 
 def test_sites_take_turns_in_their_types() -> None:
@@ -58,13 +64,13 @@ def test_sites_of_a_type_resemble_each_other_and_types_differ() -> None:
     present = np.isfinite(grid).all(axis=0)
     correlation = np.corrcoef(grid[:, present])
     groups = np.array([series.group for series in clients])
-    same = groups[:, None] == groups
-    assert correlation[same].min() > 0.7
-    assert correlation[~same].max() < 0.6
+    same_group = groups[:, None] == groups
+    assert correlation[same_group].min() > 0.7
+    assert correlation[~same_group].max() < 0.6
 
 
 def test_the_last_hour_is_no_good_forecast_nor_is_yesterday() -> None:
-    """Learnable, not trivial: the rhythm says more than repeating a value does."""
+    """Learnable, not trivial: the rhythm predicts better than repeating the last value."""
     for series in sites(clients=8):
         values = (series.values - np.nanmean(series.values)) / np.nanstd(series.values)
         for lag in (1, 24):

@@ -108,7 +108,7 @@ def test_bad_clients_do_not_cost_the_others(tmp_path: Path) -> None:
     assert [len(series.values) for series in clients] == [3, 0, 3, 1]
 
 
-def test_a_file_per_client_with_times_of_its_own(tmp_path: Path) -> None:
+def test_a_file_per_client_with_separate_times(tmp_path: Path) -> None:
     clients = folder_of(
         tmp_path,
         north="time,load\n1970-01-01 01:00,1\n1970-01-01 02:00,2\n",
@@ -141,7 +141,7 @@ def test_a_folder_without_times_starts_at_zero(tmp_path: Path) -> None:
                 "a": "time,x\n2014-01-01 00:00,1\n2014-01-01 01:00,2\n",
                 "b": "time,x\n2014-01-01 00:00,1\n2014-01-01 00:05,2\n",
             },
-            r"a\.csv: its times are mostly 1:00:00 apart, those of all clients 0:05:00",
+            r"a\.csv: its times are mostly 1:00:00 apart, but the step of all clients is 0:05:00",
         ),
     ],
 )
@@ -192,10 +192,10 @@ def test_m4_series_end_where_their_cells_do() -> None:
 @pytest.mark.parametrize(("offset", "next_time"), [("", "02:00:00"), ("+01:00", "01:00:00+00:00")])
 def test_a_series_knows_its_clock(tmp_path: Path, offset: str, next_time: str) -> None:
     text = f"time,a\n2024-03-04 00:00{offset},1\n2024-03-04 01:00{offset},2\n"
-    [one] = wide(tmp_path, text)
+    [wide_client] = wide(tmp_path, text)
     (tmp_path / "files").mkdir()
     [alone] = folder_of(tmp_path / "files", a=text)
-    assert one.clock is not None
-    assert one.clock == alone.clock
-    assert one.clock.time(one.start + 2) == f"2024-03-04 {next_time}"
+    assert wide_client.clock is not None
+    assert wide_client.clock == alone.clock
+    assert wide_client.clock.time(wide_client.start + 2) == f"2024-03-04 {next_time}"
     assert wide(tmp_path, "a\n1\n2\n")[0].clock is None

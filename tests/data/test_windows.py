@@ -50,9 +50,9 @@ def test_split_is_in_time_order_and_trims_the_oldest_train_samples() -> None:
 def test_scale_comes_from_the_train_part_alone() -> None:
     values = np.arange(40.0)
     windows = make_windows(series(values), SMALL)
-    known = values[: 8 + 22]
-    assert windows.mean == pytest.approx(known.mean())
-    assert windows.std == pytest.approx(known.std())
+    trained = values[: 8 + 22]
+    assert windows.mean == pytest.approx(trained.mean())
+    assert windows.std == pytest.approx(trained.std())
     later = values.copy()
     later[8 + 22 :] = 1e6  # nothing of validation or test may move the scale
     assert make_windows(series(later), SMALL).mean == windows.mean
@@ -107,16 +107,16 @@ def test_a_constant_client_has_scale_one(value: float) -> None:
     assert abs(windows.targets).max() < 1e-6
 
 
-def test_the_shortest_usable_length_is_usable_and_one_less_is_not() -> None:
+def test_the_shortest_usable_length() -> None:
     for settings in (SMALL, DataSettings(), DataSettings(period=288)):
-        needed = shortest_length(settings)
-        assert why_refused(series(np.arange(needed)), settings) is None
-        assert make_windows(series(np.arange(needed)), settings).batches.shape[0] == 1
+        length = shortest_length(settings)
+        assert why_refused(series(np.arange(length)), settings) is None
+        assert make_windows(series(np.arange(length)), settings).batches.shape[0] == 1
         more = series(np.arange(shortest_length(settings, 5)))
         assert make_windows(more, settings).batches.shape[0] == 5
-        reason = why_refused(series(np.arange(needed - 1)), settings)
+        reason = why_refused(series(np.arange(length - 1)), settings)
         assert reason is not None
-        assert str(needed) in reason
+        assert str(length) in reason
 
 
 @pytest.mark.parametrize(
@@ -149,26 +149,28 @@ def test_several_values_ahead_by_hand() -> None:
     # 42 values are forecast: 29 of the train part, 4 of the validation part, 9 of the test part.
     assert (windows.train_end, windows.validation_end) == (29, 33)
     parts = {"validation": windows.validation, "test": windows.test}
-    held = {part: sorted(set(targets[where].ravel().round())) for part, where in parts.items()}
-    assert held == {"validation": [37, 38, 39, 40], "test": list(range(41, 50))}
+    target_values = {
+        part: sorted(set(targets[where].ravel().round())) for part, where in parts.items()
+    }
+    assert target_values == {"validation": [37, 38, 39, 40], "test": list(range(41, 50))}
     assert targets[windows.batches].max() == pytest.approx(36)  # 28 is the last of the train part
     assert windows.batches.shape == (6, 4)  # 27 train samples
 
 
-def test_a_limited_history_is_the_newest_and_has_a_scale_of_its_own() -> None:
+def test_a_limited_history_is_the_newest_and_sets_the_scale() -> None:
     values = np.random.default_rng(1).normal(size=60) + np.r_[np.zeros(24), np.full(36, 9.0)]
     full = make_windows(series(values), SMALL)
     short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
     assert len(full.batches) > 2
     np.testing.assert_array_equal(short.batches, full.batches[-2:])
     train = 36  # of the 52 values that are forecast
-    known = values[8 + train - 8 - 8 : 8 + train]  # two periods of targets and their look-back
-    assert (short.mean, short.std) == (pytest.approx(known.mean()), pytest.approx(known.std()))
+    trained = values[8 + train - 8 - 8 : 8 + train]  # two periods of targets and their look-back
+    assert (short.mean, short.std) == (pytest.approx(trained.mean()), pytest.approx(trained.std()))
     older = values.copy()
     older[: 8 + train - 16] = 1e6  # what is forgotten has no part in anything
-    again = make_windows(series(older), SMALL.model_copy(update={"history": 2}))
+    changed = make_windows(series(older), SMALL.model_copy(update={"history": 2}))
     used = short.batches.ravel()
-    np.testing.assert_array_equal(again.inputs[used], short.inputs[used])
+    np.testing.assert_array_equal(changed.inputs[used], short.inputs[used])
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 1000])
@@ -191,13 +193,13 @@ def test_a_history_of_all_there_is_or_more_is_none(beyond: int) -> None:
         ({"close_window": 17}, "17 steps (data.close-window = 17)"),
     ],
 )
-def test_too_short_a_series_is_told_what_looks_back(changes: Any, cause: str) -> None:
+def test_the_refusal_of_a_short_series_names_the_look_back(changes: Any, cause: str) -> None:
     settings = DataSettings(**{"period": 4, "close_window": 2, "periodic_window": 2, **changes})
     with pytest.raises(DataError, match=re.escape(f"a look-back of {cause} need at least")):
         make_windows(series(np.arange(12)), settings)
 
 
-def test_further_lags_stand_among_the_periodic_values() -> None:
+def test_further_lags_are_sorted_among_the_periodic_values() -> None:
     lagged = DataSettings(period=4, close_window=2, periodic_window=1, lags="9, 3")
     assert lagged.distances == (9, 4, 3)
     windows = make_windows(series(np.arange(60)), lagged)

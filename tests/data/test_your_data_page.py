@@ -1,4 +1,4 @@
-"""The programs, files and settings that docs/your-data.md prints are read as it says."""
+"""The programs, files and settings in docs/your-data.md work as the page says."""
 
 from __future__ import annotations
 

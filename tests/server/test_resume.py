@@ -382,7 +382,7 @@ def test_stages_that_depend_on_the_rounds_fix_them(
         RunFolder(resumed(short, rounds=5)).close()
         return
     RunFolder(resumed(short)).close()
-    with pytest.raises(SettingsError, match=r"rounds = 5, was 4: .* the rounds are parted among"):
+    with pytest.raises(SettingsError, match=r"rounds = 5, was 4: .* the rounds are divided among"):
         RunFolder(resumed(short, rounds=5))
 
 

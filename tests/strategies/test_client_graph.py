@@ -187,7 +187,7 @@ def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_pa
         ({"graph.path": "x"}, SettingsError, "graph.path = 'x': graph.source = 'profiles'"),
         ({"graph.source": "positions", "graph.names": "x"}, SettingsError, "graph.names = 'x'"),
         ({"graph.source": "positions"}, DataError, "client 'a' is not named as a cell"),
-        ({"graph.source": "file", "graph.path": "FILE"}, DataError, "has nothing of client 'c'"),
+        ({"graph.source": "file", "graph.path": "FILE"}, DataError, "has no entry of client 'c'"),
     ],
 )
 def test_what_is_missing_is_told(

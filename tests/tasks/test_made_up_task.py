@@ -1,7 +1,7 @@
-"""A task that nobody knows but this module: one record in the table is all that the app needs.
+"""A task defined by this module only: the app needs nothing but a record in the table of tasks.
 
-In the app its row stands in `tasks/table.py`, its sources in a registry of `data/`; no other file
-that is there already changes.
+In the app the record would be in `core/tasks.py` and the sources in a registry of `data/`; no other
+existing file would change.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard, make_task, reasons_against
 
-HERE = __name__
+MODULE = __name__
 SOURCES = {"dice": lambda settings: None}
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
 MADE_UP = TaskRecord(
     name="gambling",
     holds="dice",
-    sources=f"{HERE}:SOURCES",
-    pool=f"{HERE}:Dice",
-    task=f"{HERE}:Gambling",
-    load=f"{HERE}:throw",
-    reasons_against=f"{HERE}:loaded_dice",
-    report=f"{HERE}:Winnings",
-    check=f"{HERE}:check_dice",
-    small=f"{HERE}:SMALL",
-    check_settings=f"{HERE}:require_luck",
+    sources=f"{MODULE}:SOURCES",
+    pool=f"{MODULE}:Dice",
+    task=f"{MODULE}:Gambling",
+    load=f"{MODULE}:throw",
+    reasons_against=f"{MODULE}:loaded_dice",
+    report=f"{MODULE}:Winnings",
+    check=f"{MODULE}:check_dice",
+    small=f"{MODULE}:SMALL",
+    check_settings=f"{MODULE}:require_luck",
     options=("period", "max-clients"),
 )
 
 
 @dataclass(frozen=True)
 class Dice:
-    """What a user's own source of this task hands over."""
+    """The data of a user's source of this task."""
 
     faces: int = 6
 
@@ -60,11 +60,11 @@ def own_dice(settings: DataSettings) -> Dice:
 
 
 class Gambling(ForecastingTask):
-    """A task that only has a name of its own."""
+    """A task that differs only in its name."""
 
 
 class Winnings(ForecastingReport):
-    """A report that only has a measure of its own."""
+    """A report that differs only in its measure."""
 
     measure = Measure(
         "won",
@@ -94,8 +94,8 @@ def loaded_dice(settings: Settings) -> dict[str, str | None]:
     return {"ann": None, "bob": "its dice are loaded"}
 
 
-def check_dice(settings: Settings, every: bool) -> Checked:
-    print(f"{settings.data.period} throws, all shown: {every}")
+def check_dice(settings: Settings, show_all: bool) -> Checked:
+    print(f"{settings.data.period} throws, all shown: {show_all}")
     return Checked(settings.data.period > 2, {"data.horizon": 6})
 
 
@@ -105,7 +105,7 @@ def require_luck(settings: Settings) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "gambling", MADE_UP)
 
 
@@ -145,18 +145,18 @@ def test_its_sources_are_no_other_tasks() -> None:
 
 
 def data_check(*arguments: str) -> tuple[int, str]:
-    """Exit code and output."""
+    """Return the exit code and output."""
     result = CliRunner().invoke(data_app, ["check", *arguments])
     return result.exit_code, result.output
 
 
 def test_data_check_finds_its_checker() -> None:
-    """And a line is offered that asks for what its checker found."""
+    """The command also prints a line with the settings that the checker found."""
     run = "fedproto run --set task=gambling --set method=analytic --set data.source="
     assert data_check("--source", "dice", "--all") == (
         0,
         f"24 throws, all shown: True\ntrain on it: {run}dice --set data.horizon=6\n",
     )
-    own = data_check("--source", f"{HERE}:own_dice", "--set", "data.period=2")
-    rest = f"{HERE}:own_dice --set data.horizon=6 --set data.period=2"
-    assert own == (1, f"2 throws, all shown: False\nonce that is mended: {run}{rest}\n")
+    result = data_check("--source", f"{MODULE}:own_dice", "--set", "data.period=2")
+    command = f"{MODULE}:own_dice --set data.horizon=6 --set data.period=2"
+    assert result == (1, f"2 throws, all shown: False\nonce that is mended: {run}{command}\n")

@@ -18,7 +18,7 @@ from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import reasons_against, record_of_source
 from tests.data.sequences.made_sequences import pool_of as made_pool
 
-HERE = __name__  # this module serves as a user's own: "package.module:factory"
+MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
 
 
@@ -28,7 +28,7 @@ def two_series(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def undecodable(settings: DataSettings) -> ImagePool:
-    """Images of three clients, one without test images, whose pixels nobody may ask for."""
+    """Return images of three clients, one without test images; loading pixels is an error."""
 
     def load(positions: Positions) -> LoadedImages:
         raise AssertionError("an image was decoded")
@@ -43,14 +43,14 @@ def settings(source: str, **more: Any) -> Settings:
 
 
 def test_series_too_short_for_a_sample() -> None:
-    reasons = reasons_against(settings(f"{HERE}:two_series"))
+    reasons = reasons_against(settings(f"{MODULE}:two_series"))
     assert reasons["long"] is None
     assert "at least 107" in (reasons["short"] or "")
 
 
 def test_images_are_not_decoded() -> None:
-    given = {"data.partition.scheme": "given", "data.partition.validation-share": 0.0}
-    reasons = reasons_against(settings(f"{HERE}:undecodable", **IMAGES, **given))
+    partition = {"data.partition.scheme": "given", "data.partition.validation-share": 0.0}
+    reasons = reasons_against(settings(f"{MODULE}:undecodable", **IMAGES, **partition))
     assert reasons == {"ann": None, "bob": "no test image", "cid": None}
 
 
@@ -72,7 +72,7 @@ SEQUENCES = {"task": "sequence-classification", "method": "solo"}
 
 
 @pytest.mark.parametrize(
-    ("sources", "task", "held"),
+    ("sources", "task", "kind"),
     [
         (IMAGE_SOURCES, SERIES, "images; set task = 'classification', or data.source to series: "),
         (SOURCES, IMAGES, "series; set task = 'forecasting', or data.source to images: class-fold"),
@@ -84,27 +84,27 @@ SEQUENCES = {"task": "sequence-classification", "method": "solo"}
         ),
     ],
 )
-def test_a_source_of_another_task_is_told_before_its_path_is_looked_at(
-    sources: dict[str, Any], task: dict[str, Any], held: str
+def test_a_source_of_another_task_is_refused_before_its_path(
+    sources: dict[str, Any], task: dict[str, Any], kind: str
 ) -> None:
     for source in sources:
         with pytest.raises(DataError) as caught:
             reasons_against(settings(source, **task))
-        assert str(caught.value).startswith(f"data.source = {source!r} holds {held}")
+        assert str(caught.value).startswith(f"data.source = {source!r} holds {kind}")
 
 
 def test_a_users_function_of_the_other_task() -> None:
     with pytest.raises(DataError, match="returned ImagePool, expected an iterable of ClientSer"):
-        reasons_against(settings(f"{HERE}:undecodable"))
+        reasons_against(settings(f"{MODULE}:undecodable"))
     with pytest.raises(DataError, match="returned generator, expected an ImagePool"):
-        reasons_against(settings(f"{HERE}:two_series", **IMAGES))
+        reasons_against(settings(f"{MODULE}:two_series", **IMAGES))
 
 
 def kind_of(source: str) -> str:
     return record_of_source(DataSettings(source=source)).holds
 
 
-def test_what_a_source_holds() -> None:
+def test_the_kind_of_data_in_a_source() -> None:
     registries = {
         "series": SOURCES,
         "images": IMAGE_SOURCES,
@@ -112,23 +112,23 @@ def test_what_a_source_holds() -> None:
     }
     for kind, sources in registries.items():
         assert {kind_of(source) for source in sources} == {kind}
-    assert kind_of(f"{HERE}:undecodable") == "images"
-    assert kind_of(f"{HERE}:two_series") == "series"
-    assert kind_of(f"{HERE}:few_sequences") == "labelled sequences"
+    assert kind_of(f"{MODULE}:undecodable") == "images"
+    assert kind_of(f"{MODULE}:two_series") == "series"
+    assert kind_of(f"{MODULE}:few_sequences") == "labelled sequences"
     with pytest.raises(DataError, match=r"unknown source; did you mean .* known are wide-csv, "):
         kind_of("parquet")
 
 
 def few_sequences(settings: DataSettings) -> SequencePool:
-    """Ten sequences of ann, of which a test part stays, and two of bob, of which none does."""
+    """Return ten sequences of ann, enough for a test part, and two of bob, too few."""
     return made_pool([0, 1] * 6, clients=["ann"] * 10 + ["bob"] * 2)
 
 
-GIVEN = {**SEQUENCES, "data.clusters.scheme": "given"}
+GIVEN_CLIENTS = {**SEQUENCES, "data.clusters.scheme": "given"}
 
 
 def test_sequences_too_few_to_split() -> None:
-    reasons = reasons_against(settings(f"{HERE}:few_sequences", **GIVEN))
+    reasons = reasons_against(settings(f"{MODULE}:few_sequences", **GIVEN_CLIENTS))
     shares = "data.train-share = 0.7, data.validation-share = 0.1"
     assert reasons == {"ann": None, "bob": f"no validation sequence among its 2: {shares}"}
 
@@ -148,7 +148,7 @@ def test_sequences_too_few_to_split() -> None:
 )
 def test_sequences_that_no_run_can_use(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        reasons_against(settings(f"{HERE}:few_sequences", **(SEQUENCES | changes)))
+        reasons_against(settings(f"{MODULE}:few_sequences", **(SEQUENCES | changes)))
 
 
 def test_clusters_of_real_targets() -> None:

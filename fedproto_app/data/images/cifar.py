@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100 in their binary versions (cs.toronto.edu/~kriz/cifar.html).
+"""Read CIFAR-10 and CIFAR-100 in their binary versions (cs.toronto.edu/~kriz/cifar.html).
 
-A record is one label byte (CIFAR-10) or a coarse and a fine one (CIFAR-100), then 3 × 32 × 32
+A record is a label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3 × 32 × 32
 bytes, channels first. The versions for Python and Matlab are pickles and are not read.
 """
 
@@ -24,7 +24,7 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one of the two sets; label_bytes: before the pixels, the last one counts."""
+    """The files of a data set. label_bytes: bytes before the pixels; the last is the label."""
 
     class_names: str
     train: tuple[str, ...]
@@ -48,7 +48,7 @@ LAYOUTS = {
 
 
 def load_cifar(settings: DataSettings) -> ImagePool:
-    """The pool of a folder with one of the sets, whose files are mapped, not read."""
+    """Return the images of a folder with one of the data sets; files are mapped, not read."""
     folder = Path(settings.path)
     layout = _layout(folder)
     inside = folder.resolve()
@@ -65,17 +65,19 @@ def load_cifar(settings: DataSettings) -> ImagePool:
 
 
 def _layout(folder: Path) -> Layout:
-    """The set whose files, some at least, are in the folder."""
-    found = [
+    """Return the layout that at least one file of the folder belongs to."""
+    layouts = [
         name
         for name, layout in LAYOUTS.items()
         if any((folder / file).exists() for file in layout.files)
     ]
-    if len(found) == 1:
-        return LAYOUTS[found[0]]
-    wanted = " or ".join(f"{name} ({', '.join(layout.files)})" for name, layout in LAYOUTS.items())
-    problem = "files of both" if found else "no file"
-    raise DataError(f"{folder}: {problem} of the binary versions of {wanted}")
+    if len(layouts) == 1:
+        return LAYOUTS[layouts[0]]
+    expected = " or ".join(
+        f"{name} ({', '.join(layout.files)})" for name, layout in LAYOUTS.items()
+    )
+    problem = "files of both" if layouts else "no file"
+    raise DataError(f"{folder}: {problem} of the binary versions of {expected}")
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ def _class_names(path: Path) -> tuple[str, ...]:
         raise DataError(f"{path}: cannot be read: {error}") from None
     names = tuple(line.strip() for line in lines if line.strip())
     if not names or len(set(names)) != len(names):
-        raise DataError(f"{path}: expected a class name a line, none of them twice")
+        raise DataError(f"{path}: expected one class name per line, none of them twice")
     return names
 
 
@@ -118,7 +120,7 @@ def _split(paths: Sequence[Path], label_bytes: int, classes: int) -> ImageSplit:
 
 
 def _records(path: Path, length: int) -> NDArray[np.uint8]:
-    """[n, length] the records of a file, mapped."""
+    """Map the records of a file, [n, length]."""
     size = path.stat().st_size
     if size == 0 or size % length:
         raise DataError(f"{path}: {size} bytes, expected a multiple of {length}, one record each")

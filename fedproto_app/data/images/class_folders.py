@@ -1,8 +1,8 @@
-"""Image files in a folder per class, in a folder or a zip archive.
+"""Read image files in a folder per class, in a folder or a zip archive.
 
 The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and ``test`` likewise; N counts from
-1. In an archive all of it may lie in one more folder. (An archive of a single client's folder
-is therefore taken as one of nobody's, unless it has that folder.)
+1. In an archive there may be one more folder around everything. (So the folder of an archive with
+a single client is not taken as the client's name, unless the archive has that outer folder too.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_STAGES = 9999
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One file and what its place says. client and stage (from 0): where the layout has them."""
+    """An image file and the parts of its path. client, stage (from 0): None if not in the path."""
 
     name: str
     split: str
@@ -52,24 +52,26 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The first readable image, which all others must match."""
+    """The first readable image, whose shape all images must have."""
 
     name: str
     shape: tuple[int, int, int]
 
 
 def load_class_folders(settings: DataSettings) -> ImagePool:
-    """The pool of a folder or zip archive; images are decoded when their pixels are asked for.
+    """Return the images of a folder or zip archive; they are decoded when pixels are requested.
 
-    They become red, green and blue, or grey if the first one is. One of another size than the
-    first is refused when it is met; a damaged one becomes a row of `LoadedImages.corrupt`.
+    Images become RGB, or grey if the first image is. An image of another size than the first is
+    refused when it is decoded; a damaged image is listed in `LoadedImages.corrupt`.
     """
     path = Path(settings.path)
     with opened(path) as tree:
         files = _files(tree, path)
-        train, test = ([one for one in files if one.split == split] for split in ("train", "test"))
-        for split, found in (("train", train), ("test", test)):
-            if not found:
+        train, test = (
+            [file for file in files if file.split == split] for split in ("train", "test")
+        )
+        for split, split_files in (("train", train), ("test", test)):
+            if not split_files:
                 raise DataError(f"{path}: no image in a folder {split}/<class>")
         _require_alike(files, path)
         pattern = _pattern(tree, train, path)
@@ -83,18 +85,18 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
 
 
 def _files(tree: FileTree, path: Path) -> list[ImageFile]:
-    """Every image, in the order of the names."""
+    """Return all images, in the order of the names."""
     names = tree.names()
     for name in names:
         if name.lower().endswith(_OTHER_IMAGES):
-            raise DataError(f"{path}: {name}: of the images only {', '.join(SUFFIXES)} are read")
+            raise DataError(f"{path}: {name}: only images in {', '.join(SUFFIXES)} are read")
     names = [name for name in names if name.lower().endswith(SUFFIXES)]
     wrapped = 0 if path.is_dir() else _wrapping(names)
     return [_placed(name, name[wrapped:], path) for name in names]
 
 
 def _wrapping(names: Sequence[str]) -> int:
-    """How many characters of every name are one folder around the whole layout."""
+    """Return the length of the prefix of every name that is a folder around the whole layout."""
     tops = {name.partition("/")[0] for name in names}
     if len(tops) != 1 or _RESERVED.fullmatch(top := tops.pop()):
         return 0
@@ -112,35 +114,35 @@ def _placed(name: str, inside: str, path: Path) -> ImageFile:
 
 
 def _require_alike(files: Sequence[ImageFile], path: Path) -> None:
-    """Either every image has a client or none, and the same for the stage."""
+    """Raise `DataError` if only some images have a client or a stage."""
     first = files[0]
-    for one in files:
+    for file in files:
         for level, mine, firsts in (
-            ("client", one.client, first.client),
-            ("stage", one.stage, first.stage),
+            ("client", file.client, first.client),
+            ("stage", file.stage, first.stage),
         ):
             if (mine is None) != (firsts is None):
-                having, lacking = (first, one) if mine is None else (one, first)
+                having, lacking = (first, file) if mine is None else (file, first)
                 raise DataError(
                     f"{path}: {lacking.name} lies in no folder of a {level}, but {having.name} does"
                 )
 
 
 def _labels(files: Sequence[ImageFile]) -> list[str]:
-    return sorted({one.label for one in files})
+    return sorted({file.label for file in files})
 
 
 def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
     reason = ""
-    for one in files:
+    for file in files:
         try:
-            channels, height, width = decode(tree.read(one.name)).shape
+            channels, height, width = decode(tree.read(file.name)).shape
         except (DataError, MemoryError):
             raise
         except Exception as error:
-            reason = reason or f"{one.name}: {error}"
+            reason = reason or f"{file.name}: {error}"
         else:
-            return Pattern(one.name, (channels, height, width))
+            return Pattern(file.name, (channels, height, width))
     raise DataError(f"{path}: not one train image can be read; the first, {reason}")
 
 
@@ -149,21 +151,21 @@ def _split(
 ) -> ImageSplit:
     label_of = {name: label for label, name in enumerate(classes)}
     return ImageSplit(
-        np.array([label_of[one.label] for one in files], dtype=np.int64),
-        [f"{path.name}/{one.name}" for one in files],
-        partial(_load, path, [one.name for one in files], pattern),
+        np.array([label_of[file.label] for file in files], dtype=np.int64),
+        [f"{path.name}/{file.name}" for file in files],
+        partial(_load, path, [file.name for file in files], pattern),
         _clients(files),
         _stages(files),
     )
 
 
 def _clients(files: Sequence[ImageFile]) -> NDArray[np.str_] | None:
-    names = [one.client for one in files if one.client is not None]
+    names = [file.client for file in files if file.client is not None]
     return np.array(names, dtype=np.str_) if names else None
 
 
 def _stages(files: Sequence[ImageFile]) -> NDArray[np.int64] | None:
-    stages = [one.stage for one in files if one.stage is not None]
+    stages = [file.stage for file in files if file.stage is not None]
     return np.array(stages, dtype=np.int64) if stages else None
 
 
@@ -177,7 +179,7 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
                 image = decode(tree.read(name), pattern.shape[0])
             except (DataError, MemoryError):
                 raise
-            except Exception as error:  # the bytes of a stranger fail in many ways
+            except Exception as error:  # Pillow raises many kinds of errors for damaged bytes
                 corrupt[row] = str(error) or type(error).__name__
                 continue
             if image.shape != pattern.shape:

@@ -13,7 +13,7 @@ from fedproto_app.data.images.partition import Holding, Stage, reserved_places
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
 from fedproto_app.settings import DataSettings, PartitionSettings
 
-_NAMES_SHOWN = 3  # corrupt images named in a note; the others are counted
+_NAMES_SHOWN = 3  # corrupt images listed in a note; the others are only counted
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ImageStage:
 class ClientImages:
     """The images of one client.
 
-    class_counts: train images, a row a stage and a number a class. note: how many of its images
-    were left out as corrupt, or "".
+    class_counts: train images, a row per stage and a column per class. note: how many images were
+    left out as corrupt, or "".
     """
 
     name: str
@@ -59,8 +59,8 @@ class ClientImages:
     def trained_stage(self, stage: int) -> int:
         """Return the stage whose images the client trains on at a stage.
 
-        A stage without images brings nothing new: the client goes on with the last one that had
-        any, or begins with the first that will.
+        At a stage without images the client trains on the last earlier stage with images, or on
+        the first later stage if there is none.
         """
         filled = [number for number, images in enumerate(self.stages) if len(images.train)]
         return max((number for number in filled if number <= stage), default=filled[0])

@@ -1,4 +1,4 @@
-"""Image files to pixels."""
+"""Decode image files to pixels."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
-_FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are not for files of strangers
+_FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are too risky for untrusted files
 _GREY = ("1", "L", "LA")  # Pillow's modes
 MOST_PIXELS = 2**26  # 8192 x 8192: decoded, four times as many bytes; a file of 20 kB may hold more
 _WIDE = ("I", "F")  # and those with more than 8 bits a pixel, which it would cut off at 255
 
 
 def decode(data: bytes, channels: int | None = None) -> NDArray[np.uint8]:
-    """[channels, height, width] the pixels of a JPEG, PNG or BMP file, without transparency.
+    """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width], no transparency.
 
-    channels: 3 (red, green, blue) or 1 (grey); None: as the file has it. Raises `ValueError` or
-    whatever Pillow raises if the file is damaged.
+    channels: 3 (red, green, blue) or 1 (grey); None: as in the file. Raises `ValueError` or one of
+    Pillow's errors if the file is damaged.
     """
-    from PIL import Image, UnidentifiedImageError  # not for those who classify other things
+    from PIL import Image, UnidentifiedImageError  # needed by tasks on images only
 
     if not data:
         raise ValueError("empty file")
     try:
         image = Image.open(BytesIO(data), formats=_FORMATS)
-    except UnidentifiedImageError:  # its text has an address of the memory in it
+    except UnidentifiedImageError:  # its text contains a memory address
         raise ValueError("not a JPEG, PNG or BMP image") from None
     with image:
         if image.width * image.height > MOST_PIXELS:

@@ -13,15 +13,15 @@ from fedproto_app.data.images.pool import (
 )
 from fedproto_app.settings import DataSettings
 
-_WHITE = 16  # the set's brightest pixel
-_TEST_SHARE = 10  # every class's last tenth, rounded down
+_WHITE = 16  # the brightest pixel of the data set
+_TEST_SHARE = 10  # test images are the last tenth of every class, rounded down
 
 
 def load_digits(settings: DataSettings) -> ImagePool:
-    """The digits, "0" … "9", in one channel; 0 … 16 of the set become 0 … 255.
+    """Return the digits "0" … "9" in one channel; the values 0 … 16 become 0 … 255.
 
-    The set comes without a split: of each class the last tenth, in the set's order, is for tests,
-    so that the split is the same for every seed.
+    The data set has no split. The last tenth of each class, in the set's order, is the test split,
+    so the split is the same for every seed.
     """
     from sklearn.datasets import load_digits as load_set  # slow to import, and seldom used
 

@@ -1,4 +1,4 @@
-"""Labelled images as arrays of one npz archive, without pickled objects."""
+"""Read labelled images from arrays of an npz archive, without pickled objects."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fedproto_app.data.npz_archive import array, column, column_of, header, open
 from fedproto_app.settings import DataSettings
 
 _SPLITS = ("train", "test")
-_NEEDED = tuple(f"{kind}_{split}" for split in _SPLITS for kind in ("x", "y"))
+_REQUIRED = tuple(f"{kind}_{split}" for split in _SPLITS for kind in ("x", "y"))
 _OPTIONAL = ("classes", *(f"{kind}_{split}" for kind in ("client", "stage") for split in _SPLITS))
 
 
 def load_image_npz(settings: DataSettings) -> ImagePool:
-    """The pool of an archive.
+    """Return the images of an archive.
 
-    x_train, x_test: uint8 [n, H, W], [n, H, W, C] or [n, C, H, W], C of 1 or 3. They are read
-        when pixels are asked for the first time, and stay in memory as long as the pool.
+    x_train, x_test: uint8 [n, H, W], [n, H, W, C] or [n, C, H, W], C of 1 or 3. They are read at
+        the first request for pixels, and stay in memory as long as the pool.
     y_train, y_test: [n] integers or texts.
     classes: [k] texts, optional. Integers of y are then indices into it; else each value of
         y_train is a class, in ascending order.
-    client_train, client_test: [n] texts or integers, optional: whose image it is.
-    stage_train, stage_test: [n] integers from 0, optional: the stage it comes in.
+    client_train, client_test: [n] texts or integers, optional: the client of each image.
+    stage_train, stage_test: [n] integers from 0, optional: the stage of each image.
     """
     path = Path(settings.path)
     with path.open("rb") as file, opened(file, path) as archive:
@@ -68,7 +68,7 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
 
 @dataclass(frozen=True)
 class Layout:
-    """How many images an array has, what one is (channels, height, width), its channels' axis."""
+    """The number of images in an array, their shape (channels, height, width), the channel axis."""
 
     images: int
     image: tuple[int, int, int]
@@ -76,7 +76,7 @@ class Layout:
 
 
 class _Pixels:
-    """One array of images, read when it is first needed."""
+    """An array of images that is read when it is first needed."""
 
     def __init__(self, path: Path, name: str, layout: Layout) -> None:
         self._path, self._name, self._layout = path, name, layout
@@ -99,28 +99,28 @@ class _Pixels:
 
 
 def _require_arrays(archive: NpzFile, path: Path) -> None:
-    require_names(archive, _NEEDED, _OPTIONAL, path)
+    require_names(archive, _REQUIRED, _OPTIONAL, path)
     for kind in ("client", "stage"):
-        given = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.files]
-        if len(given) == 1:
-            raise DataError(f"{path}: {given[0]} alone; both splits need it or none")
+        names = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.files]
+        if len(names) == 1:
+            raise DataError(f"{path}: {names[0]} alone; both splits need it or none")
 
 
 def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
     shape, dtype = header(archive, name, path)
     if dtype != np.uint8:
         raise DataError(f"{path}: array {name!r} holds {dtype}, expected uint8")
-    wanted = f"{path}: array {name!r} has shape {shape}, expected [n, H, W], [n, H, W, C] or "
-    wanted += "[n, C, H, W] with C of 1 or 3"
+    expected = f"{path}: array {name!r} has shape {shape}, expected [n, H, W], [n, H, W, C] or "
+    expected += "[n, C, H, W] with C of 1 or 3"
     if min(shape, default=0) < 1 or len(shape) not in (3, 4):
-        raise DataError(wanted)
+        raise DataError(expected)
     if len(shape) == 3:
         return Layout(shape[0], (1, shape[1], shape[2]), None)
     axes = [axis for axis in (1, 3) if shape[axis] in (1, 3)]
     if len(axes) == 2:
-        raise DataError(f"{wanted}: both the second and the last axis could be the channels")
+        raise DataError(f"{expected}: both the second and the last axis could be the channels")
     if not axes:
-        raise DataError(wanted)
+        raise DataError(expected)
     axis = axes[0]
     height, width = (shape[1], shape[2]) if axis == 3 else (shape[2], shape[3])
     return Layout(shape[0], (shape[axis], height, width), axis)
@@ -129,7 +129,7 @@ def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
 def _labels(
     archive: NpzFile, settings: DataSettings, path: Path
 ) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
-    """The classes, and the labels of both splits."""
+    """Return the classes, and the labels of both splits."""
     values = {split: column(archive, f"y_{split}", "iuU", path) for split in _SPLITS}
     train, test = values["train"], values["test"]
     if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
@@ -152,7 +152,7 @@ def _labels(
 
 
 def _distinct(values: NDArray[Any]) -> list[str]:
-    """Ascending, integers by their value: "10" comes after "9"."""
+    """Return the distinct values as texts; integers are sorted by value: "10" comes after "9"."""
     return [str(value) for value in np.unique(values)]
 
 

@@ -1,8 +1,8 @@
-"""Which client holds which images at which stage, drawn by a scheme or given by the source.
+"""Deal images to clients and stages, by a drawing scheme or as the source gives them.
 
 Only labels are read. Everything is drawn from streams of the seed, so every node that loads the
 same images makes the same clients, whichever of them it hosts. docs/gldp.md explains the setting
-[N, S, M] and what the paper leaves open.
+[N, S, M] and the details that the paper leaves open.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Holding:
-    """What a client holds at each stage, in the order of time."""
+    """The images of a client at each stage, in the order of time."""
 
     name: str
     stages: tuple[Stage, ...]
 
 
 def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Return who holds which images, by `data.partition`, without looking at a pixel.
+    """Return the images of each client, by `data.partition`; no pixels are read.
 
     Raises `DataError` if the pool has too few images or classes.
     """
@@ -90,10 +90,11 @@ def draw_partition(
     """Return the clients of the schemes "long-tail" and "dirichlet".
 
     train_labels: [n]. test_labels: [m]. All rows (a client at a stage) get the same number of train
-    images, and validation images in the proportions of their own train classes. So are the test
+    images, and validation images in the proportions of their train classes. So are the test
     images, or with ``test_mix = "everybody"`` in the proportions of all rows together. No train
     image is dealt twice, unless ``samples`` > 0: then rows may share images, and a row whose
-    classes have fewer images gets all of them. Raises `DataError` if there are too few.
+    classes have fewer images gets all images of its classes. Raises `DataError` if there are too
+    few images.
     """
     if settings.scheme == "given":
         raise ValueError("a given partition is not drawn: given_partition")
@@ -280,7 +281,7 @@ def _grouped(
 def reserved_places(pool: ImagePool, per_class: int, seed: int) -> Places:
     """Draw n = `per_class` train images of each class that no client gets, [C·n], ascending.
 
-    They come from a stream of their own, so they are the same for every method and scheme. Raises
+    They are drawn from a separate stream, so they are the same for every method and scheme. Raises
     `DataError` if a class would have no image left to deal.
     """
     if per_class == 0:

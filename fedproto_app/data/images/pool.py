@@ -1,4 +1,4 @@
-"""What every image source hands over: labels now, pixels when they are asked for."""
+"""The result of every image source: labels at once, pixels on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Positions = NDArray[np.int64]
 class LoadedImages:
     """The pixels of some images.
 
-    pixels: [m, channels, height, width] uint8, in the order in which they were asked for.
+    pixels: [m, channels, height, width] uint8, in the order of the request.
     corrupt: the reason for each row that could not be read; its pixels are zeros.
     """
 
@@ -31,10 +31,10 @@ class ImageSplit:
     """One split of a source.
 
     labels: [n] int64, each the index of one of the pool's classes.
-    names: [n] what to call each image in messages.
-    load: the pixels of the images at these positions [m] of the split.
-    clients: [n] whose image it is, where the source knows.
-    stages: [n] int64, the stage it comes in, from 0, where the source knows.
+    names: [n] the name of each image in messages.
+    load: a function that reads the images at some positions [m] of the split.
+    clients: [n] the client of each image, None if the source has no clients.
+    stages: [n] int64, the stage of each image, from 0, None if the source has no stages.
     """
 
     labels: NDArray[np.int64]
@@ -57,13 +57,13 @@ class ImagePool:
 def all_classes(
     train: Sequence[str], test: Sequence[str], settings: DataSettings, where: str
 ) -> tuple[str, ...]:
-    """The train split's classes, in their order, then those that only the test split has.
+    """Return the train split's classes, in order, then the classes of the test split only.
 
-    Nobody can learn the latter, so they are refused, unless ``data.classes`` says that they are
-    meant: a node may hold a part of the federation's classes.
+    A class without train images cannot be learned, so it is refused, unless ``data.classes`` lists
+    it: a node may hold only some of the federation's classes.
     """
-    known = set(train)
-    only_test = [name for name in test if name not in known]
+    train_classes = set(train)
+    only_test = [name for name in test if name not in train_classes]
     if only_test and not settings.classes:
         raise DataError(
             f"{where}: class {only_test[0]!r} has test images but no train image; "

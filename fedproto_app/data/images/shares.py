@@ -1,4 +1,4 @@
-"""How many images of each class a client trains on at a stage, before any image is chosen.
+"""Draw how many images of each class a client trains on at a stage.
 
 A *row* is one client at one stage. The long tail, S classes a row and equal sample counts are the
 setting of GLDP (docs/gldp.md); Dirichlet mixes are drawn as by Hsu et al. 2019.
@@ -50,7 +50,7 @@ def draw_shares(counts: Counts, rows: int, settings: PartitionSettings, rng: Gen
         least = mask.astype(np.int64)
         if settings.class_draw == "uniform":
             weights = mask * counts.astype(np.float64)
-        else:  # the draw has followed the sizes already; the row's mix is its own
+        else:  # the draw has followed the class sizes already; each row's mix is drawn separately
             weights = mask * rng.exponential(size=mask.shape).clip(min=_LEAST_WEIGHT)
     if settings.samples > 0:  # rows may share images, so each is dealt as if it were alone
         sizes = [min(settings.samples, int(counts[weight > 0].sum())) for weight in weights]

@@ -1,7 +1,7 @@
-"""Where images come from: the one registry of image sources.
+"""The registry of image sources.
 
-A loader hands over the pool as its format gives it; what all sources owe (labels in range, arrays
-of one length, pixels of the promised shape, the order of the classes) is checked or done here.
+A loader returns the pool as its format gives it. This module does what is common to all sources: it
+checks labels, lengths and the shape of pixels, and puts the classes in the set order.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ FILE_SOURCES: dict[str, PathKind] = {
 
 
 def load_pool(settings: DataSettings) -> ImagePool:
-    """The images of the source, labelled in the order of ``data.classes`` if that is set.
+    """Return the images of the source, labelled in the order of ``data.classes`` if that is set.
 
-    A file is decoded only when its pixels are asked for; what is wrong with it is told then.
-    Raises `DataError` naming the file or source, and the image or array, for everything that
-    cannot be read.
+    A file is decoded, and errors in it are reported, only when its pixels are requested. Raises
+    `DataError` naming the file or source, and the image or array, if something cannot be read.
     """
     loader, where = chosen_loader(settings, IMAGE_SOURCES, FILE_SOURCES)
     pool = loader(settings)
@@ -61,7 +60,7 @@ def load_pool(settings: DataSettings) -> ImagePool:
 
 
 def _require_pool(pool: object, where: str) -> None:
-    """Refuse what no loader may hand over."""
+    """Raise `DataError` if a loader returned an invalid pool."""
     if not isinstance(pool, ImagePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected an ImagePool")
     require_class_names(pool.classes, where)
@@ -72,9 +71,9 @@ def _require_pool(pool: object, where: str) -> None:
         )
     for title, split in (("train", pool.train), ("test", pool.test)):
         _require_split(split, len(pool.classes), f"{where}: {title} split")
-    for known in ("clients", "stages"):
-        if (getattr(pool.train, known) is None) != (getattr(pool.test, known) is None):
-            raise DataError(f"{where}: {known} are known for one of train and test only")
+    for column in ("clients", "stages"):
+        if (getattr(pool.train, column) is None) != (getattr(pool.test, column) is None):
+            raise DataError(f"{where}: only one of train and test has {column}")
 
 
 def _require_split(split: object, classes: int, where: str) -> None:
@@ -85,8 +84,8 @@ def _require_split(split: object, classes: int, where: str) -> None:
     if not len(labels):
         raise DataError(f"{where}: no image in it")
     require_labels(labels, classes, where)
-    given = {"names": split.names, "clients": split.clients, "stages": split.stages}
-    for title, values in given.items():
+    columns = {"names": split.names, "clients": split.clients, "stages": split.stages}
+    for title, values in columns.items():
         if values is not None and len(values) != len(labels):
             raise DataError(f"{where}: {len(values)} {title} for {len(labels)} labels")
     if split.clients is not None:
@@ -100,7 +99,7 @@ def _require_split(split: object, classes: int, where: str) -> None:
 
 
 def _in_listed_order(pool: ImagePool, settings: DataSettings, where: str) -> ImagePool:
-    """The pool with the labels that ``data.classes`` gives to its classes."""
+    """Return the pool with labels in the order of ``data.classes``."""
     classes, label_of = listed_classes(pool.classes, settings, where)
     return replace(
         pool,
@@ -111,7 +110,7 @@ def _in_listed_order(pool: ImagePool, settings: DataSettings, where: str) -> Ima
 
 
 def _with_checked_pixels(split: ImageSplit, shape: tuple[int, int, int], where: str) -> ImageSplit:
-    """The split, whose `load` refuses pixels of another type or shape than promised."""
+    """Return the split with a `load` that refuses pixels of an unexpected type or shape."""
 
     def load(positions: Positions) -> LoadedImages:
         loaded = split.load(positions)

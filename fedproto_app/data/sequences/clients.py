@@ -32,9 +32,9 @@ class LabelledSequences:
 class ClientSequences:
     """The sequences of one client.
 
-    group: its true cluster, or "". class_counts: train sequences of each class, in one row (there
-    are no stages); () where the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
-    sequences to train on that have no label; empty if the run does not learn from such.
+    group: the true cluster, or "". class_counts: train sequences of each class, in one row as there
+    are no stages; () if the target is a real number. unlabelled: [u] arrays [T_i, d] float32, train
+    sequences without a label; empty if the run does not learn from them.
     """
 
     name: str
@@ -63,7 +63,7 @@ def make_sequence_clients(
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
     """Return the clients of these holdings, and why some cannot take part.
 
-    unlabelled: whether they keep sequences without a label.
+    unlabelled: whether to keep sequences without a label.
     """
     clients: dict[str, ClientSequences] = {}
     refused: dict[str, str] = {}
@@ -125,8 +125,8 @@ def resampled(steps: Steps, longest: int) -> Steps:
 def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Steps], Steps]:
     """Return the function that scales a client's sequences, by ``data.sequences.scaling``.
 
-    train: what the client trains on, at least one sequence; "client" takes means and deviations
-    from it alone.
+    train: the client's train sequences, at least one; "client" computes means and deviations from
+    them alone.
     """
     if settings.scaling == "sequence":
         return scaled_by_itself

@@ -1,7 +1,7 @@
-"""Which client holds which sequences: clusters of clients with one mix of labels, or as given.
+"""Deal sequences to clients: in clusters with a common mix of labels, or as the source gives them.
 
-Only targets are looked at. Everything is drawn from a stream of the seed, so every node that loads
-the same sequences finds the same clients, whichever of them it hosts.
+Only targets are read. Everything is drawn from a stream of the seed, so every node that loads the
+same sequences makes the same clients, whichever of them it hosts.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fedproto_app.settings import ClusterSettings, DataSettings
 
 Counts = NDArray[np.int64]
 Places = NDArray[np.int64]  # of sequences in the pool
-Names = NDArray[np.int64]  # [C] of each class of the pool, what a client calls it
+Names = NDArray[np.int64]  # [C] a client's label for each class of the pool
 
-_MANY_CLASSES = 20  # in more orders than there are clients
+_MANY_CLASSES = 20  # they have more orders than there can be clients
 _LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One client. group: its true cluster, or "". places: of its sequences, ascending. names: None
-    where it calls classes as the pool does."""
+    """The sequences of one client. group: the true cluster, or "". places: of its sequences,
+    ascending. names: None if its labels are those in the pool."""
 
     name: str
     group: str
@@ -40,10 +40,10 @@ class Holding:
 
 
 def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Who holds which sequences, by `data.clusters`; those that the node chose, the first
-    ``data.max-clients`` of them.
+    """Return the sequences of each client, by `data.clusters`, for the first ``data.max-clients``
+    of the chosen clients.
 
-    Raises `DataError` if there are too few, or no classes to make mixes of.
+    Raises `DataError` if there are too few sequences, or no classes to mix.
     """
     if settings.clusters.scheme == "given":
         holdings = _source_clients(pool, settings.title)
@@ -69,7 +69,7 @@ def cluster_sizes(clients: int, clusters: int) -> list[int]:
 
 
 def draw_mixes(classes: int, settings: ClusterSettings, rng: Generator) -> NDArray[np.float64]:
-    """[N, classes] each client's distribution of labels: its cluster's, from Dirichlet(β, …, β)."""
+    """Draw the label distribution of each client, [N, classes], by cluster, from Dirichlet(β)."""
     drawn = rng.dirichlet(np.full(classes, settings.beta), settings.clusters)
     sizes = cluster_sizes(settings.clients, settings.clusters)
     return np.repeat(np.maximum(drawn, _LEAST_WEIGHT), sizes, axis=0)
@@ -101,11 +101,11 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
 def _dealt(
     labels: NDArray[np.int64], classes: int, settings: ClusterSettings, rng: Generator
 ) -> list[Holding]:
-    """The clients of the scheme "dirichlet", each with the same number of sequences.
+    """Return the clients of the scheme "dirichlet", each with the same number of sequences.
 
     Every client's mix of labels is the closest to its cluster's distribution, by maximum entropy,
     that the sequences allow for all clients together, as none is dealt twice. Sequences without a
-    label have no place in a mix and are dealt to nobody.
+    label are not dealt.
     """
     mixes = draw_mixes(classes, settings, rng)
     counts = np.bincount(labels[labels >= 0], minlength=classes)
@@ -118,14 +118,14 @@ def _dealt(
     digits = max(3, len(str(settings.clients - 1)))
     holdings = []
     for client, (group, first, end) in enumerate(zip(groups, ends - shares, ends, strict=True)):
-        own = [places[a:b] for places, a, b in zip(by_class, first, end, strict=True)]
+        client_places = [places[a:b] for places, a, b in zip(by_class, first, end, strict=True)]
         name = f"client-{client:0{digits}d}"
-        holdings.append(Holding(name, f"cluster-{group}", np.sort(np.concatenate(own))))
+        holdings.append(Holding(name, f"cluster-{group}", np.sort(np.concatenate(client_places))))
     return holdings
 
 
 def _renamed(holdings: list[Holding], classes: int, rng: Generator) -> list[Holding]:
-    """The same, each cluster with names for the classes that no other one has."""
+    """Return the holdings with the class names permuted, differently for every cluster."""
     names: dict[str, Names] = {}
     for group in sorted({holding.group for holding in holdings}):
         drawn = rng.permutation(classes)
@@ -136,9 +136,9 @@ def _renamed(holdings: list[Holding], classes: int, rng: Generator) -> list[Hold
 
 
 def _source_clients(pool: SequencePool, default_name: str) -> list[Holding]:
-    """The source's own clients, in ascending order of names; without any, one has all.
+    """Return the source's clients in ascending order of names, or one client with all sequences.
 
-    A client that only the groups name is one without sequences.
+    A client that is only in the pool's groups has no sequences.
     """
     if pool.clients is None:
         return [Holding(default_name, "", np.arange(len(pool.targets)))]

@@ -1,4 +1,4 @@
-"""What every source of labelled sequences hands over."""
+"""The result of every source of labelled sequences."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Targets = NDArray[np.int64] | NDArray[np.float64]
-UNLABELLED = -1  # the target of a sequence whose class nobody has told
-NO_CLASS = ("?", "unlabelled")  # what a source calls the class of such a sequence
+UNLABELLED = -1  # the target of a sequence of unknown class
+NO_CLASS = ("?", "unlabelled")  # class names that mean "unknown"
 
 
 @dataclass(frozen=True)
 class SequencePool:
     """All sequences of a source, as it gives them: neither scaled nor resampled.
 
-    dimensions: names of the d values of a step. classes: names in the order of the labels; () where
+    dimensions: names of the d values of a step. classes: names in the order of the labels; () if
         the target is a real number.
     sequences: [n] arrays [T_i, d] float32, T_i ≥ 1, all finite.
-    targets: [n] int64, each the index of a class or UNLABELLED, or float64 where there are no
-        classes.
-    clients: [n] whose sequence it is, where the source knows. groups: the true group of a client,
-        where the source knows it.
-    is_test: [n] bool, the source's own split into train and test, where it has one.
+    targets: [n] int64, each the index of a class or UNLABELLED; float64 without classes.
+    clients: [n] the client of each sequence, None if the source has no clients. groups: the true
+        group of a client, if the source knows it.
+    is_test: [n] bool, the source's split into train and test, None without a split.
     """
 
     dimensions: tuple[str, ...]
@@ -38,16 +37,16 @@ class SequencePool:
 
     @property
     def has_target(self) -> NDArray[np.bool_]:
-        """[n] which sequences are not UNLABELLED."""
+        """Whether each sequence has a target, [n]."""
         return np.ones(len(self.targets), bool) if not self.classes else self.targets != UNLABELLED
 
 
 def numbered_dimensions(dimensions: int) -> tuple[str, ...]:
-    """Names of the values of a step where the source has none."""
+    """Return names for the values of a step if the source has none."""
     return tuple(f"dimension-{number}" for number in range(1, dimensions + 1))
 
 
 def float32_steps(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Numbers [T, d] as a pool holds them; what is too large becomes infinite, to be refused."""
+    """Return the values [T, d] as float32; too large values become infinite, and are refused."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)

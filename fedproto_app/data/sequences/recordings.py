@@ -1,4 +1,4 @@
-"""Recordings of real-valued series in CSV files, cut into windows that share one target column."""
+"""Read recordings of real-valued series from CSV files and cut them into windows with a target."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ Recordings = dict[str, NDArray[np.float64]]
 
 
 def load_recordings(settings: DataSettings) -> SequencePool:
-    """The windows of a CSV file, or of a folder or zip archive with one CSV file per client.
+    """Return the windows of a CSV file, or of a folder or zip archive with a CSV file per client.
 
     A window has ``data.sequences.window`` steps and begins ``data.sequences.stride`` steps after
-    the one before; its target is the column ``data.sequences.target`` at its last step. That column
-    is no input. Windows are in the order of the clients' names and of time; of each recording only
-    the first ``data.max-steps`` steps are read. A client with a shorter recording than a window
-    has no sequence, but stands in the pool's groups, with "" as its group.
+    the previous window. Its target is the column ``data.sequences.target`` at its last step; that
+    column is not an input. Windows are in the order of the clients' names and of time. Only the
+    first ``data.max-steps`` steps of each recording are read. A client whose recording is shorter
+    than a window has no sequence, but is in the pool's groups, with "" as its group.
     """
-    path, wanted = Path(settings.path), settings.sequences.target
+    path, target_name = Path(settings.path), settings.sequences.target
     columns, recordings = _read(path, settings)
-    if wanted not in columns:
+    if target_name not in columns:
         raise DataError(
-            f"data.sequences.target = {wanted!r}: expected a column of {path}: {', '.join(columns)}"
+            f"data.sequences.target = {target_name!r}: expected a column of {path}: "
+            f"{', '.join(columns)}"
         )
     if len(columns) == 1:
-        raise DataError(f"{path}: beside the target {wanted!r} there is no column")
-    target = columns.index(wanted)
+        raise DataError(f"{path}: beside the target {target_name!r} there is no column")
+    target = columns.index(target_name)
     sequences: list[NDArray[np.float32]] = []
     targets: list[NDArray[np.float64]] = []
     clients: list[str] = []
@@ -64,19 +65,19 @@ def load_recordings(settings: DataSettings) -> SequencePool:
 
 
 def _with_target(choice: Choice, target: str) -> Choice:
-    """The choice with the target among its columns, if it has any."""
+    """Return the choice with the target added to the chosen columns, if any are chosen."""
     if not choice.columns or target in ("", *choice.columns):
         return choice
     return replace(choice, columns=(*choice.columns, target))
 
 
 def _ends(steps: int, settings: DataSettings) -> range:
-    """The step after the last one of each window."""
+    """Return the end of each window, exclusive."""
     return range(settings.sequences.window, steps + 1, settings.sequences.stride)
 
 
 def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], Recordings]:
-    """The columns and the values [T, columns] of each client, in the order of the names."""
+    """Return the columns, and the values [T, columns] of each client in the order of the names."""
     choice = _with_target(settings.choice, settings.sequences.target)
     if path.is_file() and SUFFIX.search(path.name):
         columns, values = parse_steps(whole_content(path), str(path), settings, choice)
@@ -89,9 +90,9 @@ def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], Recordin
         for name in names:
             if "/" in name:
                 raise DataError(f"{path}: {name}: expected <client>.csv, not in a folder")
-            found, values = read_steps(tree, name, path, settings, choice)
-            columns, first = columns or found, first or name
-            require_same_columns(found, name, columns, first, path)
+            file_columns, values = read_steps(tree, name, path, settings, choice)
+            columns, first = columns or file_columns, first or name
+            require_same_columns(file_columns, name, columns, first, path)
             client = SUFFIX.sub("", name)
             if client in recordings:
                 raise DataError(f"{path}: two files of client {client!r}")

@@ -1,8 +1,8 @@
-"""Labelled sequences in CSV files, a folder per class, in a folder or a zip archive.
+"""Read labelled sequences from CSV files in a folder per class, in a folder or a zip archive.
 
 The layout is ``[<client>/]<class>/<sequence>.csv``, with clients for all files or for none. In an
-archive all of it may lie in one more folder. (An archive of a single client's folder is therefore
-taken as one of nobody's, unless it has that folder.)
+archive there may be one more folder around everything. (So the folder of an archive with a single
+client is not taken as the client's name, unless the archive has that outer folder too.)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LAYOUT = "[<client>/]<class>/<sequence>.csv"
 
 
 def load_sequence_folder(settings: DataSettings) -> SequencePool:
-    """The pool of a folder or zip archive, in the order of the files' names.
+    """Return the sequences of a folder or zip archive, in the order of the files' names.
 
-    Classes are in ascending order. All files have the same columns, which are the dimensions,
-    or among theirs those that the node chose.
+    Classes are in ascending order. The dimensions are the chosen columns, by default all; they are
+    the same in all files.
     """
     path = Path(settings.path)
     with opened(path) as tree:
@@ -46,7 +46,7 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
 def read_steps(
     tree: FileTree, name: str, path: Path, settings: DataSettings, choice: Choice
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """The dimensions [d] and the steps [T, d] of one file of a tree; path: the tree's."""
+    """Return the dimensions [d] and the steps [T, d] of a file of a tree; path: of the tree."""
     try:
         content = tree.read(name)
     except (DataError, MemoryError):
@@ -59,7 +59,7 @@ def read_steps(
 def require_same_columns(
     names: tuple[str, ...], file: str, first_names: tuple[str, ...], first_file: str, path: Path
 ) -> None:
-    """Refuse a file whose columns differ from the first file's."""
+    """Raise `DataError` for a file whose columns differ from the first file's."""
     if names != first_names:
         raise DataError(
             f"{path}: {file} has the columns {', '.join(names)}, but {first_file} has "
@@ -68,9 +68,9 @@ def require_same_columns(
 
 
 def _places(names: list[str], path: Path) -> list[list[str]]:
-    """The parts of every file's name, 2 or 3, the same number for all."""
+    """Return the parts of every file's name, 2 or 3, the same number for all."""
     places = [name.split("/") for name in names]
-    if not path.is_dir() and min(map(len, places)) > 2 and len({one[0] for one in places}) == 1:
+    if not path.is_dir() and min(map(len, places)) > 2 and len({place[0] for place in places}) == 1:
         places = [place[1:] for place in places]
     for name, place in zip(names, places, strict=True):
         if len(place) not in (2, 3):

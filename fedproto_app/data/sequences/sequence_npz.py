@@ -1,13 +1,13 @@
-"""Labelled sequences as arrays of one npz archive, without pickled objects.
+"""Read labelled sequences from arrays of an npz archive, without pickled objects.
 
-Sequences of any lengths lie one after the other:
+Sequences of any lengths are stored one after the other:
 
 - points: [P, d] numbers; offsets: [n + 1] integers: sequence i is points[offsets[i] :
   offsets[i + 1]].
-- label: [n]. subject or client: [n] texts or integers, optional, whose sequence it is.
+- label: [n]. subject or client: [n] texts or integers, optional, the client of each sequence.
 - group: [n] texts or integers, optional, the true group of that client. flagged is not read.
 
-Sequences of one length are x [n, T, d] and y [n], with client and group as above; or x_train,
+Sequences of equal length are x [n, T, d] and y [n], with client and group as above; or x_train,
 y_train, x_test and y_test, with client_train and client_test, group_train and group_test.
 
 Integers or texts as labels are classes, in ascending order; real numbers are targets.
@@ -34,22 +34,22 @@ from fedproto_app.data.sequences.pool import (
 )
 from fedproto_app.settings import DataSettings
 
-_ONE = ("x", "y", "client", "group")
+_ARRAYS = ("x", "y", "client", "group")
 _SPLITS = ("_train", "_test")
-# The arrays of a layout, those that must be there first.
+# The required and the optional arrays of each layout.
 _LAYOUTS = {
     "points": (("points", "offsets", "label"), ("subject", "client", "group", "flagged")),
-    "x": (_ONE[:2], _ONE[2:]),
+    "x": (_ARRAYS[:2], _ARRAYS[2:]),
     "x_train": (
-        tuple(name + split for split in _SPLITS for name in _ONE[:2]),
-        tuple(name + split for split in _SPLITS for name in _ONE[2:]),
+        tuple(name + split for split in _SPLITS for name in _ARRAYS[:2]),
+        tuple(name + split for split in _SPLITS for name in _ARRAYS[2:]),
     ),
 }
 
 
 @dataclass(frozen=True)
 class Part:
-    """The sequences of a whole archive or of one split. labels, clients and groups: [n]."""
+    """The sequences of an archive or of one split. labels, clients and groups: [n]."""
 
     sequences: list[NDArray[np.float32]]
     labels: NDArray[Any]
@@ -58,7 +58,7 @@ class Part:
 
 
 def load_sequence_npz(settings: DataSettings) -> SequencePool:
-    """The pool of an archive; which of the layouts it has is told by its arrays."""
+    """Return the sequences of an archive; the names of the arrays determine the layout."""
     path = Path(settings.path)
     with path.open("rb") as file, opened(file, path) as archive:
         layout = _layout(archive, path)
@@ -76,7 +76,7 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
     classes, targets = _targets([part.labels for part in parts], path)
     clients = _joined([part.clients for part in parts], "client", path)
     groups = _joined([part.groups for part in parts], "group", path)
-    sequences = [one for part in parts for one in part.sequences]
+    sequences = [sequence for part in parts for sequence in part.sequences]
     is_test = np.arange(len(sequences)) >= len(parts[0].sequences) if len(parts) == 2 else None
     return SequencePool(
         numbered_dimensions(sequences[0].shape[1]),
@@ -90,18 +90,20 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
 
 
 def _layout(archive: NpzFile, path: Path) -> str:
-    """The name of the first array of the layout."""
-    found = [name for name in _LAYOUTS if name in archive.files]
-    if len(found) != 1:
+    """Return the layout, by the name of its first array; check that the archive is complete."""
+    layouts = [name for name in _LAYOUTS if name in archive.files]
+    if len(layouts) != 1:
         raise DataError(
             f"{path}: expected one of the arrays {', '.join(_LAYOUTS)}, found "
             f"{', '.join(archive.files) or 'none'}"
         )
-    needed, optional = _LAYOUTS[found[0]]
-    require_names(archive, needed, optional, path)
+    required, optional = _LAYOUTS[layouts[0]]
+    require_names(archive, required, optional, path)
     if {"subject", "client"} <= set(archive.files):
-        raise DataError(f"{path}: both 'subject' and 'client'; one of them says whose it is")
-    return found[0]
+        raise DataError(
+            f"{path}: both 'subject' and 'client'; only one of them can name the clients"
+        )
+    return layouts[0]
 
 
 def _part(
@@ -126,7 +128,7 @@ def _part(
 
 
 def _pieces(archive: NpzFile, path: Path) -> list[NDArray[np.float32]]:
-    """The pieces of `points` between the offsets."""
+    """Return the pieces of `points` between the offsets."""
     points = _numbers(archive, "points", "[P, d]", 2, path)
     offsets = column(archive, "offsets", "iu", path).astype(np.int64)
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(points):
@@ -145,19 +147,19 @@ def _rows(archive: NpzFile, name: str, path: Path) -> list[NDArray[np.float32]]:
 
 
 def _numbers(
-    archive: NpzFile, name: str, wanted: str, axes: int, path: Path
+    archive: NpzFile, name: str, expected: str, axes: int, path: Path
 ) -> NDArray[np.float32]:
     numbers = array(archive, name, path)
     if numbers.dtype.kind not in "iuf":
         raise DataError(f"{path}: array {name!r} holds {numbers.dtype}, expected numbers")
     if numbers.ndim != axes or min(numbers.shape) < 1:
-        raise DataError(f"{path}: array {name!r} has shape {numbers.shape}, expected {wanted}")
+        raise DataError(f"{path}: array {name!r} has shape {numbers.shape}, expected {expected}")
     return float32_steps(numbers)
 
 
 def _targets(labels: Sequence[NDArray[Any]], path: Path) -> tuple[tuple[str, ...], Targets]:
-    """The classes, () for real numbers; and [n] each sequence's class or number."""
-    kinds = {"integers" if one.dtype.kind in "iu" else one.dtype.kind for one in labels}
+    """Return the classes, () for real numbers, and the label or number of each sequence, [n]."""
+    kinds = {"integers" if array.dtype.kind in "iu" else array.dtype.kind for array in labels}
     if len(kinds) > 1:
         raise DataError(f"{path}: y_train holds {labels[0].dtype}, y_test {labels[1].dtype}")
     values = np.concatenate(labels)
@@ -168,26 +170,26 @@ def _targets(labels: Sequence[NDArray[Any]], path: Path) -> tuple[tuple[str, ...
 
 
 def _joined(
-    parts: Sequence[NDArray[np.str_] | None], what: str, path: Path
+    parts: Sequence[NDArray[np.str_] | None], noun: str, path: Path
 ) -> NDArray[np.str_] | None:
-    given = [part for part in parts if part is not None]
-    if given and len(given) != len(parts):
-        raise DataError(f"{path}: {what}_train or {what}_test alone; both splits need it or none")
-    return np.concatenate(given) if given else None
+    arrays = [part for part in parts if part is not None]
+    if arrays and len(arrays) != len(parts):
+        raise DataError(f"{path}: {noun}_train or {noun}_test alone; both splits need it or none")
+    return np.concatenate(arrays) if arrays else None
 
 
 def _group_of(
     clients: NDArray[np.str_] | None, groups: NDArray[np.str_] | None, path: Path
 ) -> dict[str, str]:
-    """The group of each client."""
+    """Return the group of each client."""
     if groups is None:
         return {}
     if clients is None:
         raise DataError(f"{path}: groups are of clients, but there is no array of clients")
-    found: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for client, group in zip(clients.tolist(), groups.tolist(), strict=True):
-        if found.setdefault(client, group) != group:
+        if group_of.setdefault(client, group) != group:
             raise DataError(
-                f"{path}: client {client!r} is in the groups {found[client]!r}, {group!r}"
+                f"{path}: client {client!r} is in the groups {group_of[client]!r}, {group!r}"
             )
-    return found
+    return group_of

@@ -1,8 +1,7 @@
-"""Where labelled sequences come from: the one registry of their sources.
+"""The registry of sources of labelled sequences.
 
-A loader hands over the pool as its format gives it; what all sources owe (finite numbers of one
-number of dimensions, labels in range, columns of one length, the order of the classes) is checked
-or done here.
+A loader returns the pool as its format gives it. This module does what is common to all sources: it
+checks values, labels and lengths, and puts the classes in the set order.
 """
 
 from __future__ import annotations
@@ -48,12 +47,10 @@ FILE_SOURCES: dict[str, PathKind] = {
 
 
 def load_sequences(settings: DataSettings) -> SequencePool:
-    """The sequences of the source, labelled in the order of ``data.classes`` if that is set.
+    """Return the sequences of the source, labelled in the order of ``data.classes`` if it is set.
 
-    Those of a class that is called as one of `NO_CLASS` have no label.
-
-    Raises `DataError` naming the file or source, and the sequence, for everything that cannot be
-    read or used.
+    Sequences whose class name is in `NO_CLASS` become unlabelled. Raises `DataError` naming the
+    file or source, and the sequence, if something cannot be read or used.
     """
     loader, where = chosen_loader(settings, SEQUENCE_SOURCES, FILE_SOURCES)
     pool = loader(settings)
@@ -73,13 +70,13 @@ def load_sequences(settings: DataSettings) -> SequencePool:
             f"data.classes = {settings.classes!r}: {none.pop()!r} is what sequences without a "
             "label are called; leave it out"
         )
-    new = np.full(len(pool.classes) + 1, UNLABELLED)  # the last one is that of UNLABELLED
+    new = np.full(len(pool.classes) + 1, UNLABELLED)  # index -1, the last, is for UNLABELLED
     new[[pool.classes.index(name) for name in class_names]] = label_of
     return replace(pool, classes=classes, targets=new[pool.targets.astype(np.int64)])
 
 
 def _require_pool(pool: object, where: str) -> None:
-    """Refuse what no loader may hand over."""
+    """Raise `DataError` if a loader returned an invalid pool."""
     if not isinstance(pool, SequencePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected a SequencePool")
     names = pool.dimensions
@@ -107,7 +104,7 @@ def _require_pool(pool: object, where: str) -> None:
 
 
 def _require_steps(pool: SequencePool, where: str) -> None:
-    """Refuse sequences that are not [T ≥ 1, d] of finite float32."""
+    """Raise `DataError` if a sequence is not [T ≥ 1, d] of finite float32."""
     for number, steps in enumerate(pool.sequences):
         name = f"{where}: sequence {number}"
         if not isinstance(steps, np.ndarray) or steps.dtype != np.float32:

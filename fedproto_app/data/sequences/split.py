@@ -1,4 +1,4 @@
-"""The train, validation and test part of one client's sequences."""
+"""Split one client's sequences into train, validation and test parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedproto_app.settings import DataSettings
 
 @dataclass(frozen=True)
 class Split:
-    """Places of sequences in the pool. unlabelled: those of the train part without a label."""
+    """Places of sequences in the pool. unlabelled: train sequences without a label."""
 
     train: Places
     validation: Places
@@ -25,55 +25,56 @@ class Split:
 
 
 def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, seed: int) -> Split:
-    """The client's sequences by ``data.train-share`` and ``data.validation-share``, the rest test.
+    """Split the client's sequences by ``data.train-share`` and ``data.validation-share``.
 
-    With classes: at random from a stream of the client's name, class by class as far as whole
-    numbers allow; the last sequence of a class is always one to train on. With real targets: in the
-    pool's order, since windows of one recording resemble their neighbours in time: train comes
-    first, test last. (Windows that overlap share steps across the two borders all the same.)
-    Where the source has a split of its own and its clients are taken as given, its test sequences
-    are the test part, and the two shares are those of the rest. ``data.clusters.labels`` leaves so
-    many of the train and of the validation part, drawn without looking at them. Sequences without a
-    label are to train on; those of the train part that are left out join them with
-    ``data.clusters.unlabelled``.
+    The remaining share is the test part. With classes, sequences are drawn from a stream of the
+    client's name, class by class as far as whole numbers allow; at least one sequence of each class
+    is for training. With real targets, the pool's order stays, train first and test last, because
+    neighbouring windows of a recording are alike. (Overlapping windows still share steps across the
+    borders of the parts.) If the source has a split and its clients are taken as given, its test
+    sequences are the test part, and the shares apply to the other sequences.
+
+    ``data.clusters.labels`` limits the labelled train and the validation sequences to this number
+    each, drawn regardless of class. Sequences without a label are for training; with
+    ``data.clusters.unlabelled``, so are the train sequences whose labels were dropped.
     """
     rng = numpy_stream(seed, "sequences", holding.name)
-    held, unlabelled = _parted_by(pool.has_target, holding.places)
-    both = settings.train_share + settings.validation_share
+    labelled, unlabelled = _parted_by(pool.has_target, holding.places)
+    fit_share = settings.train_share + settings.validation_share
     if pool.is_test is not None and settings.clusters.scheme == "given":
-        test, rest = _parted_by(pool.is_test, held)
+        test, remaining = _parted_by(pool.is_test, labelled)
         _, unlabelled = _parted_by(pool.is_test, unlabelled)
     else:
-        rest, test = _parted(pool, held, 1 - both, rng)
-    train, validation = _parted(pool, rest, settings.validation_share / both, rng)
+        remaining, test = _parted(pool, labelled, 1 - fit_share, rng)
+    train, validation = _parted(pool, remaining, settings.validation_share / fit_share, rng)
     if labels := settings.clusters.labels:
         draws = numpy_stream(seed, "labels", holding.name)
         shuffled = draws.permutation(train)
-        train, left = np.sort(shuffled[:labels]), shuffled[labels:]
+        train, without_label = np.sort(shuffled[:labels]), shuffled[labels:]
         validation = np.sort(draws.permutation(validation)[:labels])
         if settings.clusters.unlabelled:
-            unlabelled = np.sort(np.concatenate([unlabelled, left]))
+            unlabelled = np.sort(np.concatenate([unlabelled, without_label]))
     return Split(train, validation, test, unlabelled)
 
 
-def _parted_by(which: NDArray[np.bool_], places: Places) -> tuple[Places, Places]:
-    """Of these places those that are one of `which` [n of the pool], and the others."""
-    chosen = which[places]
+def _parted_by(mask: NDArray[np.bool_], places: Places) -> tuple[Places, Places]:
+    """Return the places that are in the mask, and the other places. mask: [n], over the pool."""
+    chosen = mask[places]
     return places[chosen], places[~chosen]
 
 
 def _parted(
     pool: SequencePool, places: Places, share: float, rng: np.random.Generator
 ) -> tuple[Places, Places]:
-    """These places without the share of them that is held out, and that share."""
+    """Return the places that stay, and the share of the places that is held out."""
     if pool.classes:
         return split_off(places, pool.targets[places].astype(np.int64), share, rng)
-    kept = len(places) - int(np.floor(share * len(places) + 0.5 + 1e-9))
-    return places[:kept], places[kept:]
+    remaining = len(places) - int(np.floor(share * len(places) + 0.5 + 1e-9))
+    return places[:remaining], places[remaining:]
 
 
 def why_refused(split: Split, settings: DataSettings) -> str | None:
-    """Why a client with this split cannot take part; None if it can."""
+    """Return why a client with this split cannot take part; None if it can."""
     parts = {"train": split.train, "validation": split.validation, "test": split.test}
     empty = [title for title, places in parts.items() if not len(places)]
     if not empty:

@@ -1,14 +1,14 @@
-"""The embedded set of air-written digits: 3-D strokes of writers whose style is their own.
+"""The embedded data set of air-written digits: 3-D strokes of writers with different styles.
 
 A digit is a hand-designed centre line of smooth pieces that meet at corners. A writer gives it a
 form (some digits have two), proportions, slant and size, rounds the corners, lengthens the ends,
 and writes on a plane that is tilted and bent as an arm moves it. The hand slows down where the line
 is curved (speed ∝ curvature^(−1/3), Lacquaniti et al. 1983) and takes less than twice the time for
-twice the path (Viviani and McCollum 1983), and it trembles. It is seen at a constant rate, so a
-sequence is as long as the writing took.
+twice the path (Viviani and McCollum 1983), and it trembles. It is recorded at a constant rate, so
+a longer writing time gives a longer sequence.
 
 Every writer draws from (seed, writer) and every sequence from (seed, writer, digit, repetition), so
-a sequence is the same however many others there are.
+a sequence does not depend on the number of sequences.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fedproto_app.settings import DataSettings
 
 Vector = NDArray[np.float64]
 
-RATE = 25.0  # positions a second
+RATE = 25.0  # positions per second
 SHORTEST, LONGEST = 20, 100  # positions of a sequence
-LINE_POINTS = 200  # of a centre line before it is written
+LINE_POINTS = 200  # points of a centre line
 DECIMALS = 3  # of a centimetre, so that the last bit of a machine's exp() does not matter
 
 # The digits' centre lines, designed by hand; people write some of them in two forms. The unit is
 # the height of a digit.
 Piece = tuple[tuple[float, float], ...]  # points (right, up) that a smooth curve goes through
-Form = tuple[Piece, ...]  # a piece begins where the one before ends, with a corner there
+Form = tuple[Piece, ...]  # a piece begins at the end of the previous piece, with a corner
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "0": (
@@ -145,7 +145,7 @@ CLOSED = ("0", "8")  # the digits that can be written the other way round
 
 @dataclass(frozen=True)
 class Writer:
-    """A person's style. Lengths are in digit heights unless a unit stands there."""
+    """A person's style. Lengths are in digit heights unless a unit is given."""
 
     name: str
     hand: str  # left | right
@@ -166,12 +166,12 @@ class Writer:
 
 
 def synthetic_air_writing(settings: DataSettings) -> SequencePool:
-    """``settings.synthetic.sequences`` digits: x to the right, y up and z away, in centimetres.
+    """Return ``settings.synthetic.sequences`` digits: x right, y up and z away, in centimetres.
 
-    Digits and writers take turns, so classes are balanced, and writers too: with at least ten
-    sequences a writer each has every digit. The group of a writer is the hand. With
-    ``data.sequences.target = "seconds"`` the target of a sequence is how long the writing took
-    instead of the digit.
+    Digits and writers take turns, so classes and writers are balanced: with at least ten sequences
+    per writer, each writer has every digit. The group of a writer is the hand. With
+    ``data.sequences.target = "seconds"`` the target of a sequence is the writing time instead of
+    the digit.
     """
     synthetic, target = settings.synthetic, settings.sequences.target
     if target not in ("", "seconds"):
@@ -225,7 +225,7 @@ def _writer(number: int, seed: int) -> Writer:
 
 
 def _written(writer: Writer, digit: int, rng: Generator) -> NDArray[np.float32]:
-    """[T, 3] one writing of the digit."""
+    """Return one writing of the digit, [T, 3]."""
     line = _shaped(_centre_line(writer, digit, rng), writer, rng)
     path = _in_space(line, writer, rng)
     length = float(np.linalg.norm(np.diff(line, axis=0), axis=1).sum())
@@ -239,9 +239,9 @@ def _written(writer: Writer, digit: int, rng: Generator) -> NDArray[np.float32]:
 
 
 def _centre_line(writer: Writer, digit: int, rng: Generator) -> Vector:
-    """[P, 2] the form's curve with points jittered, at equal distances, corners still sharp."""
+    """Return the form's curve with jittered points, [P, 2], equally spaced, with sharp corners."""
     name, forms = list(FORMS.items())[digit]
-    # Now and then even a steady hand writes the other form.
+    # Sometimes a writer uses another form than usual.
     form = int(rng.integers(len(forms))) if rng.random() < 0.08 else writer.forms[digit]
     corner = np.zeros(2)
     curves: list[Vector] = []
@@ -259,7 +259,7 @@ def _centre_line(writer: Writer, digit: int, rng: Generator) -> Vector:
 
 @cache
 def _spline(piece: Piece) -> Vector:
-    """[40, n] the matrix that makes a smooth curve of the piece's n points, jittered or not."""
+    """Return the matrix [40, n] that maps the piece's n points, jittered or not, to a curve."""
     from scipy.interpolate import CubicSpline  # slow to import, and needed by this source alone
 
     chords = np.linalg.norm(np.diff(np.array(piece), axis=0), axis=1)
@@ -272,7 +272,7 @@ def _spline(piece: Piece) -> Vector:
 
 
 def _at_equal_distances(line: Vector) -> Vector:
-    """[n, 2] → [P, 2]."""
+    """Resample a line [n, 2] to P points at equal distances, [P, 2]."""
     steps = np.linalg.norm(np.diff(line, axis=0), axis=1)
     distance = np.concatenate([[0], np.cumsum(steps)])
     places = np.linspace(0, distance[-1], LINE_POINTS)
@@ -280,7 +280,7 @@ def _at_equal_distances(line: Vector) -> Vector:
 
 
 def _shaped(line: Vector, writer: Writer, rng: Generator) -> Vector:
-    """[P, 2] the line in the writer's proportions, with ends lengthened and corners rounded."""
+    """Return the line in the writer's proportions, [P, 2], ends lengthened, corners rounded."""
     before, after = np.array(writer.flourish) * rng.uniform(0.5, 1.5, 2)
     start = line[0] - before * _direction(line[:8])
     end = line[-1] + after * _direction(line[-8:])
@@ -297,14 +297,14 @@ def _shaped(line: Vector, writer: Writer, rng: Generator) -> Vector:
 
 
 def _direction(part: Vector) -> Vector:
-    """[2] the unit vector from the first point to the last."""
+    """Return the unit vector from the first point to the last, [2]."""
     way = part[-1] - part[0]
     unit: Vector = way / np.linalg.norm(way)
     return unit
 
 
 def _in_space(line: Vector, writer: Writer, rng: Generator) -> Vector:
-    """[P, 3] the line in centimetres, on the writer's tilted and bent plane, somewhere."""
+    """Return the line in centimetres, [P, 3], on the writer's tilted and bent plane."""
     right, up = line.T
     tilt = np.array(writer.tilt) + rng.normal(0, 0.05, 2)
     drift = rng.normal(0, 0.06) * np.linspace(-1, 1, len(line))
@@ -315,7 +315,7 @@ def _in_space(line: Vector, writer: Writer, rng: Generator) -> Vector:
 
 
 def _moments(line: Vector, writer: Writer, rng: Generator) -> Vector:
-    """[P] when the hand is at each point of the line, in some unit of time."""
+    """Return the times at which the hand passes each point, [P], in an arbitrary unit."""
     velocity = np.gradient(line, axis=0)
     angle = np.unwrap(np.arctan2(velocity[:, 1], velocity[:, 0]))
     pace = np.linalg.norm(velocity, axis=1)
@@ -331,7 +331,7 @@ def _moments(line: Vector, writer: Writer, rng: Generator) -> Vector:
 def _smoothed(
     values: Vector, width: float, mode: Literal["reflect", "nearest"] = "reflect"
 ) -> Vector:
-    """[n, ...] along the first axis, by a Gaussian; mode: what is beyond the ends."""
+    """Smooth values [n, ...] along the first axis by a Gaussian; mode: how the ends continue."""
     from scipy.ndimage import gaussian_filter1d  # slow to import, and needed by this source alone
 
     smooth: Vector = gaussian_filter1d(values, width, axis=0, mode=mode)

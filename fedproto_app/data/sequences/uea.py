@@ -1,7 +1,7 @@
-"""The .ts files of the UEA and UCR archive (Bagnall et al. 2018): ``@`` lines, then a case a line.
+"""Read .ts files of the UEA and UCR archive (Bagnall et al. 2018): ``@`` lines, then the cases.
 
-A case is its dimensions with colons between them, each a list of numbers with commas between them,
-and last its class or its target. Cases may differ in length.
+A case is a line: its dimensions and its class or target, separated by colons. A dimension is a list
+of numbers, separated by commas. Cases may differ in length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedproto_app.settings import DataSettings
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
 _VERSIONS = ("_nmv", "_eq")
 _COMMENTS = ("#", "%")
-_UNKNOWN, _ = NO_CLASS  # the archive's own sign
+_UNKNOWN, _ = NO_CLASS  # the archive's sign for an unknown class
 _TAGS = {
     "problemname", "timestamps", "missing", "univariate", "dimension", "dimensions", "equallength",
     "serieslength", "classlabel", "targetlabel",
@@ -38,7 +38,7 @@ _TAGS = {
 
 @dataclass(frozen=True)
 class Header:
-    """classes: their names; () where the target is a number. dimensions: 0 if it does not tell."""
+    """A file's header. classes: names; () if the target is a number. dimensions: 0 if unset."""
 
     classes: tuple[str, ...]
     dimensions: int
@@ -46,7 +46,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Case:
-    """One line: steps [T, d], and the text of its class or target. where: file and line."""
+    """A case: steps [T, d], and the text of its class or target. where: file and line."""
 
     steps: NDArray[np.float32]
     target: str
@@ -54,15 +54,15 @@ class Case:
 
 
 def load_uea(settings: DataSettings) -> SequencePool:
-    """The pool of one file, or of a folder with <name>_TRAIN.ts and <name>_TEST.ts.
+    """Return the cases of one file, or of a folder with <name>_TRAIN.ts and <name>_TEST.ts.
 
-    Only the folder knows what is test. Raises `DataError` naming the file and the line.
+    Only a folder has a test split. Raises `DataError` naming the file and the line.
     """
     paths = _paths(Path(settings.path))
     files = [_read(path) for path in paths]
-    header, cases = files[0][0], [case for _, found in files for case in found]
-    for path, (other, _) in zip(paths, files, strict=True):
-        if set(other.classes) != set(header.classes):
+    header, cases = files[0][0], [case for _, file_cases in files for case in file_cases]
+    for path, (file_header, _) in zip(paths, files, strict=True):
+        if set(file_header.classes) != set(header.classes):
             raise DataError(f"{path}: its @classLabel differs from that of {paths[0].name}")
     dimensions = cases[0].steps.shape[1]
     for case in cases:
@@ -87,44 +87,46 @@ def load_uea(settings: DataSettings) -> SequencePool:
 
 
 def _paths(path: Path) -> list[Path]:
-    """The one file, or the files of train and test."""
+    """Return the file, or the train and the test file of a folder."""
     if path.is_file():
         return [path]
     inside = path.resolve()
-    found = _one_version(sorted(path.glob(f"*{_TRAIN}")))
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found) or "none"
+    train_files = _one_version(sorted(path.glob(f"*{_TRAIN}")))
+    if len(train_files) != 1:
+        names = ", ".join(file.name for file in train_files) or "none"
         raise DataError(f"{path}: expected one file <name>{_TRAIN}, found {names}")
-    test = found[0].with_name(found[0].name.removesuffix(_TRAIN) + _TEST)
+    test = train_files[0].with_name(train_files[0].name.removesuffix(_TRAIN) + _TEST)
     if not test.is_file():
-        raise DataError(f"{path}: {found[0].name} is there, but {test.name} is not")
-    for one in (found[0], test):
-        require_inside(one, inside)
-    return [found[0], test]
+        raise DataError(f"{path}: {train_files[0].name} is there, but {test.name} is not")
+    for file in (train_files[0], test):
+        require_inside(file, inside)
+    return [train_files[0], test]
 
 
-def _one_version(found: list[Path]) -> list[Path]:
-    """Of a problem in several versions, as aeon's folders have it, the one to read.
+def _one_version(files: list[Path]) -> list[Path]:
+    """Return the version to read if all files are versions of one problem, as in aeon's folders.
 
-    That is the original, whose cases may differ in length; where it lacks values, the version in
-    which these are filled (nmv) or else the one with cases of one length as well (eq).
+    This is the original, whose cases may differ in length. If it lacks values, it is the version
+    with filled values (nmv), or else the version with cases of equal length (eq).
     """
-    versions = {file.name.removesuffix(_TRAIN): file for file in found}
+    versions = {file.name.removesuffix(_TRAIN): file for file in files}
     for name, file in versions.items():
-        others = [versions.get(name + version) for version in ("", *_VERSIONS)]
-        if {one for one in others if one} == set(found):
-            complete = (one for one in others if one and not _lacks_values(one))
+        candidates = [versions.get(name + version) for version in ("", *_VERSIONS)]
+        if {candidate for candidate in candidates if candidate} == set(files):
+            complete = (
+                candidate for candidate in candidates if candidate and not _lacks_values(candidate)
+            )
             return [next(complete, file)]
-    return found
+    return files
 
 
 def _lacks_values(file: Path) -> bool:
-    """Whether the file says so itself."""
+    """Return whether the file's header says that values are missing."""
     try:
         with file.open(encoding="utf-8-sig") as lines:
-            tags = (line.split() for line in takewhile(lambda one: not _begins_data(one), lines))
-            return any([tag.lower() for tag in one[:2]] == ["@missing", "true"] for one in tags)
-    except (OSError, UnicodeDecodeError):  # its reader tells
+            tags = (line.split() for line in takewhile(lambda text: not _begins_data(text), lines))
+            return any([tag.lower() for tag in words[:2]] == ["@missing", "true"] for words in tags)
+    except (OSError, UnicodeDecodeError):  # reported when the file is read
         return False
 
 
@@ -161,17 +163,17 @@ def _read(path: Path) -> tuple[Header, list[Case]]:
 
 def _header(tags: dict[str, list[str]], path: Path) -> Header:
     if _says(tags, "timestamps"):
-        raise DataError(f"{path}: @timeStamps true: steps with times of their own are not read")
+        raise DataError(f"{path}: @timeStamps true: steps with time stamps are not read")
     classes = tuple(tags["classlabel"][1:]) if _says(tags, "classlabel") else ()
     if bool(classes) == _says(tags, "targetlabel"):
         raise DataError(
             f"{path}: expected either '@classLabel true' with the classes' names, or "
             "'@targetLabel true'"
         )
-    given = (tags.get("dimensions") or tags.get("dimension") or ["0"])[0]
-    if not given.isdecimal():
-        raise DataError(f"{path}: @dimensions {given}: expected a number")
-    return Header(classes, 1 if _says(tags, "univariate") else int(given))
+    dimensions = (tags.get("dimensions") or tags.get("dimension") or ["0"])[0]
+    if not dimensions.isdecimal():
+        raise DataError(f"{path}: @dimensions {dimensions}: expected a number")
+    return Header(classes, 1 if _says(tags, "univariate") else int(dimensions))
 
 
 def _says(tags: dict[str, list[str]], tag: str) -> bool:

@@ -1,4 +1,4 @@
-"""The clients of a source of series: ready to train, or why they cannot take part."""
+"""Load the clients of a source of series, ready to train, or say why they cannot take part."""
 
 from __future__ import annotations
 
@@ -14,24 +14,32 @@ from fedproto_app.settings import DataSettings, Settings
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """The windows of a node's clients, or what a method makes of them and of all others."""
-    every = load_series(settings.data)
-    mine = every[partition::partitions]
+    """Return the windows of a node's clients, or what the method builds from all clients."""
+    all_series = load_series(settings.data)
+    node_series = all_series[partition::partitions]
     method = method_named(settings.method)
     if method.joined_clients:
         join = load(method.joined_clients, f"the clients of {method.name}")
-        joined: Shard = join(settings, mine, every)
+        joined: Shard = join(settings, node_series, all_series)
         return joined
-    return series_shard(mine, settings.data)
+    return series_shard(node_series, settings.data)
 
 
 def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:
-    """Windows of all clients that have enough data, reasons for the rest."""
-    refused = {one.name: reason for one in series if (reason := why_refused(one, settings))}
-    windows = {one.name: make_windows(one, settings) for one in series if one.name not in refused}
+    """Return the windows of all clients with enough data, and the reasons for the others."""
+    refused = {
+        client.name: reason for client in series if (reason := why_refused(client, settings))
+    }
+    windows = {
+        client.name: make_windows(client, settings)
+        for client in series
+        if client.name not in refused
+    }
     return Shard(windows, refused)
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Why each client of the source cannot take part, or None; no window is cut."""
-    return {one.name: why_refused(one, settings.data) for one in load_series(settings.data)}
+    """Return why each client of the source cannot take part, or None; no windows are cut."""
+    return {
+        series.name: why_refused(series, settings.data) for series in load_series(settings.data)
+    }

@@ -1,7 +1,7 @@
-"""The windows of a client's community, for a method whose clients share theirs (FCGCN).
+"""The windows of a client's community, for a method whose clients share their windows (FCGCN).
 
-Members' raw windows stand beside each other, which only a simulation allows: there every node reads
-the whole source, so that all find the same communities.
+A client sees the raw windows of all members, which is possible only in a simulation: there every
+node reads the whole source, so that all nodes find the same communities.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 @dataclass(frozen=True)
 class Community:
-    """members: their windows, in the order of names. near: Â [M, M], of these alone."""
+    """members: their windows, in the order of names. near: Â [M, M] over the members."""
 
     members: list[ClientWindows]
     near: Adjacency
 
 
 def with_communities(
-    settings: Settings, mine: Sequence[ClientSeries], every: Sequence[ClientSeries]
+    settings: Settings, node_series: Sequence[ClientSeries], all_series: Sequence[ClientSeries]
 ) -> Shard:
-    """A node's clients, whose samples are those of `CommunityGcn`; every: the whole source's.
+    """Return a node's clients, with samples for `CommunityGcn`.
 
-    Raises `DataError` for what is wrong with the graph's file.
+    all_series: of the whole source. Raises `DataError` for a fault in the graph's file.
     """
-    whole = series_shard(every, settings.data)
-    windows = {name: one for name, one in whole.clients.items() if isinstance(one, ClientWindows)}
+    shard = series_shard(all_series, settings.data)
+    windows = {
+        name: client for name, client in shard.clients.items() if isinstance(client, ClientWindows)
+    }
     community_of = communities_of(windows, settings)
-    widest = max((len(one.members) for one in community_of.values()), default=0)
+    widest = max((len(community.members) for community in community_of.values()), default=0)
     times = settings.data.times
     joined = {
-        one.name: _joined(windows[one.name], community_of[one.name], widest, times)
-        for one in mine
-        if one.name in windows
+        series.name: _joined(windows[series.name], community_of[series.name], widest, times)
+        for series in node_series
+        if series.name in windows
     }
-    names = {one.name for one in mine}
-    return Shard(joined, {name: why for name, why in whole.refused.items() if name in names})
+    names = {series.name for series in node_series}
+    return Shard(joined, {name: why for name, why in shard.refused.items() if name in names})
 
 
 def communities_of(
     windows: Mapping[str, ClientWindows], settings: Settings
 ) -> dict[str, Community]:
-    """The community of each client, by name; Louvain's with the run's seed."""
+    """Return the community of each client, by name, from Louvain's method with the run's seed."""
     names = sorted(windows)
     vertices = Vertices(settings.graph)
     vertices.require(names)
@@ -67,24 +69,24 @@ def communities_of(
         profiles = np.concatenate([empty, *(day.numpy() for day in days)])
     adjacency = vertices.adjacency(names, profiles)
     labels = communities(adjacency, settings.seed)
-    found: dict[str, Community] = {}
+    community_of: dict[str, Community] = {}
     for label in set(labels.tolist()):
         rows = np.flatnonzero(labels == label)
         members = [windows[names[row]] for row in rows]
-        one = Community(members, normalised(adjacency[np.ix_(rows, rows)]))
-        found |= {member.name: one for member in members}
-    return found
+        community = Community(members, normalised(adjacency[np.ix_(rows, rows)]))
+        community_of |= {member.name: community for member in members}
+    return community_of
 
 
 def _joined(client: ClientWindows, community: Community, widest: int, times: int) -> ClientWindows:
-    """The client with samples [n, M·v + M + j] for the M = `widest` of any community.
+    """Return the client with samples [n, M·v + M + j], where M = `widest` is the largest community.
 
-    times: j, the last columns of its samples.
+    times: j, the number of time columns at the end of a sample.
     """
     values = client.inputs.shape[1] - times  # v
-    rows = np.stack([_at_times_of(client, one, values) for one in community.members], axis=1)
+    rows = np.stack([_at_times_of(client, member, values) for member in community.members], axis=1)
     mixed = np.einsum("lm,nmv->nlv", community.near, rows)
-    place = [one.name for one in community.members].index(client.name)
+    place = [member.name for member in community.members].index(client.name)
     near = np.broadcast_to(community.near[place], (len(rows), len(community.members)))
     lacking = widest - len(community.members)
     mixed = np.pad(mixed, ((0, 0), (0, lacking), (0, 0))).reshape(len(rows), -1)
@@ -94,11 +96,11 @@ def _joined(client: ClientWindows, community: Community, widest: int, times: int
 
 
 def _at_times_of(client: ClientWindows, member: ClientWindows, values: int) -> NDArray[np.float32]:
-    """[n, v] the member's windows at the client's times; its train mean, 0, where it has none."""
-    there = np.zeros((len(client.inputs), values), np.float32)
-    # Samples end alike before their series do, so ends tell how far two series are apart.
+    """Return the member's windows at the client's times, [n, v]; 0, its train mean, if missing."""
+    aligned = np.zeros((len(client.inputs), values), np.float32)
+    # The last sample ends where its series ends, so the ends give the shift between two series.
     later = (client.end - len(client.inputs)) - (member.end - len(member.inputs))
-    first, end = max(0, -later), min(len(there), len(member.inputs) - later)
+    first, end = max(0, -later), min(len(aligned), len(member.inputs) - later)
     if first < end:
-        there[first:end] = member.inputs[first + later : end + later, :values]
-    return there
+        aligned[first:end] = member.inputs[first + later : end + later, :values]
+    return aligned

@@ -1,7 +1,7 @@
-"""The graph over clients of series, by ``[graph]``: the same for a server and for one process.
+"""Build the graph over clients of series by ``[graph]``, on a server or in one process.
 
 Weights of edges come from a file, from places, or from profiles. A profile is a client's mean
-standardised day of its train part, a value a phase (`tasks/forecasting/profiles.py`).
+standardised day over its train part, one value per phase (`tasks/forecasting/profiles.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedproto_app.settings import GraphSettings
 
 
 class Vertices:
-    """What is known of clients by their names. Reads the file of ``graph.path`` once."""
+    """The clients' rows or places in the graph, by name. Reads the file ``graph.path`` once."""
 
     def __init__(self, settings: GraphSettings) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class Vertices:
             self._places = read_places(Path(settings.path))
 
     def require(self, names: Sequence[str]) -> None:
-        """`DataError` for a name of which the file, or the name itself, does not tell enough."""
+        """Raise `DataError` for a client that has no row in the file and no place."""
         if self._settings.source == "file":
             unknown = [name for name in names if name not in self._rows]
         elif self._settings.source == "positions":
@@ -41,7 +41,7 @@ class Vertices:
         else:
             unknown = []
         if unknown and self._settings.path:
-            raise DataError(f"{self._settings.path}: has nothing of client {unknown[0]!r}")
+            raise DataError(f"{self._settings.path}: has no entry of client {unknown[0]!r}")
         if unknown:
             raise DataError(
                 f"graph.source = 'positions': client {unknown[0]!r} is not named as a cell of a "
@@ -49,7 +49,7 @@ class Vertices:
             )
 
     def place(self, name: str | None) -> Place | None:
-        """Where a client is, None if nobody told, or if the name is not its own."""
+        """Return the place of a client, None if it is unknown or the client has no name."""
         if name is None:
             return None
         return self._places.get(name) if self._settings.path else cell_of(name)
@@ -57,25 +57,25 @@ class Vertices:
     def adjacency(
         self, names: Sequence[str | None], profiles: NDArray[np.float32] | None = None
     ) -> Adjacency:
-        """[N, N] of these clients; who is unknown, or has no name of its own, has no edges.
+        """Return the adjacency of these clients, [N, N]; unknown or unnamed clients have no edges.
 
-        profiles: [N, B] of the same clients, NaN where there is none; needed for "profiles" alone.
+        profiles: [N, B] of the same clients, NaN if missing; needed for source "profiles" only.
         """
         if self._settings.source == "file":
-            known = np.array([name in self._rows for name in names], bool)
+            has_vertex = np.array([name in self._rows for name in names], bool)
             rows = [self._rows[name] for name in names if name in self._rows]
-            found = self._weights[np.ix_(rows, rows)].copy()
-            np.fill_diagonal(found, 0.0)
+            weights = self._weights[np.ix_(rows, rows)].copy()
+            np.fill_diagonal(weights, 0.0)
         elif self._settings.source == "positions":
             places = [self.place(name) for name in names]
-            known = np.array([place is not None for place in places], bool)
-            given = [place for place in places if place is not None]
-            found = weights_of_places(np.array(given, dtype=np.float64).reshape(-1, 2))
+            has_vertex = np.array([place is not None for place in places], bool)
+            present_places = [place for place in places if place is not None]
+            weights = weights_of_places(np.array(present_places, dtype=np.float64).reshape(-1, 2))
         else:
             assert profiles is not None, "a graph of profiles needs them"
-            known = np.array([np.isfinite(profile).all() for profile in profiles], bool)
-            there = profiles[known].astype(np.float64)
-            found = weights_of_profiles(there, self._settings.neighbours)
-        whole = np.zeros((len(names), len(names)), np.float32)
-        whole[np.ix_(known, known)] = found
-        return whole
+            has_vertex = np.array([np.isfinite(profile).all() for profile in profiles], bool)
+            present_profiles = profiles[has_vertex].astype(np.float64)
+            weights = weights_of_profiles(present_profiles, self._settings.neighbours)
+        adjacency = np.zeros((len(names), len(names)), np.float32)
+        adjacency[np.ix_(has_vertex, has_vertex)] = weights
+        return adjacency

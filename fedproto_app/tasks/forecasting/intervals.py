@@ -1,8 +1,8 @@
-"""Prediction intervals of a client's forecasts: what they are, and how well they hold.
+"""Prediction intervals of a client's forecasts, and their coverage.
 
-Half widths begin with the validation part's errors and follow those of the test part as they become
-known (`maths.conformal`), for each step ahead. Those for the time after the test part stay at the
-node, with the kept model; coverage and mean width over the test part are told.
+For each step ahead, half widths start from the validation part's errors and then follow the test
+part's errors as they become available. The half widths after the test part stay at the node, with
+the kept model; coverage and mean width over the test part are reported.
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ if TYPE_CHECKING:
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# How far off a forecast may be: quantiles of past errors that follow the newest ones.
-#
 # A score is the size of an error, |forecast - truth|, so an interval is the forecast ± a half
 # width. The first half width is split conformal (Vovk et al. 2005; Lei et al. 2018): a quantile of
-# the scores of a validation part, which would cover as often as asked if later errors were like
-# those. Later errors of series are not, so from there on it follows them: quantile tracking
-# (Angelopoulos et al. 2023, Conformal PID control for time series prediction) on the logarithm of
-# the score. A value outside widens the next interval, a value inside narrows it, by amounts that
-# balance at the coverage asked for. Nothing is used before it is known: a forecast h steps ahead
-# teaches h steps later.
+# the scores of the validation part, which has the nominal coverage if later errors are alike. In
+# series they are not, so later half widths follow the errors by quantile tracking (Angelopoulos et
+# al. 2023, Conformal PID control for time series prediction) on the logarithm of the score. A value
+# outside widens the next interval, a value inside narrows it, by amounts that balance at the
+# nominal coverage. The score of a forecast h steps ahead is used only h steps later.
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 
 GAIN = 0.1  # of the tracking
-_LONGEST_DELAY = 24  # with answers so late or later, a smaller gain keeps the widths from swinging
+_LONGEST_DELAY = 24  # steps; with longer delays, a smaller gain keeps the widths from swinging
 _SMALLEST = 1e-6  # a width of 0 could not grow
-_NARROWEST = 0.01  # of the first: a sensor that stood still for long begins again some day
+_NARROWEST = 0.01  # share of the first width: a sensor that stood still may start again
 
 
 class Tracked(NamedTuple):
@@ -51,20 +48,20 @@ class Tracked(NamedTuple):
 
 
 def conformal_quantile(scores: Floats, present: Bools, level: int) -> Floats:
-    """The ⌈(n + 1) · level / 100⌉-th smallest of the n present scores.
+    """Return the ⌈(n + 1) · level / 100⌉-th smallest of the n present scores, [K, H].
 
-    scores, present: [K, n, H] → [K, H]. level: percent. Where n is below level / (100 - level) no
-    score is large enough for the level, and the largest is taken; NaN where n = 0.
+    scores, present: [K, n, H]. level: percent. If n is below level / (100 - level), no score is
+    large enough for the level and the largest is returned; NaN if n = 0.
     """
     ordered = np.sort(np.where(present, scores, np.inf), axis=1)
     count = present.sum(axis=1)
     rank = np.minimum(-(-(count + 1) * level // 100), count)
-    found = np.take_along_axis(ordered, np.maximum(rank - 1, 0)[:, None], axis=1)[:, 0]
-    return np.where(count > 0, found, np.nan)
+    quantiles = np.take_along_axis(ordered, np.maximum(rank - 1, 0)[:, None], axis=1)[:, 0]
+    return np.where(count > 0, quantiles, np.nan)
 
 
 def first_half_widths(scores: Floats, present: Bools, levels: Sequence[int]) -> Floats:
-    """[K, n, H] → [L, K, H], of validation forecasts.
+    """Return the first half widths, [L, K, H], from scores of validation forecasts [K, n, H].
 
     A step ahead without any score gets the largest half width of the other steps.
     """
@@ -74,10 +71,10 @@ def first_half_widths(scores: Floats, present: Bools, levels: Sequence[int]) -> 
 
 
 def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int]) -> Tracked:
-    """Follow the scores of forecasts of which sample i + 1 begins one step after sample i.
+    """Update half widths by the scores of forecasts; sample i + 1 begins a step after sample i.
 
     first: [L, K, H], the half widths of the first judged forecast. scores, judged: [K, n, H]; only
-    judged values count. levels: percent, rising, as their widths then are.
+    judged values count. levels: percent, rising; the widths rise with them.
     """
     clients, samples, horizon = scores.shape
     ahead = np.arange(horizon)
@@ -85,20 +82,20 @@ def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int])
     allowed = 1 - np.array(levels)[:, None, None] / 100  # how often a value may lie outside
     wider, narrower = np.exp(gain * (1 - allowed)), np.exp(-gain * allowed)
 
-    # H rows on either side, so that every place has an answer h + 1 rows before it.
+    # H rows of padding on either side, so that index h + 1 rows earlier is always valid.
     counts = np.pad(judged, ((0, 0), (horizon, horizon), (0, 0)))
     missed = np.zeros((len(levels), *counts.shape), dtype=bool)
-    at = np.empty((len(levels), clients, samples, horizon), dtype=np.float32)
-    now = first
+    widths_at = np.empty((len(levels), clients, samples, horizon), dtype=np.float32)
+    widths = first
     for place in range(samples + horizon):
-        known = place + horizon - 1 - ahead  # (H) the forecasts whose value ahead is newly known
-        factor = np.where(missed[:, :, known, ahead], wider, narrower)
-        now = np.where(counts[:, known, ahead], now * factor, now)
-        now = np.maximum(np.maximum.accumulate(now, axis=0), first * _NARROWEST)
+        revealed = place + horizon - 1 - ahead  # (H) the forecasts whose value ahead is newly known
+        factor = np.where(missed[:, :, revealed, ahead], wider, narrower)
+        widths = np.where(counts[:, revealed, ahead], widths * factor, widths)
+        widths = np.maximum(np.maximum.accumulate(widths, axis=0), first * _NARROWEST)
         if place < samples:
-            at[:, :, place] = now
-            missed[:, :, place + horizon] = scores[:, place] > now
-    return Tracked(at, now)
+            widths_at[:, :, place] = widths
+            missed[:, :, place + horizon] = scores[:, place] > widths
+    return Tracked(widths_at, widths)
 
 
 LEVELS = (80, 95)  # percent
@@ -110,30 +107,33 @@ _HALF_WIDTH = "half-width-"
 
 
 def half_width(level: int, ahead: int) -> str:
-    """The name under which a node keeps a half width, standardised, for the time after all data."""
+    """Return the name under which a node stores the half width after the end of the data."""
     return f"{_HALF_WIDTH}{level}/step-{ahead + 1}"
 
 
 def is_half_width(name: str) -> bool:
-    """Whether `half_width` made the name."""
+    """Return whether the name is a result of `half_width`."""
     return name.startswith(_HALF_WIDTH)
 
 
-def kept_half_widths(kept: Mapping[str, float], steps: int) -> NDArray[np.float64]:
-    """[L, steps] of what a node has kept under these names; NaN where it has not."""
+def kept_half_widths(stored: Mapping[str, float], steps: int) -> NDArray[np.float64]:
+    """Return the half widths that a node has stored, [L, steps]; NaN if missing."""
     return np.array(
-        [[kept.get(half_width(level, ahead), np.nan) for ahead in range(steps)] for level in LEVELS]
+        [
+            [stored.get(half_width(level, ahead), np.nan) for ahead in range(steps)]
+            for level in LEVELS
+        ]
     )
 
 
 def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:
-    """The half widths of all forecasts, from their errors [K, n, H] and what of these is in a part.
+    """Return the half widths of all forecasts from their errors [K, n, H].
 
-    validation, test: [K, n, H], not 0 for the part's values that are present.
+    validation, test: [K, n, H], not 0 for the present values of the part.
     """
     scores = error.abs().double().cpu().numpy()
     of_validation, of_test = (part.bool().cpu().numpy() for part in (validation, test))
-    # Nothing before a test part is followed, and no two series need be of one length.
+    # Tracking starts at the first test sample of any client, as series may differ in length.
     begin = int(of_test.any(axis=(0, 2)).argmax())
     first = first_half_widths(scores, of_validation, LEVELS)
     later = tracked(first, scores[:, begin:], of_test[:, begin:], LEVELS)
@@ -142,22 +142,22 @@ def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:
 
 
 def interval_metrics(error: Tensor, validation: Tensor, test: Tensor) -> dict[Metric, list[float]]:
-    """`NAMES` over the test part, a list over the clients each, and the half widths after it.
+    """Return the metrics `NAMES` over the test part and the half widths after it, by client.
 
-    Coverage is the share of values inside, width the mean of upper minus lower limit on the
-    standardised scale. See `follow` for what it takes.
+    Coverage is the share of values inside; width is the mean of upper minus lower limit on the
+    standardised scale. The arguments are the same as for `follow`.
     """
     widths = follow(error, validation, test)
     scores, judged = error.abs().double().cpu().numpy(), test.bool().cpu().numpy()
     count = judged.sum(axis=(1, 2))
-    told: dict[Metric, list[float]] = {}
+    metrics: dict[Metric, list[float]] = {}
     for name, values in zip(COVERAGES, widths.at, strict=True):
         inside = (scores <= values) & judged
-        told[Metric(name)] = (inside.sum(axis=(1, 2)) / count).tolist()
+        metrics[Metric(name)] = (inside.sum(axis=(1, 2)) / count).tolist()
     for name, values in zip(WIDTHS, widths.at, strict=True):
         mean = np.where(judged, values, 0).sum(axis=(1, 2), dtype=np.float64) / count
-        told[Metric(name)] = (2 * mean).tolist()
+        metrics[Metric(name)] = (2 * mean).tolist()
     for level, after in zip(LEVELS, widths.after, strict=True):
         for ahead in range(after.shape[1]):
-            told[Metric(half_width(level, ahead))] = after[:, ahead].tolist()
-    return told
+            metrics[Metric(half_width(level, ahead))] = after[:, ahead].tolist()
+    return metrics

@@ -1,4 +1,4 @@
-"""The models of methods that bring their own, made for the windows that the settings choose."""
+"""Models of methods that need a special model, for the windows that the settings choose."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fedproto_app.settings import Settings
 
 
 def linear(settings: Settings, layout: WindowLayout) -> LinearForecaster:
-    """For the closed forms."""
+    """Return the model of the methods with closed-form solutions."""
     return LinearForecaster(layout)
 
 
 def remembering(settings: Settings, layout: WindowLayout) -> Remembering:
-    """For kNN-Per: FUELS's forecaster, which may have a memory."""
+    """Return the model of kNN-Per: FUELS's forecaster with an optional memory."""
     return Remembering(Forecaster(settings.model.representation_dim, layout), 0)

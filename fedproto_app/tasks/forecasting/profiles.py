@@ -1,4 +1,4 @@
-"""A client's mean day: what of its series tells whom it is like (docs: compared.md)."""
+"""A client's mean day, used to find similar clients (docs: compared.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedproto_app.tasks.forecasting.samples import CohortSamples
 
 
 def mean_day(samples: CohortSamples) -> Tensor:
-    """[K, p] the mean of each client's train targets by phase, 0 where all of one are missing."""
+    """Return the mean of each client's train targets by phase, [K, p]; 0 if all are missing."""
     rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
     targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
     present = samples.present[rows, samples.batches][..., 0].clone()
@@ -22,13 +22,15 @@ def mean_day(samples: CohortSamples) -> Tensor:
 
 
 def told_days(samples: CohortSamples, settings: Settings) -> Tensor:
-    """[K, p] the mean days as clients tell them, with ``graph.noise`` on each.
+    """Return the mean days that clients report, [K, p], with noise of ``graph.noise`` added.
 
-    The noise is drawn of the run's seed, as all is: it shows what noise costs.
+    The noise is drawn from the run's seed, so it is for experiments on the cost of noise only.
     """
     days = mean_day(samples).cpu()
     if not settings.graph.noise:
         return days
     streams = [torch_stream(settings.seed, name, "profile") for name in samples.names]
     rows = zip(days, streams, strict=True)
-    return torch.stack([noisy(day, "gaussian", settings.graph.noise, own) for day, own in rows])
+    return torch.stack(
+        [noisy(day, "gaussian", settings.graph.noise, stream) for day, stream in rows]
+    )

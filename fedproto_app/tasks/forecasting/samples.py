@@ -1,4 +1,4 @@
-"""Series in memory: the clients of a cohort, and one training step of them."""
+"""Samples of series on the device, for a cohort and for a training step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 class Batch:
     """One training step's samples of the first k clients of a cohort.
 
-    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if nobody asked;
-    targets, present: [k, B, H]; age: [k], how many batches of the client are newer than this one.
+    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if not requested;
+    targets, present: [k, B, H]; age: [k], how many batches of the client are newer.
     """
 
     inputs: Tensor
@@ -46,9 +46,9 @@ class CohortSamples:
 
     @property
     def train_samples(self) -> list[int]:
-        """Each client's samples in its batches, its weight in sample-weighted means."""
+        """The number of samples in each client's batches, its weight in sample-weighted means."""
         return [count * self.batches.shape[2] for count in self.batch_counts]
 
     def active(self, step: int) -> int:
-        """How many clients have more than `step` batches."""
+        """Return how many clients have more than `step` batches."""
         return sum(count > step for count in self.batch_counts)

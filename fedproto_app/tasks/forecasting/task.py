@@ -1,4 +1,4 @@
-"""The forecasting task: the next H values, from windows of a client's own series."""
+"""The forecasting task: predict the next H values from windows of the client's series."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
-from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
+from fedproto_app.tasks.forecasting.intervals import NAMES as INTERVAL_METRICS
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.task import Task, at_once, in_padded
 
-EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
+EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
 
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
-# What MASE and WAPE divide by, in the data's units. A client that has nothing to divide by tells 0:
-# so every client tells every metric, and what a server divides is finite.
+# The divisors of MASE and WAPE, in the data's units. A client without a usable divisor reports 0,
+# so every client reports every metric, and quotients on the server are finite.
 DIVISORS = ("seasonal-difference", "mean-size")
 SMALLEST_DIVISOR = 1e-30
 NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units", *DIVISORS)
-TOLD = (*NAMES, *OF_INTERVALS)
-METRICS = tuple(Metric(name) for name in TOLD)
-_OF_A_STEP = "mse/step-"
+REPORTED = (*NAMES, *INTERVAL_METRICS)
+METRICS = tuple(Metric(name) for name in REPORTED)
+_STEP_MSE = "mse/step-"
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
-    """Forecasting of H values at once, with FUELS's encoder and decoder or the user's module."""
+    """Forecast H values at once, with FUELS's encoder and decoder or the user's module."""
 
     head = DECODER
     criterion = Metric("validation-mse")
@@ -52,7 +52,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def required_metrics(settings: Settings) -> tuple[Metric, ...]:
-        """Of several steps ahead also the MSE of each."""
+        """Return the metrics; for a horizon of several steps also the MSE of each step."""
         steps = settings.data.horizon
         return (*METRICS, *(step_metric(step) for step in range(steps if steps > 1 else 0)))
 
@@ -63,46 +63,47 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @staticmethod
     def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if (metric.name not in TOLD and not _is_of_a_step(metric.name)) or metric.rule:
+            if (metric.name not in REPORTED and not _is_step_mse(metric.name)) or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
             if metric.name in DIVISORS and 0 < value < SMALLEST_DIVISOR:
                 return f"its metrics are too small to divide by: {metric} = {value:g}"
             if metric.name in COVERAGES and value > 1:
-                return f"{metric} = {value:g} is no share"
+                return f"{metric} = {value:g} is not a share"
         return None
 
     @staticmethod
     def stays(metric: Metric) -> bool:
-        """Half widths of intervals are a client's own."""
+        """Return True for half widths of intervals, which stay with the client."""
         return is_half_width(metric.name)
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
         return None if shape == DataShape() else "its data are no series"
 
-    def own_model(self) -> Model:
-        """FUELS's forecaster, or that of a method that has its own."""
-        if named := for_task(method_named(self.settings.method).model, self.settings.task):
-            make = load(named, f"the model of {self.settings.method}")
-            made: Model = make(self.settings, self.layout)
-            return made
-        model = self.settings.model
-        hidden = model.scaled(model.representation_dim // 2)
-        return Forecaster(model.representation_dim, self.layout, hidden)
+    def default_model(self) -> Model:
+        """Return FUELS's forecaster, or the method's special model."""
+        if model_path := for_task(method_named(self.settings.method).model, self.settings.task):
+            make = load(model_path, f"the model of {self.settings.method}")
+            model: Model = make(self.settings, self.layout)
+            return model
+        model_settings = self.settings.model
+        hidden = model_settings.scaled(model_settings.representation_dim // 2)
+        return Forecaster(model_settings.representation_dim, self.layout, hidden)
 
     @property
     def layout(self) -> WindowLayout:
-        """Of the samples."""
+        """The layout of a sample's inputs."""
         data = self.settings.data
         return WindowLayout(
             data.close_window, len(data.distances), data.horizon, data.period, data.times
         )
 
     def naive_forecasts(self) -> Tensor:
-        """[3, 1 + Q] three forecasts that need no training, as weights of the newest value and of
-        those at the Q distances: the last value, seasonal naive, the mean of the last periods."""
+        """Return three forecasts that need no training, as weights [3, 1 + Q] of the newest value
+        and of the values at the Q distances: last value, seasonal naive, mean of the last periods.
+        """
         data = self.settings.data
         periods = [
             number
@@ -116,7 +117,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return weights.to(self.device)
 
     def module_shape(self) -> ModuleShape:
-        """A user's module gets the values of a sample and the calendar of its first target."""
+        """Return the shape for a user's module: a sample's values and its target's calendar."""
         layout = self.layout
         window = layout.width - layout.times + layout.calendar_width
         return ModuleShape(window, layout.horizon, (window,), self.head)
@@ -132,8 +133,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         )
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
-        """Also a projector if prototype_dim > 0. It is drawn last, so that a method with a
-        projector starts from the same model as one without."""
+        """Return the model's parameters, and a projector's if prototype_dim > 0.
+
+        The projector is drawn last, so that methods with and without a projector start from the
+        same model.
+        """
         generator = torch_stream(self.settings.seed, "initial parameters")
         return {
             **self.model.initial_parameters(generator),
@@ -144,8 +148,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return len(client.batches)
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
-        """The scale's mean and deviation; in seconds the step of the clock, or where there is
-        none the count at which the data ended."""
+        """Return the mean and deviation, and the clock's step in seconds, or without a clock the
+        position at which the data end."""
         scale = {"mean": client.mean, "std": client.std}
         if client.clock is not None:
             scale["step"] = float(client.clock.step / np.timedelta64(1, "s"))
@@ -171,16 +175,16 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             validation[row, client.validation] = 1
             test[row, client.validation_end : n] = 1
             batches[row, : counts[row]] = torch.from_numpy(client.batches)
-        to = self.device
+        device = self.device
         return CohortSamples(
             names=[client.name for client in clients],
-            inputs=inputs.to(to),
-            targets=targets.to(to),
-            present=present.to(to),
-            batches=batches.to(to),
+            inputs=inputs.to(device),
+            targets=targets.to(device),
+            present=present.to(device),
+            batches=batches.to(device),
             batch_counts=counts,
-            is_validation=(validation * present).to(to),
-            is_test=(test * present).to(to),
+            is_validation=(validation * present).to(device),
+            is_test=(test * present).to(device),
             std=_figures(client.std for client in clients),
             mean=_figures(client.mean for client in clients),
             seasonal_difference=_figures(client.seasonal_difference for client in clients),
@@ -194,7 +198,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         generators: Sequence[torch.Generator],
         augmentation_low: float | None = None,
     ) -> Iterator[Batch]:
-        """One epoch: each client's batches in an order of its own, rows in their phase order.
+        """Yield one epoch: each client's batches in a random order, rows in their phase order.
 
         augmentation_low: if given, also make the temporally shifted view (Liu et al. 2022)
         x̂_k = a·x_k + (1 − a)·x_{k+1}, a ~ U(augmentation_low, 1) drawn per sample.
@@ -214,20 +218,20 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         clients = torch.arange(len(counts), device=self.device).unsqueeze(1)
         for step in range(counts[0]):
             k = samples.active(step)
-            who = clients[:k]
-            picked = samples.batches[who[:, 0], order[:k, step]]  # (k, B) sample numbers
-            inputs = samples.inputs[who, picked]
+            rows = clients[:k]
+            numbers = samples.batches[rows[:, 0], order[:k, step]]  # (k, B) sample numbers
+            inputs = samples.inputs[rows, numbers]
             augmented = None
             if keep is not None:
-                share = keep[who[:, 0], order[:k, step]].unsqueeze(2)  # (k, B, 1)
-                augmented = share * inputs + (1 - share) * samples.inputs[who, picked + 1]
-                if times := self.layout.times:  # these are names of times, not amounts
+                share = keep[rows[:, 0], order[:k, step]].unsqueeze(2)  # (k, B, 1)
+                augmented = share * inputs + (1 - share) * samples.inputs[rows, numbers + 1]
+                if times := self.layout.times:  # time inputs are categories and cannot be mixed
                     augmented[..., -times:] = inputs[..., -times:]
             yield Batch(
                 inputs,
                 augmented,
-                samples.targets[who, picked],
-                samples.present[who, picked],
+                samples.targets[rows, numbers],
+                samples.present[rows, numbers],
                 age[:k, step],
             )
 
@@ -235,7 +239,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return self.encode(parameters, batch.inputs)
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """r: [k, B, c + Q·H + j] → [k, B, d_r]."""
+        """Return the representation r, [k, B, d_r], of inputs [k, B, c + Q·H + j]."""
         if self.settings.model.module:
             inputs = self.layout.with_calendar(inputs)
         with self.mixed_precision():
@@ -244,11 +248,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def predict(
         self, parameters: Mapping[str, Tensor], representation: Tensor, batch: Batch | None = None
     ) -> Tensor:
-        """ŷ: [k, B, d_r] → [k, B, H]."""
+        """Return the forecast ŷ, [k, B, H], of representations [k, B, d_r]."""
         return self._decode(parameters, representation, None if batch is None else batch.inputs)
 
     def forecast(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """ŷ: [k, B, c + Q·H + j] → [k, B, H]."""
+        """Return the forecast ŷ, [k, B, H], of inputs [k, B, c + Q·H + j]."""
         return self._decode(parameters, self.encode(parameters, inputs), inputs)
 
     def _decode(
@@ -261,35 +265,35 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return self.model.predict(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """[k, B, H] → [k] (A, eq. 4)."""
+        """Return the loss of each client, [k], for predictions [k, B, H] (A, eq. 4)."""
         return prediction_loss(prediction, batch.targets, batch.present)
 
     def regression_sums(
         self, samples: CohortSamples, clip: float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """XᵀX [K, H, d, d] and Xᵀy [K, H, d, 1] of the clients' train samples, step by step.
+        """Return XᵀX [K, H, d, d] and Xᵀy [K, H, d, 1] over train samples, for each step ahead.
 
-        clip: the most length of a sample (x, y); None: any.
+        clip: the largest length of a sample (x, y); longer samples are shortened. None: no limit.
         """
-        weights, made = self.train_targets(samples), []
+        weights, sums_by_step = self.train_targets(samples), []
         for step, regressors in enumerate(self.layout.each_regressors(samples.inputs)):
             pair = regressors, samples.targets[..., step, None]
             pair = pair if clip is None else clipped_samples(*pair, clip)
-            made.append(sums(*pair, weights[..., step]))
-        grams, moments = zip(*made, strict=True)
+            sums_by_step.append(sums(*pair, weights[..., step]))
+        grams, moments = zip(*sums_by_step, strict=True)
         return torch.stack(grams, dim=1), torch.stack(moments, dim=1)
 
     @torch.no_grad()
     def training_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
-        """The MSE of each client's train samples, [K], for methods that train without batches."""
+        """Return the MSE on each client's train samples, [K], for methods without batches."""
         forecasts = self._forecasts(parameters, samples)
         return prediction_loss(forecasts, samples.targets, self.train_targets(samples))
 
     def train_targets(self, samples: CohortSamples) -> Tensor:
-        """[K, n, H], 1 for the present targets of the samples that are in batches."""
+        """Return a mask [K, n, H], 1 for the present targets of the samples that are in batches."""
         clients, length, _ = samples.present.shape
         real = in_padded(samples.batch_counts, samples.batches.shape[1], self.device)
-        # What is no batch marks a place behind the samples.
+        # Padding marks a place after the last sample, which is cut off below.
         marked = torch.where(real.unsqueeze(2) > 0, samples.batches, length).flatten(start_dim=1)
         used = samples.present.new_zeros(clients, length + 1).scatter_(1, marked, 1.0)
         return used[:, :length, None] * samples.present
@@ -298,13 +302,13 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSamples
     ) -> dict[Metric, list[float]]:
-        """Validation and test errors of each client, see `judge`."""
+        """Return the validation and test errors of each client, see `judge`."""
         first = _first_validated(samples)
         return self.judge(self._forecasts(parameters, samples, first), samples, first)
 
     @torch.no_grad()
     def validation_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
-        """The MSE of each client's validation samples alone, [K]: what a choice may go by."""
+        """Return the MSE on each client's validation samples, [K], to select models by."""
         first = _first_validated(samples)
         forecasts = self._forecasts(parameters, samples, first)
         return prediction_loss(
@@ -314,7 +318,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def _forecasts(
         self, parameters: Mapping[str, Tensor], samples: CohortSamples, first: int = 0
     ) -> Tensor:
-        """[K, n - first, H] of the samples from one on."""
+        """Return the forecasts [K, n - first, H] for the samples from `first` on."""
         size = at_once(EVALUATED_AT_ONCE, len(samples.names))
         chunks = torch.split(samples.inputs[:, first:], size, dim=1)
         return torch.cat([self.forecast(parameters, inputs) for inputs in chunks], dim=1)
@@ -322,19 +326,18 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def judge(
         self, forecasts: Tensor, samples: CohortSamples, first: int = 0
     ) -> dict[Metric, list[float]]:
-        """`METRICS` of the forecasts [K, n - first, H] of the samples from `first` on, a list over
-        the clients each.
+        """Return `METRICS` by client for forecasts [K, n - first, H] of samples from `first` on.
 
-        MSE and MAE on the standardised scale, RMSE and MAE also in the data's units, and what MASE
-        and WAPE divide the latter by. Of several steps ahead also the MSE of each. Besides, half
-        widths for what comes after (`stays`).
+        MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
+        divisors of MASE and WAPE. For a horizon of several steps there is also the MSE of each
+        step. Half widths for later forecasts are added; they stay at the node (`stays`).
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
 
         def mean(values: Tensor, mask: Tensor) -> Tensor:
-            kept, count = (values * mask).flatten(start_dim=1), mask.flatten(start_dim=1)
-            return (kept.sum(dim=1) / count.sum(dim=1)).cpu()
+            masked, count = (values * mask).flatten(start_dim=1), mask.flatten(start_dim=1)
+            return (masked.sum(dim=1) / count.sum(dim=1)).cpu()
 
         squared, absolute = error.square(), error.abs()
         mse, mae = mean(squared, test), mean(absolute, test)
@@ -347,16 +350,16 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             _divisor(samples.seasonal_difference),
             _divisor(mean(_in_units(samples, first).abs(), test)),
         )
-        told = {Metric(name): value.tolist() for name, value in zip(NAMES, values, strict=True)}
-        told |= interval_metrics(error, validation, test)
+        metrics = {Metric(name): value.tolist() for name, value in zip(NAMES, values, strict=True)}
+        metrics |= interval_metrics(error, validation, test)
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             of_step = mean(squared[..., step], test[..., step])
-            told[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
-        return told
+            metrics[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
+        return metrics
 
 
 def _first_validated(samples: CohortSamples) -> int:
-    """The first sample that is of some client's validation part."""
+    """Return the number of the first sample in any client's validation part."""
     return int(samples.is_validation.amax(dim=2).argmax(dim=1).min())
 
 
@@ -365,23 +368,23 @@ def _figures(values: Iterable[float]) -> Tensor:
 
 
 def _in_units(samples: CohortSamples, first: int) -> Tensor:
-    """The targets [K, n - first, H] from a sample on, in the data's units."""
+    """Return the targets [K, n - first, H] of samples from `first` on, in the data's units."""
     targets = samples.targets[:, first:].double()
-    std, mean = (one.to(targets.device)[:, None, None] for one in (samples.std, samples.mean))
+    std, mean = (moment.to(targets.device)[:, None, None] for moment in (samples.std, samples.mean))
     return targets * std + mean
 
 
 def _divisor(sizes: Tensor) -> Tensor:
-    """0 for what nothing can be divided by."""
+    """Return the sizes, with 0 for sizes that are not usable as a divisor."""
     usable = (sizes >= SMALLEST_DIVISOR) & (sizes <= LARGEST_ERROR)
     return torch.where(usable, sizes, 0.0)
 
 
 def step_metric(step: int) -> Metric:
-    """The test MSE of the values so many steps after the first one forecast."""
-    return Metric(f"{_OF_A_STEP}{step + 1}")
+    """Return the name of the test MSE for values `step` steps after the first forecast value."""
+    return Metric(f"{_STEP_MSE}{step + 1}")
 
 
-def _is_of_a_step(name: str) -> bool:
-    number = name.removeprefix(_OF_A_STEP)
+def _is_step_mse(name: str) -> bool:
+    number = name.removeprefix(_STEP_MSE)
     return number != name and re.fullmatch("[1-9][0-9]{0,3}", number) is not None

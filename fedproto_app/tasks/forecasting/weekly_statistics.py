@@ -1,4 +1,4 @@
-"""A client's mean weeks, as FedDA's send them: a summary of the train part of its series."""
+"""A client's mean weeks, which clients of FedDA send: a summary of the train part of a series."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedproto_app.data.windows import lookback
 from fedproto_app.settings import DataSettings
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 
-_CONSTANT = 1e-6  # a deviation below it is rounding: the series has deviation 1
+_CONSTANT = 1e-6  # a smaller deviation is a rounding error, as series have deviation 1
 
 
 def weekly_statistics(samples: CohortSamples, weeks: int, week: int) -> Tensor:
-    """[K, W, p] by week and phase the mean of the newest W weeks of each client's train part.
+    """Return the means of each client's newest W train weeks by week and phase, [K, W, p].
 
-    Oldest first, and each client's standardised again to mean 0 and mean square 1 (all 0 where
-    nothing varies). Where all values of a phase are missing in a week the mean is 0, as in the
-    series. week: periods of one. Raises `DataError` for a client with fewer periods.
+    Oldest week first. The means of each client are standardised again to mean 0 and mean square 1
+    (all 0 if they are constant). If all values of a phase are missing in a week, the mean is 0, as
+    in the series. week: periods per week. Raises `DataError` for a client with fewer periods.
     """
     means = torch.stack([_means(samples, row, weeks, week) for row in range(len(samples.names))])
     means = means - means.mean(dim=(1, 2), keepdim=True)
@@ -27,12 +27,12 @@ def weekly_statistics(samples: CohortSamples, weeks: int, week: int) -> Tensor:
 
 
 def weeks_needed(settings: DataSettings) -> int:
-    """Weeks of statistics that hold one window: its look-back and its targets."""
+    """Return how many periods of statistics a window covers: its look-back and its targets."""
     return -(-(lookback(settings) + settings.horizon) // settings.period)
 
 
 def _means(samples: CohortSamples, row: int, weeks: int, week: int) -> Tensor:
-    """[W, p] of one client."""
+    """Return the means of one client, [W, p]."""
     count, periods = samples.batch_counts[row], week * weeks
     if not 0 < periods <= count:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The clients of a pool of images: ready to train, or why they cannot take part."""
+"""Load the clients of a source of images, ready to train, or say why they cannot take part."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedproto_app.settings import DataSettings, Settings
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """The images of a node's clients, decoded."""
-    # Nodes of a simulation share processes; a site's pool need not stay in memory.
+    """Return a node's clients with their decoded images."""
+    # Nodes of a simulation share processes, so they share a pool; a site's pool can be freed.
     deal = _dealt_once if partitions > 1 else _dealt
     pool, holdings = deal(settings.data, settings.seed)
     clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
@@ -34,9 +34,9 @@ _dealt_once = lru_cache(maxsize=1)(_dealt)
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Why each client of the source cannot take part, or None.
+    """Return why each client of the source cannot take part, or None.
 
-    No image is decoded, so one whose file is damaged is not noticed.
+    No image is decoded, so a damaged file is not noticed.
     """
     _, holdings = _dealt(settings.data, settings.seed)
     _require_fitting_stages(settings, [len(holding.stages) for holding in holdings])
@@ -45,26 +45,26 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
 
 
 def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
-    """Refuse clients with these numbers of stages if the run cannot walk through them all.
+    """Raise `DataError` if the run cannot train on all stages of clients with so many stages.
 
-    `require_fitting_settings` looks at stages that settings deal; here they are the source's own.
+    This is for stages given by the source; `require_fitting_settings` checks drawn stages.
     """
-    most = max(stages, default=1)
-    if most > settings.rounds:
+    stage_count = max(stages, default=1)
+    if stage_count > settings.rounds:
         raise DataError(
-            f"rounds = {settings.rounds}: fewer than the {most} stages of the data, so some would "
-            "never be trained on"
+            f"rounds = {settings.rounds}: fewer than the {stage_count} stages of the data, so some "
+            "would never be trained on"
         )
-    if most > 1 and (settings.keep != "last" or settings.patience):
+    if stage_count > 1 and (settings.keep != "last" or settings.patience):
         raise DataError(
             f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different "
-            f"stages cannot be compared; the data have {most} stages, which need keep = 'last' "
-            "and patience = 0"
+            f"stages cannot be compared; the data have {stage_count} stages, which need "
+            "keep = 'last' and patience = 0"
         )
 
 
 def require_fitting_settings(settings: Settings) -> None:
-    """Refuse stages that the rounds do not reach, and a choice of models by nothing."""
+    """Raise `SettingsError` if rounds do not reach all stages, or models cannot be selected."""
     partition = settings.data.partition
     chosen = settings.keep != "last" or settings.patience > 0
     if chosen and partition.validation_share == 0:
@@ -73,7 +73,7 @@ def require_fitting_settings(settings: Settings) -> None:
             "keep = 'last' and patience = 0"
         )
     if partition.scheme == "given":
-        return  # a source's own stages are looked at where it is read
+        return  # stages given by the source are checked when it is read
     if settings.rounds < partition.stages:
         raise SettingsError(
             f"rounds = {settings.rounds}: fewer than data.partition.stages = {partition.stages}, "

@@ -1,4 +1,4 @@
-"""The models of images: those of the settings, and those of methods that bring their own."""
+"""Models of images: chosen by the settings, or special models of some methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedproto_app.settings import ModelSettings, Settings
 
 
 def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
-    """The one that the settings name."""
+    """Return the classifier that the settings name."""
     classes = len(shape.classes)
     if settings.image_encoder == "resnet18":
         if settings.factors != (1.0,):
@@ -29,17 +29,17 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
 
 
 def constant(settings: Settings, shape: DataShape) -> ConstantModel:
-    """For answers that look at nothing."""
+    """Return a model whose predictions do not depend on the input."""
     return ConstantModel(len(shape.classes))
 
 
 def remembering(settings: Settings, shape: DataShape) -> Remembering:
-    """For kNN-Per: the classifier of the settings, which may have a memory."""
+    """Return the model of kNN-Per: the classifier of the settings with an optional memory."""
     return Remembering(image_classifier(settings.model, shape), len(shape.classes))
 
 
 def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
-    """A classifier on so many random filters, which every process draws alike."""
+    """Return a classifier on random filters, which are the same in every process."""
     draws, section = torch_stream(settings.seed, "random filters"), settings.classification
     mirrored = section.augment and section.flip
     return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)

@@ -1,4 +1,4 @@
-"""The classification task: images whose classes come stage by stage."""
+"""The classification task: images whose classes arrive stage by stage."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.images.own_models import image_classifier
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
-ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
-MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
+ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
+MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound a server's memory
 LARGEST_SIDE, MOST_CLASSES = 1024, 10_000
 
 _COUNT = re.compile(r"(correct|count)/(stage|class)-[0-9]{1,5}")
@@ -52,15 +52,15 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class CohortImages:
-    """What K clients train on in a round and are tested on after it, padded to the longest.
+    """The train images of K clients in a round and their test images, padded to the longest.
 
-    Clients stand in falling order of their number of batches.
+    Clients are in falling order of their number of batches.
     """
 
     names: list[str]
-    stages: list[int]  # that each client is at, from 0 on
-    trained_stages: list[int]  # whose images those are: a stage without images has another's
-    tested_stages: int  # the most of any client
+    stages: list[int]  # the stage of each client, from 0
+    trained_stages: list[int]  # the stage of each client's train images, see `trained_stage`
+    tested_stages: int  # the largest number over the clients
     train_samples: list[int]  # images trained on in this round
     batch_counts: list[int]
     pixels: Tensor  # [K, n, channels, height, width] uint8
@@ -70,15 +70,15 @@ class CohortImages:
     test_stages: Tensor  # [K, m]
     is_validation: Tensor  # [K, m] float
     is_test: Tensor  # [K, m] float
-    representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
-    test_representation: Tensor | None = None  # [K, m, D] where it was made before
+    representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
+    test_representation: Tensor | None = None  # [K, m, D] if computed already
 
 
 def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
-    """The stage, from 0 on, that a client with so many trains on in a round, from 1 on.
+    """Return the stage, from 0, of a client with `stages` stages in a round, counted from 1.
 
-    "sequential": the rounds are cut into equal parts, one a stage. "cyclic": the stages take
-    turns (GLDP, Algorithm 1: each of the paper's global rounds walks through all of them).
+    "sequential": the rounds are cut into equal parts, one per stage. "cyclic": the stages take
+    turns (GLDP, Algorithm 1: each of the paper's global rounds goes through all stages).
     """
     if schedule == "cyclic":
         return (server_round - 1) % stages
@@ -86,7 +86,7 @@ def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
 
 
 class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
-    """Classes of images, with a small CNN, ResNet-18 or the user's module."""
+    """Classify images with a small CNN, ResNet-18 or the user's module."""
 
     head = HEAD
     criterion = Metric("validation-error")
@@ -100,15 +100,15 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     @staticmethod
     def longer_fault(settings: Settings) -> str | None:
-        """The rounds are parted among the stages; models that are chosen have one stage alone."""
+        """Return a reason if rounds are divided among several stages, None otherwise."""
         partition = settings.data.partition
         one_stage = partition.stages == 1 and partition.scheme != "given"
         chosen = settings.keep != "last" or settings.patience > 0
         if settings.classification.stage_schedule == "cyclic" or one_stage or chosen:
             return None
         return (
-            "with classification.stage-schedule = 'sequential' the rounds are parted among a "
-            "client's stages, so a longer run would have been another from the start"
+            "with classification.stage-schedule = 'sequential' the rounds are divided among a "
+            "client's stages, so a longer run would have been different from the start"
         )
 
     @staticmethod
@@ -123,9 +123,11 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             if not 0 <= value <= limit:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
             if metric.name.startswith("correct/"):
-                asked = replace(metric, name=metric.name.replace("correct/", "count/"))
-                if value > metrics.get(asked, 0):
-                    return f"its metrics are more often right than asked: {metric} = {value:g}"
+                count_metric = replace(metric, name=metric.name.replace("correct/", "count/"))
+                if value > metrics.get(count_metric, 0):
+                    return (
+                        f"its metrics have more correct answers than images: {metric} = {value:g}"
+                    )
         return None
 
     @staticmethod
@@ -138,13 +140,13 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
         return None
 
-    def own_model(self) -> Model:
-        """A small CNN or ResNet-18, or that of a method that has its own."""
-        if named := for_task(method_named(self.settings.method).model, self.settings.task):
-            made: Model = load(named, f"the model of {self.settings.method}")(
+    def default_model(self) -> Model:
+        """Return a small CNN or ResNet-18, or the method's special model."""
+        if model_path := for_task(method_named(self.settings.method).model, self.settings.task):
+            model: Model = load(model_path, f"the model of {self.settings.method}")(
                 self.settings, self.shape
             )
-            return made
+            return model
         return image_classifier(self.settings.model, self.shape)
 
     def module_shape(self) -> ModuleShape:
@@ -152,21 +154,21 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return ModuleShape(image, len(self.shape.classes), image, self.head)
 
     def stage(self, client: ClientImages, server_round: int) -> int:
-        """The stage that the client is at, from 0 on."""
+        """Return the client's stage in a round, from 0."""
         schedule = self.settings.classification.stage_schedule
         return stage_at(server_round, self.settings.rounds, len(client.stages), schedule)
 
     def _tested_stages(self, client: ClientImages, server_round: int) -> int:
-        """How many of its stages the client is tested on: those that it has reached.
+        """Return how many stages the client is tested on: the stages that it has reached.
 
-        Before the first of them with test and the first with validation images comes, which a
-        source may give late, already on these.
+        A source may have test or validation images only in later stages; then the first stages
+        with such images are included from the start.
         """
         reached = self.stage(client, server_round) + 1
         if self.settings.classification.stage_schedule == "cyclic":
-            reached = min(server_round, len(client.stages))  # in later turns all have come before
-        tests = [number for number, one in enumerate(client.stages, 1) if len(one.test)]
-        validations = [n for n, one in enumerate(client.stages, 1) if len(one.validation)]
+            reached = min(server_round, len(client.stages))  # after the first cycle, all stages
+        tests = [number for number, stage in enumerate(client.stages, 1) if len(stage.test)]
+        validations = [n for n, stage in enumerate(client.stages, 1) if len(stage.validation)]
         return max(reached, tests[0], *validations[:1])
 
     def steps(self, client: ClientImages, server_round: int) -> int:
@@ -177,22 +179,24 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         steps = [self.steps(client, server_round) for client in clients]
         assert steps == sorted(steps, reverse=True), "cohort out of order"
         stages = [self.stage(client, server_round) for client in clients]
-        train = [one.training(stage) for one, stage in zip(clients, stages, strict=True)]
+        train = [client.training(stage) for client, stage in zip(clients, stages, strict=True)]
         reached = [self._tested_stages(client, server_round) for client in clients]
         parts = [
             [
                 (part, number, kind)
-                for number, stage in enumerate(one.stages[:upto])
+                for number, stage in enumerate(client.stages[:upto])
                 for kind, part in enumerate((stage.validation, stage.test))
             ]
-            for one, upto in zip(clients, reached, strict=True)
+            for client, upto in zip(clients, reached, strict=True)
         ]
-        tested = [_joined([part for part, _, _ in one]) for one in parts]
+        tested = [_joined([part for part, _, _ in client_parts]) for client_parts in parts]
         numbers = [
-            np.concatenate([np.full(len(part), number) for part, number, _ in one]) for one in parts
+            np.concatenate([np.full(len(part), number) for part, number, _ in client_parts])
+            for client_parts in parts
         ]
         kinds = [
-            np.concatenate([np.full(len(part), kind) for part, _, kind in one]) for one in parts
+            np.concatenate([np.full(len(part), kind) for part, _, kind in client_parts])
+            for client_parts in parts
         ]
         return CohortImages(
             names=[client.name for client in clients],
@@ -215,10 +219,10 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     def batches(
         self, samples: CohortImages, generators: Sequence[torch.Generator]
     ) -> Iterator[ImageBatch]:
-        size, most = self.settings.classification.batch_size, samples.batch_counts[0]
+        size, longest_epoch = self.settings.classification.batch_size, samples.batch_counts[0]
         clients = len(samples.names)
-        order = torch.zeros(clients, most * size, dtype=torch.int64)
-        present = torch.zeros(clients, most * size)
+        order = torch.zeros(clients, longest_epoch * size, dtype=torch.int64)
+        present = torch.zeros(clients, longest_epoch * size)
         for row, (count, generator) in enumerate(
             zip(samples.train_samples, generators, strict=True)
         ):
@@ -226,27 +230,29 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             present[row, :count] = 1
         fixed = samples.representation
         augments = self.settings.classification.augment and fixed is None
-        moves = torch.zeros(clients, most * size, 3, dtype=torch.int64)
+        moves = torch.zeros(clients, longest_epoch * size, 3, dtype=torch.int64)
         for row, generator in enumerate(generators if augments else []):
             count, flip = samples.train_samples[row], self.settings.classification.flip
             moves[row, :count] = draw_moves(count, samples.pixels.shape[-2:], flip, generator)
-        who = torch.arange(clients, device=self.device).unsqueeze(1)
-        order, present, moves = (one.to(self.device) for one in (order, present, moves))
-        for step in range(most):
+        client_rows = torch.arange(clients, device=self.device).unsqueeze(1)
+        order, present, moves = (tensor.to(self.device) for tensor in (order, present, moves))
+        for step in range(longest_epoch):
             k = sum(count > step for count in samples.batch_counts)
             rows = slice(step * size, (step + 1) * size)
             picked = order[:k, rows]
-            labels = samples.labels[who[:k], picked]
+            labels = samples.labels[client_rows[:k], picked]
             if fixed is not None:
-                yield ImageBatch(fixed[who[:k], picked], labels, present[:k, rows], encoded=True)
+                yield ImageBatch(
+                    fixed[client_rows[:k], picked], labels, present[:k, rows], encoded=True
+                )
                 continue
-            inputs = samples.pixels[who[:k], picked]
+            inputs = samples.pixels[client_rows[:k], picked]
             if augments:
                 inputs = moved(inputs, moves[:k, rows])
             yield ImageBatch(normalised(inputs), labels, present[:k, rows])
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
-        """Represent every image once, as it is: a frozen encoder sees no augmentation."""
+        """Represent every image once, without augmentation."""
         return replace(samples, representation=self.encode_all(parameters, samples.pixels))
 
     def represent(self, parameters: Mapping[str, Tensor], batch: ImageBatch) -> Tensor:
@@ -255,23 +261,23 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     def encode(
         self, parameters: Mapping[str, Tensor], inputs: Tensor, model: Model | None = None
     ) -> Tensor:
-        """f_µ: [k, B, channels, height, width] → [k, B, D] float32, in mixed precision if set.
+        """Return f_µ of images [k, B, channels, height, width]: [k, B, D] float32.
 
-        model: another one than the task's.
+        Computed in mixed precision if set. model: None for the task's model.
         """
         with self.mixed_precision():
             return (model or self.model).encode(parameters, inputs).float()
 
     @torch.no_grad()
     def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
-        """f_µ of images [K, n, …] uint8 as they are, without gradients: [K, n, D]."""
+        """Return f_µ of images [K, n, …] uint8 without augmentation or gradients, [K, n, D]."""
         chunks = torch.split(pixels, at_once(ENCODED_AT_ONCE, len(pixels)), dim=1)
-        return torch.cat([self.encode(parameters, normalised(one)) for one in chunks], dim=1)
+        return torch.cat([self.encode(parameters, normalised(chunk)) for chunk in chunks], dim=1)
 
     def train_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortImages
     ) -> LabelledVectors:
-        """f_µ of the images that the clients train on in this round."""
+        """Return f_µ of the clients' train images of this round."""
         present = in_padded(samples.train_samples, samples.labels.shape[1], self.device)
         features = self.encode_all(parameters, samples.pixels)
         return LabelledVectors(features, samples.labels, present)
@@ -279,14 +285,14 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     def validation_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortImages
     ) -> LabelledVectors:
-        """f_µ of the validation images of all stages so far."""
+        """Return f_µ of the validation images of all stages so far."""
         features = self._test_vectors(parameters, samples)
         return LabelledVectors(features, samples.test_labels, samples.is_validation)
 
     def tests_encoded(
         self, parameters: Mapping[str, Tensor], samples: CohortImages
     ) -> CohortImages:
-        """With f_µ of the validation and test images, for an encoder that is always the same."""
+        """Return the samples with f_µ of validation and test images, for a fixed encoder."""
         return replace(samples, test_representation=self._test_vectors(parameters, samples))
 
     def _test_vectors(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> Tensor:
@@ -300,11 +306,11 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         representation: Tensor,
         batch: ImageBatch | None = None,
     ) -> Tensor:
-        """g_ν: [k, B, D] → logits [k, B, C]."""
+        """Return the logits g_ν, [k, B, C], of representations [k, B, D]."""
         return self.model.predict(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: ImageBatch) -> Tensor:
-        """Cross-entropy, mean over the client's images in the batch (GLDP, eq. 2)."""
+        """Return the mean cross-entropy over each client's images, [k] (GLDP, eq. 2)."""
         loss = functional.cross_entropy(
             prediction.flatten(end_dim=1), batch.labels.flatten(), reduction="none"
         ).view_as(batch.present)
@@ -316,7 +322,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return self.judge(parameters, samples, {"": self.by_head(parameters)})
 
     def labels_of(self, batch: ImageBatch) -> Tensor:
-        """[k, B] the classes of a batch's images."""
+        """Return the classes of a batch's images, [k, B]."""
         return batch.labels
 
     def judge_scores(
@@ -325,13 +331,15 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         samples: CohortImages,
         scores: Callable[[Tensor], Tensor],
     ) -> dict[Metric, list[float]]:
-        """Metrics by the highest of the classes' scores [K, n, C] of representations [K, n, D];
-        by the head besides."""
+        """Return metrics by the class with the highest score, and by the head.
+
+        scores: a function of representations [K, n, D] with results [K, n, C].
+        """
         rules = {"": lambda r: scores(r).argmax(dim=2), "head": self.by_head(parameters)}
         return self.judge(parameters, samples, rules)
 
     def by_head(self, parameters: Mapping[str, Tensor]) -> Rule:
-        """The rule that takes the head's largest logit."""
+        """Return the rule that predicts the class with the head's largest logit."""
         return lambda representation: self.predict(parameters, representation).argmax(dim=2)
 
     @torch.no_grad()
@@ -341,12 +349,12 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         samples: CohortImages,
         rules: Mapping[str, Rule],
     ) -> dict[Metric, list[float]]:
-        """Metrics of each client, with one encoder and several rules of inference.
+        """Return metrics of each client, with one encoder and several rules of inference.
 
-        Every rule gives ``accuracy`` on the test images of all stages so far. The rule named "",
-        which is the run's, gives besides ``validation-error`` (if there are validation images) and,
-        summed over test images, ``correct/stage-s``, ``count/stage-s`` (s from 1),
-        ``correct/class-c``, ``count/class-c``.
+        Every rule gives ``accuracy`` on the test images of all stages so far. The run's rule, "",
+        also gives ``validation-error`` (if there are validation images) and, summed over test
+        images, ``correct/stage-s``, ``count/stage-s`` (s from 1), ``correct/class-c`` and
+        ``count/class-c``.
         """
         representation = self._test_vectors(parameters, samples)
         metrics: dict[Metric, list[float]] = {}
@@ -358,7 +366,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             hit = (rules[""](representation) == samples.test_labels).double()
             shares = masked_mean(hit, samples.is_validation)
             metrics[Metric("validation-error")] = [1 - share for share in shares]
-        for what, groups, number, first in (
+        for noun, groups, number, first in (
             ("stage", samples.test_stages, samples.tested_stages, 1),
             ("class", samples.test_labels, len(self.shape.classes), 0),
         ):
@@ -366,12 +374,12 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             sums[0].scatter_add_(1, groups, right)
             sums[1].scatter_add_(1, groups, samples.is_test.double())
             for group in range(number):
-                metrics[Metric(f"correct/{what}-{group + first}")] = sums[0, :, group].tolist()
-                metrics[Metric(f"count/{what}-{group + first}")] = sums[1, :, group].tolist()
+                metrics[Metric(f"correct/{noun}-{group + first}")] = sums[0, :, group].tolist()
+                metrics[Metric(f"count/{noun}-{group + first}")] = sums[1, :, group].tolist()
         return metrics
 
     def _stacked(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:
-        """[K, n, …] on the device, zeros after the end of the shorter ones."""
+        """Stack arrays on the device, [K, n, …], padded with zeros."""
         longest = max(arrays, key=len)
         stacked = np.zeros((len(arrays), *longest.shape), dtype=longest.dtype)
         for row, array in enumerate(arrays):
@@ -387,5 +395,5 @@ def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """uint8 0 … 255 → float −2 … 2: the same scale for every client, known to all."""
+    """Map uint8 0 … 255 to float −2 … 2, the same scale for every client."""
     return (pixels.float() / 255 - 0.5) / 0.25

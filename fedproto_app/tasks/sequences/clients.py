@@ -1,4 +1,4 @@
-"""The clients of a pool of labelled sequences: ready to train, or why they cannot take part."""
+"""Load the clients of a source of sequences, ready to train, or say why they cannot take part."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedproto_app.tasks.table import require_fitting_targets
 
 
 def targets_of(pool: SequencePool) -> str:
-    """What is to be predicted, in the words of the table of tasks."""
+    """Return the kind of target, in the words of the table of tasks."""
     return "classes" if pool.classes else "real numbers"
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """The sequences of a node's clients, split and scaled."""
-    # Nodes of a simulation share processes; a site's pool need not stay in memory.
+    """Return a node's clients with their sequences, split and scaled."""
+    # Nodes of a simulation share processes, so they share a pool; a site's pool can be freed.
     load = _sequences_once if partitions > 1 else load_sequences
     pool = load(settings.data)
     holdings = _dealt(pool, settings)[partition::partitions]
@@ -41,7 +41,7 @@ _sequences_once = lru_cache(maxsize=1)(load_sequences)
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Why each client of the source cannot take part, or None."""
+    """Return why each client of the source cannot take part, or None."""
     pool, data, seed = load_sequences(settings.data), settings.data, settings.seed
     return {
         holding.name: why_refused(split_holding(pool, holding, data, seed), data)

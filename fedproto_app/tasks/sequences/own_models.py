@@ -1,4 +1,4 @@
-"""The models of methods that bring their own, for sequences."""
+"""Models of sequences: chosen by the settings, or special models of some methods."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedproto_app.settings import Settings
 
 
 def causal_cnn_model(settings: Settings, shape: DataShape) -> CausalCnnModel:
-    """The encoder that can also learn without labels, and a head."""
+    """Return a causal CNN, which can also learn without labels, and a head."""
     cnn, scaled = settings.encoder, settings.model.scaled
     size = CausalCnnSize(cnn.blocks, scaled(cnn.channels), scaled(cnn.reduced_dim), cnn.output_dim)
     return CausalCnnModel(shape.inputs[0], _outputs(shape), size)
 
 
 def sequence_model(settings: Settings, shape: DataShape) -> Model:
-    """The one that the settings name."""
+    """Return the model that the settings name."""
     model = settings.model
     if model.sequence_encoder == "causal-cnn":
         return causal_cnn_model(settings, shape)
@@ -28,15 +28,15 @@ def sequence_model(settings: Settings, shape: DataShape) -> Model:
 
 
 def remembering(settings: Settings, shape: DataShape) -> Remembering:
-    """For kNN-Per: the model of the settings, which may have a memory."""
+    """Return the model of kNN-Per: the model of the settings with an optional memory."""
     return Remembering(sequence_model(settings, shape), len(shape.classes))
 
 
 def constant(settings: Settings, shape: DataShape) -> ConstantModel:
-    """For answers that look at nothing."""
+    """Return a model whose predictions do not depend on the input."""
     return ConstantModel(_outputs(shape))
 
 
 def _outputs(shape: DataShape) -> int:
-    """Numbers that a head gives: one a class, or the one that is asked for."""
+    """Return the number of outputs of a head: one per class, or 1 for a real number."""
     return len(shape.classes) or 1

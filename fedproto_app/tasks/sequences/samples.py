@@ -1,4 +1,4 @@
-"""Sequences in memory: the clients of a cohort, and one training step of them."""
+"""Sequences on the device, for a cohort and for a training step."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SequenceBatch:
 
 @dataclass(frozen=True)
 class CohortSequences:
-    """What K clients train on and are tested on, padded to the most and the longest.
+    """The train and test sequences of K clients, padded to the largest number and length.
 
-    Clients stand in falling order of their number of batches. Of a client's n train sequences the
-    first `train_samples` have a label, the next `unlabelled` have none.
+    Clients are in falling order of their number of batches. The first `train_samples` of a client's
+    train sequences have a label, the next `unlabelled` have none.
     """
 
     names: list[str]
@@ -43,15 +43,15 @@ class CohortSequences:
     test_targets: Tensor  # [K, m]
     is_validation: Tensor  # [K, m] float
     is_test: Tensor  # [K, m] float
-    representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
-    test_representation: Tensor | None = None  # [K, m, D] where it was made before
+    representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
+    test_representation: Tensor | None = None  # [K, m, D] if computed already
 
     @property
     def trainable(self) -> list[int]:
-        """Each client's train sequences, with a label or without."""
+        """The number of each client's train sequences, with or without a label."""
         return [*map(sum, zip(self.train_samples, self.unlabelled, strict=True))]
 
     @property
     def trained_stages(self) -> list[int]:
-        """The stage that each client trains on: sequences come all at once."""
+        """The stage of each client: always 0, as sequences have no stages."""
         return [0] * len(self.names)

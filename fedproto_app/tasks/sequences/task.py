@@ -41,14 +41,14 @@ from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
-ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
+ENCODED_AT_ONCE = 256  # sequences per client without gradients, to bound memory
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
-LARGEST_HEAD = 1e6  # of a value; one beyond would own its cluster's mean and every similarity
-MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound what a server allocates
+LARGEST_HEAD = 1e6  # a larger value would dominate its cluster's mean and every similarity
+MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound a server's memory
 
 
 class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
-    """What classes and real numbers have in common; subclasses know the target."""
+    """The base of tasks on sequences; subclasses predict classes or real numbers."""
 
     head = HEAD
     evaluates_local = False
@@ -64,17 +64,19 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Numbers that a head gives for a vector."""
+        """The number of outputs of a head."""
 
-    def own_model(self) -> Model:
-        """The method's, or that of its first phase, if either brings one."""
+    def default_model(self) -> Model:
+        """Return the special model of the method or of its first phase, or the settings' model."""
         method = method_named(self.settings.method)
-        named = for_task(method.model, self.settings.task)
-        if method.pretraining and not named:
-            named = method.pretraining.model
-        if named:
-            made: Model = load(named, f"the model of {method.name}")(self.settings, self.shape)
-            return made
+        model_path = for_task(method.model, self.settings.task)
+        if method.pretraining and not model_path:
+            model_path = method.pretraining.model
+        if model_path:
+            model: Model = load(model_path, f"the model of {method.name}")(
+                self.settings, self.shape
+            )
+            return model
         return sequence_model(self.settings, self.shape)
 
     def module_shape(self) -> ModuleShape:
@@ -86,7 +88,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         return replace(super().sizes(), outputs=self.outputs)
 
     def initial_encoder(self) -> dict[str, Tensor]:
-        """One client's encoder at round 0, without the client axis."""
+        """Return one client's encoder at round 0, without the client axis."""
         generator = torch_stream(self.settings.seed, "initial parameters")
         return self.model.encoder_parameters(generator)
 
@@ -126,18 +128,24 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def _stacked(
         self, parts: Sequence[Sequence[LabelledSequences]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Each client's parts in one: [K, n, T, d], lengths [K, n], targets [K, n]."""
-        sequences = [[one for part in its for one in part.values] for its in parts]
-        most = max(len(its) for its in sequences)
-        longest = max((len(one) for its in sequences for one in its), default=1)
-        shape = (len(parts), most, longest, self.shape.inputs[0])
+        """Join each client's parts: values [K, n, T, d], lengths [K, n], targets [K, n]."""
+        sequences = [
+            [steps for part in client_parts for steps in part.values] for client_parts in parts
+        ]
+        most_sequences = max(len(client_sequences) for client_sequences in sequences)
+        longest = max(
+            (len(steps) for client_sequences in sequences for steps in client_sequences), default=1
+        )
+        shape = (len(parts), most_sequences, longest, self.shape.inputs[0])
         values, lengths = np.zeros(shape, np.float32), np.ones(shape[:2], np.int64)
         targets = np.zeros(shape[:2], parts[0][0].targets.dtype)
-        for row, its in enumerate(sequences):
-            for place, one in enumerate(its):
-                values[row, place, : len(one)] = one
-                lengths[row, place] = len(one)
-            targets[row, : len(its)] = np.concatenate([part.targets for part in parts[row]])
+        for row, client_sequences in enumerate(sequences):
+            for place, steps in enumerate(client_sequences):
+                values[row, place, : len(steps)] = steps
+                lengths[row, place] = len(steps)
+            targets[row, : len(client_sequences)] = np.concatenate(
+                [part.targets for part in parts[row]]
+            )
         arrays: tuple[NDArray[np.generic], ...] = (values, lengths, targets)
         stacked = [torch.from_numpy(array).to(self.device) for array in arrays]
         return stacked[0], stacked[1], stacked[2]
@@ -145,38 +153,38 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def batches(
         self, samples: CohortSequences, generators: Sequence[torch.Generator]
     ) -> Iterator[SequenceBatch]:
-        size, most = self.settings.sequence.batch_size, samples.batch_counts[0]
+        size, longest_epoch = self.settings.sequence.batch_size, samples.batch_counts[0]
         clients = len(samples.names)
-        order = torch.zeros(clients, most * size, dtype=torch.int64)
-        present = torch.zeros(clients, most * size)
+        order = torch.zeros(clients, longest_epoch * size, dtype=torch.int64)
+        present = torch.zeros(clients, longest_epoch * size)
         for row, (count, generator) in enumerate(
             zip(samples.train_samples, generators, strict=True)
         ):
             order[row, :count] = torch.randperm(count, generator=generator)
             present[row, :count] = 1
-        longest = samples.lengths.cpu().gather(1, order)  # here, so that no step waits for it
-        who = torch.arange(clients, device=self.device).unsqueeze(1)
+        longest = samples.lengths.cpu().gather(1, order)  # once, so that no step waits for it
+        client_rows = torch.arange(clients, device=self.device).unsqueeze(1)
         order, present = order.to(self.device), present.to(self.device)
         fixed = samples.representation
-        for step in range(most):
+        for step in range(longest_epoch):
             k = sum(count > step for count in samples.batch_counts)
             rows = slice(step * size, (step + 1) * size)
             picked = order[:k, rows]
-            lengths = samples.lengths[who[:k], picked]
-            targets, there = samples.targets[who[:k], picked], present[:k, rows]
+            lengths = samples.lengths[client_rows[:k], picked]
+            targets, is_present = samples.targets[client_rows[:k], picked], present[:k, rows]
             if fixed is not None:
-                inputs = fixed[who[:k], picked]
-                yield SequenceBatch(inputs, lengths, targets, there, encoded=True)
+                inputs = fixed[client_rows[:k], picked]
+                yield SequenceBatch(inputs, lengths, targets, is_present, encoded=True)
                 continue
-            inputs = samples.values[who[:k], picked][:, :, : int(longest[:k, rows].max())]
-            yield SequenceBatch(inputs, lengths, targets, there)
+            inputs = samples.values[client_rows[:k], picked][:, :, : int(longest[:k, rows].max())]
+            yield SequenceBatch(inputs, lengths, targets, is_present)
 
     def fix_encoder(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> CohortSequences:
         """Represent every sequence once."""
-        made = self.encode_all(parameters, samples.values, samples.lengths)
-        return replace(samples, representation=made)
+        representation = self.encode_all(parameters, samples.values, samples.lengths)
+        return replace(samples, representation=representation)
 
     def represent(self, parameters: Mapping[str, Tensor], batch: SequenceBatch) -> Tensor:
         if batch.encoded:
@@ -184,7 +192,10 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         return self.encode(parameters, batch.inputs, batch.lengths)
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor, lengths: Tensor) -> Tensor:
-        """[k, B, T, d], [k, B] → [k, B, D] float32, in mixed precision if set."""
+        """Return representations [k, B, D] float32 of inputs [k, B, T, d] with lengths [k, B].
+
+        Computed in mixed precision if set.
+        """
         with self.mixed_precision():
             return self.model.encode(parameters, inputs, lengths).float()
 
@@ -192,7 +203,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def encode_all(
         self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Sequences [K, n, T, d] without gradients, some at a time: [K, n, D]."""
+        """Encode sequences [K, n, T, d] in chunks, without gradients: [K, n, D]."""
         size = at_once(ENCODED_AT_ONCE, len(values))
         parts = zip(
             torch.split(values, size, dim=1),
@@ -207,19 +218,19 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         representation: Tensor,
         batch: SequenceBatch | None = None,
     ) -> Tensor:
-        """[k, B, D] → [k, B, outputs]."""
+        """Return predictions [k, B, outputs] of representations [k, B, D]."""
         return self.model.predict(parameters, representation)
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> dict[Metric, list[float]]:
-        made = self._test_vectors(parameters, samples)
-        return self.judge(self.predict(parameters, made), samples)
+        vectors = self._test_vectors(parameters, samples)
+        return self.judge(self.predict(parameters, vectors), samples)
 
     def train_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> LabelledVectors:
-        """The encoder's vectors of the train sequences; those without a label are not present."""
+        """Return the encoder's vectors of the train sequences; unlabelled ones are not present."""
         present = in_padded(samples.train_samples, samples.targets.shape[1], self.device)
         features = self.encode_all(parameters, samples.values, samples.lengths)
         return LabelledVectors(features, samples.targets, present)
@@ -227,23 +238,25 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def guessed(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences, vectors: LabelledVectors
     ) -> LabelledVectors:
-        """These train vectors with the classes that the clients' models give them, of which those
-        without a label are present."""
-        every = in_padded(samples.trainable, samples.targets.shape[1], self.device)
+        """Return the train vectors with the classes that the clients' models predict.
+
+        Only the vectors of unlabelled sequences are present.
+        """
+        trainable = in_padded(samples.trainable, samples.targets.shape[1], self.device)
         labels = self.predict(parameters, vectors.features).argmax(dim=2)
-        return LabelledVectors(vectors.features, labels, every - vectors.present)
+        return LabelledVectors(vectors.features, labels, trainable - vectors.present)
 
     def validation_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> LabelledVectors:
-        """The encoder's vectors of the validation sequences."""
+        """Return the encoder's vectors of the validation sequences."""
         features = self._test_vectors(parameters, samples)
         return LabelledVectors(features, samples.test_targets, samples.is_validation)
 
     def tests_encoded(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> CohortSequences:
-        """With the vectors of validation and test sequences, for an encoder that stays the same."""
+        """Return the samples with vectors of validation and test sequences, for a fixed encoder."""
         return replace(samples, test_representation=self._test_vectors(parameters, samples))
 
     def _test_vectors(self, parameters: Mapping[str, Tensor], samples: CohortSequences) -> Tensor:
@@ -253,29 +266,29 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 
     @abstractmethod
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
-        """Metrics of each client from what heads gave for its validation and test sequences.
+        """Return metrics of each client from the outputs of heads.
 
-        outputs: [K, m, outputs].
+        outputs: [K, m, outputs], for the validation and test sequences.
         """
 
     @abstractmethod
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
-        """A head for vectors [n, D] with targets [n]."""
+        """Fit a head to vectors [n, D] with targets [n]."""
 
     @abstractmethod
     def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
-        """How badly a head fits vectors [n, D] with targets [n]."""
+        """Return the loss of a head on vectors [n, D] with targets [n]."""
 
 
 def _as_labelled(client: ClientSequences) -> LabelledSequences:
-    """The client's sequences without a label, with 0 for a target of the others' type."""
+    """Return the client's unlabelled sequences with target 0, of the same type as other targets."""
     count, is_class = len(client.unlabelled), client.train.targets.dtype.kind == "i"
     none: Targets = np.zeros(count, np.int64) if is_class else np.zeros(count, np.float64)
     return LabelledSequences(client.unlabelled, none)
 
 
 class SequenceClassificationTask(SequenceTask):
-    """A class for every sequence."""
+    """Predict the class of a sequence."""
 
     criterion = Metric("validation-error")
 
@@ -303,14 +316,14 @@ class SequenceClassificationTask(SequenceTask):
         return len(self.shape.classes)
 
     def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
-        """Cross-entropy, mean over the client's sequences in the batch."""
+        """Return the mean cross-entropy over each client's sequences in the batch, [k]."""
         loss = functional.cross_entropy(
             prediction.flatten(end_dim=1), batch.targets.flatten(), reduction="none"
         ).view_as(batch.present)
         return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
 
     def labels_of(self, batch: SequenceBatch) -> Tensor:
-        """[k, B] the classes of a batch's sequences."""
+        """Return the classes of a batch's sequences, [k, B]."""
         return batch.targets
 
     def judge_scores(
@@ -319,11 +332,14 @@ class SequenceClassificationTask(SequenceTask):
         samples: CohortSequences,
         scores: Callable[[Tensor], Tensor],
     ) -> dict[Metric, list[float]]:
-        """Metrics by the highest of the classes' scores [K, m, C] of representations [K, m, D]."""
+        """Return metrics by the class with the highest score.
+
+        scores: a function of representations [K, m, D] with results [K, m, C].
+        """
         return self.judge(scores(self._test_vectors(parameters, samples)), samples)
 
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
-        """``accuracy`` on test and ``validation-error`` on validation sequences."""
+        """Return ``accuracy`` on test and ``validation-error`` on validation sequences."""
         right = (outputs.argmax(dim=2) == samples.test_targets).double()
         return {
             Metric("accuracy"): masked_mean(right, samples.is_test),
@@ -338,7 +354,7 @@ class SequenceClassificationTask(SequenceTask):
 
 
 class SequenceRegressionTask(SequenceTask):
-    """A real number for every sequence.
+    """Predict a real number for a sequence.
 
     Models learn the target over ``data.sequences.target-scale``; errors are in the data's units.
     """
@@ -373,13 +389,13 @@ class SequenceRegressionTask(SequenceTask):
         return self.settings.data.sequences.target_scale
 
     def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
-        """Mean squared error over the client's sequences in the batch."""
-        wanted = (batch.targets / self._scale).float()
-        squared = (prediction[:, :, 0] - wanted).square() * batch.present
+        """Return the mean squared error over each client's sequences in the batch, [k]."""
+        scaled_targets = (batch.targets / self._scale).float()
+        squared = (prediction[:, :, 0] - scaled_targets).square() * batch.present
         return squared.sum(dim=1) / batch.present.sum(dim=1)
 
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
-        """``rmse`` and ``mae`` on test, ``validation-rmse`` on validation sequences."""
+        """Return ``rmse`` and ``mae`` on test, ``validation-rmse`` on validation sequences."""
         error = outputs[:, :, 0].double() * self._scale - samples.test_targets
         squares = masked_mean(error.square(), samples.is_test)
         validation = masked_mean(error.square(), samples.is_validation)
@@ -390,8 +406,8 @@ class SequenceRegressionTask(SequenceTask):
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
-        wanted = targets.astype(np.float64) / self._scale
-        return fit_regressor(vectors, wanted, penalty)
+        scaled_targets = targets.astype(np.float64) / self._scale
+        return fit_regressor(vectors, scaled_targets, penalty)
 
     def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
         return regressor_loss(head, vectors, targets.astype(np.float64) / self._scale)

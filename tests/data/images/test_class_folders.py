@@ -66,8 +66,8 @@ def test_labels_names_and_pixels(tmp_path: Path, write: Writer) -> None:
     assert pool.train.stages is None
     expected = np.stack([COLOUR[2], COLOUR[0], COLOUR[1]]).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(pixels_of(pool.train), expected)
-    some = pool.train.load(np.array([2, 0, 2]))
-    np.testing.assert_array_equal(some.pixels, expected[[2, 0, 2]])
+    loaded = pool.train.load(np.array([2, 0, 2]))
+    np.testing.assert_array_equal(loaded.pixels, expected[[2, 0, 2]])
     assert pool.train.load(np.array([], dtype=np.int64)).pixels.shape == (0, 3, 4, 5)
 
 
@@ -175,10 +175,10 @@ def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
         ({"stage-1/train/cat/a.png": PNG}, "lies in no folder of a stage, but .*stage-1/"),
         ({"stage-0/train/cat/a.png": PNG}, "stage-0/train/cat/a.png: stages count from 1"),
         ({"stage-99999999999999999999/train/cat/a.png": PNG}, "stages count from 1 to 9999"),
-        ({"train/cat/c.webp": PNG}, "train/cat/c.webp: of the images only .jpg, .jpeg"),
+        ({"train/cat/c.webp": PNG}, "train/cat/c.webp: only images in .jpg, .jpeg"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_files_outside_the_layout_are_refused(
     tmp_path: Path, write: Writer, changes: dict[str, bytes], message: str | None
 ) -> None:
     path = write(tmp_path, PLAIN | changes)
@@ -194,9 +194,7 @@ def test_what_does_not_fit_is_refused(
 
 
 @written
-def test_files_that_are_no_images_and_hidden_ones_are_passed_over(
-    tmp_path: Path, write: Writer
-) -> None:
+def test_hidden_files_and_files_of_other_types_are_skipped(tmp_path: Path, write: Writer) -> None:
     extra = dict.fromkeys(("README.md", "train/cat/.a.png", ".git/x/train/y/a.png"), b"")
     assert len(pool_of(SOURCE, write(tmp_path, PLAIN | extra)).train.labels) == 3
 
@@ -264,7 +262,7 @@ def test_members_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: 
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_members_with_the_same_name_are_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path, PLAIN)
     content = path.read_bytes().replace(b"train/cat/b.png", b"train/cat/a.bmp")
     path.write_bytes(content)

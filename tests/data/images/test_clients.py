@@ -1,4 +1,4 @@
-"""From a partition to clients: every image decoded once, corrupt ones named."""
+"""From a partition to clients: every image is decoded once, corrupt images are named."""
 
 from __future__ import annotations
 

@@ -72,10 +72,12 @@ def test_what_is_not_read(data: bytes, message: str) -> None:
 
 
 def test_a_damaged_png_never_gives_wrong_pixels() -> None:
-    """Its checksums tell; what is lost behind the last pixel costs nothing."""
-    whole = encoded(COLOUR)
-    damaged = [whole[:length] for length in range(len(whole))]
-    damaged += [whole[:n] + bytes([whole[n] ^ 16]) + whole[n + 1 :] for n in range(len(whole))]
+    """Its checksums reveal damage; bytes after the last pixel do not matter."""
+    content = encoded(COLOUR)
+    damaged = [content[:length] for length in range(len(content))]
+    damaged += [
+        content[:n] + bytes([content[n] ^ 16]) + content[n + 1 :] for n in range(len(content))
+    ]
     refused = 0
     for data in damaged:
         try:

@@ -16,16 +16,16 @@ def test_the_last_tenth_of_every_class_is_for_tests() -> None:
     assert np.bincount(pool.test.labels).tolist() == [17, 18, 17, 18, 18, 18, 18, 17, 17, 18]
     assert len(pool.train.labels) + len(pool.test.labels) == 1797
     positions = {
-        split: np.array([int(name.removeprefix("digits/")) for name in given.names])
-        for split, given in (("train", pool.train), ("test", pool.test))
+        split: np.array([int(name.removeprefix("digits/")) for name in pool_split.names])
+        for split, pool_split in (("train", pool.train), ("test", pool.test))
     }
     for digit in range(10):
         last_train = positions["train"][pool.train.labels == digit].max()
         assert last_train < positions["test"][pool.test.labels == digit].min()
     the_set = load_digits()
-    for split, given in (("train", pool.train), ("test", pool.test)):
-        np.testing.assert_array_equal(given.labels, the_set.target[positions[split]])
-        sixteenths = pixels_of(given)[:, 0] / 255 * 16
+    for split, pool_split in (("train", pool.train), ("test", pool.test)):
+        np.testing.assert_array_equal(pool_split.labels, the_set.target[positions[split]])
+        sixteenths = pixels_of(pool_split)[:, 0] / 255 * 16
         np.testing.assert_allclose(sixteenths, the_set.images[positions[split]], atol=0.04)
     assert pixels_of(pool.train).max() == 255
     order = np.array([5, 2])

@@ -19,8 +19,8 @@ GREY = {
 
 
 def read(folder: Path, classes: str = "", **changes: Any) -> ImagePool:
-    """The pool of the grey archive with some arrays changed; None takes one away."""
-    arrays = {name: given for name, given in (GREY | changes).items() if given is not None}
+    """Return the pool of the grey archive with some arrays changed; None removes an array."""
+    arrays = {name: values for name, values in (GREY | changes).items() if values is not None}
     np.savez_compressed(folder / "x.npz", **arrays)
     return pool_of("image-npz", folder / "x.npz", classes)
 
@@ -105,7 +105,7 @@ def test_clients_and_stages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x_test": None, "y_test": None}, "no array x_test, y_test beside x_train, y_train"),
+        ({"x_test": None, "y_test": None}, "no array x_test, y_test; it has x_train, y_train"),
         ({"x_val": GREY["x_test"]}, "beside x_train, .* found x_val"),
         ({"x_train": noise(0, 3, 4, 5) / 255}, "array 'x_train' holds float64, expected uint8"),
         ({"x_train": np.array([{}])}, "array 'x_train' holds object, expected uint8"),
@@ -153,7 +153,7 @@ def test_a_text_that_the_archives_classes_lack(tmp_path: Path) -> None:
         read_with_classes(tmp_path, ["cow"], **texts)
 
 
-def test_damaged_pixels_are_told_when_they_are_read(tmp_path: Path) -> None:
+def test_damaged_pixels_are_reported_when_they_are_read(tmp_path: Path) -> None:
     read(tmp_path, x_train=noise(0, 3, 40, 50), x_test=noise(1, 2, 40, 50))
     path = tmp_path / "x.npz"
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Partitions deal every image at most once, in equal parts, and the same for everyone who asks."""
+"""Partitions deal every image at most once, in equal parts, and the same on every node."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fedproto_app.settings import PartitionSettings
 
 
 def labels(classes: int, per_class: int) -> np.ndarray:
-    """Every class mixed in with the others, as in a real file."""
+    """Return labels in random order, as in a real file."""
     return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), per_class))
 
 
 def partition(
     per_class: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
 ) -> tuple[list[Holding], np.ndarray]:
-    """The clients, and [R, C] the train images of each row."""
+    """Return the clients, and the train images of each row, [R, C]."""
     train_labels = labels(num_classes, per_class)
     holdings = draw_partition(
         train_labels, labels(num_classes, test), num_classes, PartitionSettings(**chosen), seed
@@ -121,7 +121,7 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
 
 
-def test_the_mix_of_the_test_images_is_the_one_of_the_train_images() -> None:
+def test_test_images_have_the_mix_of_the_train_images() -> None:
     pool = [np.arange(100), 100 + np.arange(100), 200 + np.arange(10), 210 + np.arange(100)]
     (drawn,) = images_of_the_same_mix(
         pool, np.array([[50, 13, 1, 0]]), 0.2, np.random.default_rng(5)
@@ -153,10 +153,10 @@ def test_stages_take_turns_through_the_images() -> None:
 
 
 def test_test_images_can_have_the_mix_of_all_clients() -> None:
-    """Training stays as it was; every client is then asked for all classes, rare ones rarely."""
+    """The train images do not change; every client is tested on all classes, in common shares."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
-    own, common = (
+    client_mix, common = (
         stages_of(
             draw_partition(
                 train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
@@ -164,10 +164,10 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
         )
         for mix in ("own", "everybody")
     )
-    dealt = np.concatenate([train_labels[stage.train] for stage in own])
+    dealt = np.concatenate([train_labels[stage.train] for stage in client_mix])
     dealt_counts = np.bincount(dealt, minlength=4)
     expected = np.floor(dealt_counts * 0.5 / 8 + 0.5)  # of eight client stages
-    for own_stage, common_stage in zip(own, common, strict=True):
+    for own_stage, common_stage in zip(client_mix, common, strict=True):
         assert own_stage.train.tolist() == common_stage.train.tolist()
         assert own_stage.validation.tolist() == common_stage.validation.tolist()
         assert (
@@ -229,7 +229,7 @@ def test_shared_images_follow_the_long_tail() -> None:
         ({"test": 0}, r"class 0 has no test image \(10 of 10 classes"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(chosen: dict[str, Any], message: str) -> None:
+def test_impossible_partitions_are_refused(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         partition(**{"validation_share": 0.0, **chosen})
 
@@ -259,11 +259,11 @@ CLIENTS = np.array(["b", "b", "a", "a", "b", "b", "c", "c"])
 STAGES = np.array([1, 1, 1, 1, 3, 3, 2, 2])
 
 
-def given_clients(**known: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
-    """(train, test) of each stage, by client, without validation."""
+def given_clients(**columns: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """Return (train, test) of each stage, by client, without validation."""
     names = ("train_clients", "train_stages", "test_clients", "test_stages")
     holdings = given_partition(
-        TRAIN, TEST, *(known.get(name) for name in names),
+        TRAIN, TEST, *(columns.get(name) for name in names),
         PartitionSettings(scheme="given", validation_share=0.0), 0, "all",
     )  # fmt: skip
     return {h.name: [(s.train.tolist(), s.test.tolist()) for s in h.stages] for h in holdings}
@@ -308,7 +308,7 @@ def test_stages_of_one_client_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["clients", "stages"])
-def test_what_only_test_images_have_is_refused(kind: str) -> None:
+def test_clients_or_stages_of_test_images_only_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match=f"test images have {kind}, but the train images"):
         given_clients(**{f"test_{kind}": np.arange(4)})
 
@@ -322,9 +322,9 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
 
     holdings = drawn(0)
     assert [holding.name for holding in holdings] == ["3", "12"]
-    for holding, own in zip(holdings, (range(200), range(200, 400)), strict=True):
+    for holding, expected in zip(holdings, (range(200), range(200, 400)), strict=True):
         (stage,) = holding.stages
-        assert sorted([*stage.train, *stage.validation]) == list(own)
+        assert sorted([*stage.train, *stage.validation]) == list(expected)
         assert np.bincount(train_labels[stage.validation]).tolist() == [15, 5]
     assert places(holdings) == places(drawn(0))
     assert places(holdings) != places(drawn(1))

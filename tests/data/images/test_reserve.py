@@ -1,4 +1,4 @@
-"""Images that no client gets: the same for all, and nothing moves where there are none."""
+"""Reserved images: the same for all schemes, and without them nothing changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def settings_of(**changes: Any) -> DataSettings:
 
 
 def dealt_places(holdings: list[Holding]) -> set[int]:
-    """Places of the train split that somebody trains or is validated on."""
+    """Return the places of the train split that clients train or are validated on."""
     parts = [
         part for holding in holdings for s in holding.stages for part in (s.train, s.validation)
     ]

@@ -69,7 +69,7 @@ def test_free_draws_are_uniform() -> None:
 
 
 def share_by_hall(mask: np.ndarray, counts: np.ndarray) -> int:
-    """The largest n by trying every set of classes: its spare images must do for its rows."""
+    """Return the largest n by Hall's condition: every set of classes has enough for its rows."""
     rows, classes = mask.shape
     degree, spare, best = int(mask[0].sum()), counts - mask.sum(axis=0), int(counts.sum()) // rows
     for size in range(1, classes + 1):
@@ -87,7 +87,7 @@ def share_by_hall(mask: np.ndarray, counts: np.ndarray) -> int:
     classes=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-def test_the_equal_share_is_the_one_of_halls_condition(
+def test_the_equal_share_agrees_with_halls_condition(
     tail: list[int], rows: int, classes: int, seed: int
 ) -> None:
     counts = np.array(tail) + rows  # an image for every row
@@ -98,7 +98,7 @@ def test_the_equal_share_is_the_one_of_halls_condition(
 def test_an_equal_share_by_hand() -> None:
     mask = np.array([[1, 1, 0], [0, 1, 1], [0, 1, 1]], dtype=np.bool_)
     counts = np.array([90, 10, 10])
-    # Rows 1 and 2 share classes 1 and 2, of which row 0 needs one image: (20 - 1) // 2.
+    # Rows 1 and 2 share classes 1 and 2, except one image for row 0: (20 - 1) // 2.
     assert equal_share(mask, counts) == 9
 
 

@@ -14,7 +14,7 @@ from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.settings import DataSettings
 
-HERE = __name__  # this module serves as a user's own: "package.module:factory"
+MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 
 SPLIT = ImageSplit(
     labels=np.array([1, 0, 1]),
@@ -26,8 +26,8 @@ SPLIT = ImageSplit(
 POOL = ImagePool(("cat", "ant"), (3, 2, 2), SPLIT, SPLIT)
 
 
-def given(settings: DataSettings) -> Any:
-    """Whatever the test at hand wants handed over."""
+def factory(settings: DataSettings) -> Any:
+    """Return the object that the test has set."""
     return handed_over
 
 
@@ -41,7 +41,7 @@ def load(source: str, **settings: Any) -> ImagePool:
 def load_given(pool: Any, **settings: Any) -> ImagePool:
     global handed_over
     handed_over = pool
-    return load(f"{HERE}:given", **settings)
+    return load(f"{MODULE}:factory", **settings)
 
 
 def test_a_users_factory() -> None:
@@ -62,7 +62,7 @@ def test_the_listed_order_of_the_classes() -> None:
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ("ant", f"{HERE}:given: class 'cat' is not in data.classes = ant"),
+        ("ant", f"{MODULE}:factory: class 'cat' is not in data.classes = ant"),
         ("cat,ant,cat", "data.classes = 'cat,ant,cat': expected names between commas"),
         ("cat,,ant", "data.classes = 'cat,,ant': expected names between commas"),
     ],
@@ -83,11 +83,14 @@ def test_bad_lists_of_classes(classes: str, message: str) -> None:
         (replace(POOL, shape=(2, 2, 2)), r"image shape \(2, 2, 2\): expected .* 1 or 3 channels"),
         (replace(POOL, shape=(3, 2)), r"image shape \(3, 2\): expected"),  # type: ignore[arg-type]
         (replace(POOL, test=None), "test split: is a NoneType, expected an ImageSplit"),  # type: ignore[arg-type]
-        (replace(POOL, test=replace(SPLIT, clients=None)), "clients are known for one of train"),
+        (
+            replace(POOL, test=replace(SPLIT, clients=None)),
+            "only one of train and test has clients",
+        ),
     ],
 )
-def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
-    with pytest.raises(DataError, match=f"^{HERE}:given: {message}"):
+def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
         load_given(pool)
 
 
@@ -109,8 +112,8 @@ def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
         ({"stages": np.array([0, 0.5, 1])}, r"stages are float64 \(3,\), expected int64 \[n\]"),
     ],
 )
-def test_what_a_split_may_not_hold(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=f"^{HERE}:given: train split: {message}"):
+def test_invalid_splits_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^{MODULE}:factory: train split: {message}"):
         load_given(replace(POOL, train=replace(SPLIT, **changes)))
 
 
@@ -125,13 +128,13 @@ def test_what_a_split_may_not_hold(changes: dict[str, Any], message: str) -> Non
 )
 def test_pixels_that_were_not_promised(loaded: Any, message: str) -> None:
     pool = load_given(replace(POOL, test=replace(SPLIT, load=lambda positions: loaded)))
-    with pytest.raises(DataError, match=f"^{HERE}:given: .*{message}"):
+    with pytest.raises(DataError, match=f"^{MODULE}:factory: .*{message}"):
         pool.test.load(np.array([1]))
 
 
 def test_unknown_sources() -> None:
-    known = "class-folders, cifar, image-npz, digits and package.module:factory"
-    with pytest.raises(DataError, match=f"^data.source = 'mnist': .* known are {known}"):
+    sources = "class-folders, cifar, image-npz, digits and package.module:factory"
+    with pytest.raises(DataError, match=f"^data.source = 'mnist': .* known are {sources}"):
         load("mnist")
     with pytest.raises(DataError, match="No module named 'no_such_module'"):
         load("no_such_module:load")
@@ -154,13 +157,13 @@ def test_paths_that_cannot_be_read(tmp_path: Path, source: str, wants_folder: bo
         load(source, path=str(wrong))
 
 
-def test_a_path_that_nobody_would_read_is_refused() -> None:
+def test_a_path_for_a_source_without_files_is_refused() -> None:
     with pytest.raises(DataError, match=r"^data\.path = 'mine\.zip': .* digits reads no path"):
         load("digits", path="mine.zip")
 
 
 def test_the_import_is_light() -> None:
-    """Every client process imports the sources; only the one that is used may cost time."""
+    """Every client process imports the sources; only the source in use may cost time."""
     code = "import fedproto_app.data.images.sources, sys; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", code],

@@ -16,7 +16,7 @@ from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import load_shard, reasons_against
 from tests.data.sequences.made_sequences import measured, pool_of
 
-HERE = __name__  # this module serves as a user's own: "package.module:factory"
+MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 
 CLIENTS = ["ann"] * 30 + ["bob"] * 30 + ["cid"] * 2
 POOL = pool_of([0, 0, 1] * 20 + [2, 2], CLIENTS, {"ann": "left", "bob": "right"})
@@ -31,14 +31,14 @@ def numbers(settings: DataSettings) -> SequencePool:
 
 
 def settings(factory: str, task: str = "sequence-classification", **more: Any) -> Settings:
-    given = {"data.clusters.scheme": "given", "data.sequences.scaling": "none", **more}
+    changes = {"data.clusters.scheme": "given", "data.sequences.scaling": "none", **more}
     return settings_from(
-        {"task": task, "method": "solo", "data.source": f"{HERE}:{factory}", **given}
+        {"task": task, "method": "solo", "data.source": f"{MODULE}:{factory}", **changes}
     )
 
 
 def places(client: ClientSequences) -> list[int]:
-    """All its sequences: their values are their places."""
+    """Return all places of a client's sequences; values are places."""
     parts = (client.train, client.validation, client.test)
     return sorted(int(steps[0, 0]) for part in parts for steps in part.values)
 
@@ -57,8 +57,8 @@ def test_clients_hold_their_sequences_and_targets() -> None:
     assert ann.class_counts == ((14, 7, 0),)
     assert ann.train_samples == 21
     for part in (ann.train, ann.validation, ann.test):
-        assert part.targets.tolist() == [POOL.targets[int(one[0, 0])] for one in part.values]
-        assert all(len(one) == 2 + int(one[0, 0]) % 3 for one in part.values)
+        assert part.targets.tolist() == [POOL.targets[int(values[0, 0])] for values in part.values]
+        assert all(len(values) == 2 + int(values[0, 0]) % 3 for values in part.values)
 
 
 def test_clients_of_real_targets() -> None:
@@ -72,27 +72,27 @@ def test_clients_of_real_targets() -> None:
 
 
 def test_nodes_share_the_clients() -> None:
-    given = settings("labelled", **{"data.clusters.scheme": "dirichlet"})
-    whole = load_shard(given, 0, 1).clients
-    nodes = [load_shard(given, node, 3).clients for node in range(3)]
-    assert sorted(name for node in nodes for name in node) == sorted(whole)
+    run = settings("labelled", **{"data.clusters.scheme": "dirichlet"})
+    clients = load_shard(run, 0, 1).clients
+    nodes = [load_shard(run, node, 3).clients for node in range(3)]
+    assert sorted(name for node in nodes for name in node) == sorted(clients)
     for node in nodes:
         for name, client in node.items():
             assert isinstance(client, ClientSequences)
-            assert places(client) == places(whole[name])  # type: ignore[arg-type]
-    dealt = [place for client in whole.values() for place in places(client)]  # type: ignore[arg-type]
+            assert places(client) == places(clients[name])  # type: ignore[arg-type]
+    dealt = [place for client in clients.values() for place in places(client)]  # type: ignore[arg-type]
     assert len(dealt) == len(set(dealt)) == 60
 
 
 def test_sequences_are_resampled_and_then_scaled() -> None:
     ramp = [np.arange(9, dtype=np.float32)[:, None] * (place + 1) for place in range(10)]
     pool = replace(measured(10, ["ann"] * 10), sequences=ramp)
-    given = settings("numbers", "sequence-regression", **{"data.sequences.steps": 3}).data
-    holdings = deal_sequences(pool, given, 0)
-    clients, _ = make_sequence_clients(pool, holdings, given, 0)
+    data = settings("numbers", "sequence-regression", **{"data.sequences.steps": 3}).data
+    holdings = deal_sequences(pool, data, 0)
+    clients, _ = make_sequence_clients(pool, holdings, data, 0)
     assert clients["ann"].train.values[1].tolist() == [[0], [8], [16]]
-    scaled = given.model_copy(
-        update={"sequences": given.sequences.model_copy(update={"scaling": "client"})}
+    scaled = data.model_copy(
+        update={"sequences": data.sequences.model_copy(update={"scaling": "client"})}
     )
     clients, _ = make_sequence_clients(pool, holdings, scaled, 0)
     together = np.concatenate(clients["ann"].train.values)
@@ -103,26 +103,28 @@ def test_sequences_are_resampled_and_then_scaled() -> None:
 
 def test_unlabelled_sequences_are_scaled_with_the_train_part_and_count_as_train_samples() -> None:
     pool = replace(pool_of([0, 1] * 10 + [-1] * 4), clients=np.array(["ann"] * 24))
-    given = settings("labelled", **{"data.sequences.scaling": "client"}).data
-    clients, _ = make_sequence_clients(pool, deal_sequences(pool, given, 0), given, 0)
+    data = settings("labelled", **{"data.sequences.scaling": "client"}).data
+    clients, _ = make_sequence_clients(pool, deal_sequences(pool, data, 0), data, 0)
     ann = clients["ann"]
     assert ann.train_samples == len(ann.train) + 4
     assert sum(map(sum, ann.class_counts)) == len(ann.train)
     together = np.concatenate([*ann.train.values, *ann.unlabelled])
     assert together.mean() == pytest.approx(0, abs=1e-6)
-    assert [one[0, 0] for one in ann.unlabelled] == sorted(one[0, 0] for one in ann.unlabelled)
+    assert [steps[0, 0] for steps in ann.unlabelled] == sorted(
+        steps[0, 0] for steps in ann.unlabelled
+    )
 
 
 def partly(settings: DataSettings) -> SequencePool:
-    """Half of ann's have no label, and other values."""
+    """Half of ann's sequences have no label, and other values."""
     pool = pool_of([0, 1] * 10 + [-1] * 20, ["ann"] * 40)
     return replace(
-        pool, sequences=[one * (1 + 9 * (n >= 20)) for n, one in enumerate(pool.sequences)]
+        pool, sequences=[steps * (1 + 9 * (n >= 20)) for n, steps in enumerate(pool.sequences)]
     )
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "kept"),
+    ("method", "more", "unlabelled"),
     [
         ("fed-react", {}, 20),
         ("fed-react", {"encoder.path": "elsewhere"}, 0),
@@ -131,29 +133,29 @@ def partly(settings: DataSettings) -> SequencePool:
         ("fedavg", {"analytic.guess-rounds": 1}, 0),
     ],
 )
-def test_who_does_not_learn_from_them_is_as_without_them(
-    method: str, more: dict[str, Any], kept: int
+def test_methods_that_ignore_unlabelled_sequences(
+    method: str, more: dict[str, Any], unlabelled: int
 ) -> None:
     changes = {"method": method, "data.sequences.scaling": "client", **more}
     ann = load_shard(settings("partly", **changes), 0, 1).clients["ann"]
     assert isinstance(ann, ClientSequences)
-    assert len(ann.unlabelled) == kept
-    assert ann.train_samples == len(ann.train) + kept
+    assert len(ann.unlabelled) == unlabelled
+    assert ann.train_samples == len(ann.train) + unlabelled
     alone = np.concatenate(ann.train.values).mean()
-    assert (abs(alone) < 1e-6) == (kept == 0)
+    assert (abs(alone) < 1e-6) == (unlabelled == 0)
 
 
 def test_reasons_are_those_of_the_shard() -> None:
-    for given in (settings("labelled"), settings("numbers", "sequence-regression")):
-        reasons, shard = reasons_against(given), load_shard(given, 0, 1)
+    for run in (settings("labelled"), settings("numbers", "sequence-regression")):
+        reasons, shard = reasons_against(run), load_shard(run, 0, 1)
         assert list(reasons) == ["ann", "bob", "cid"]
         assert {name: why for name, why in reasons.items() if why} == shard.refused
 
 
-@pytest.mark.parametrize("read", [reasons_against, lambda given: load_shard(given, 0, 1)])
+@pytest.mark.parametrize("read", [reasons_against, lambda run: load_shard(run, 0, 1)])
 def test_targets_that_the_task_cannot_learn(read: Any) -> None:
     with pytest.raises(
-        DataError, match=f"task = 'sequence-regression': .* '{HERE}:labelled' are c"
+        DataError, match=f"task = 'sequence-regression': .* '{MODULE}:labelled' are c"
     ):
         read(settings("labelled", "sequence-regression"))
     with pytest.raises(DataError, match="are real numbers; set task = 'sequence-regression'"):
@@ -165,13 +167,13 @@ def test_a_client_of_another_cluster_calls_its_sequences_otherwise() -> None:
     changes = {**dealt, "data.clusters.clusters": 2, "data.clusters.renamed": True}
     run = settings("labelled", **changes)
     shard, holdings = load_shard(run, 0, 1), deal_sequences(POOL, run.data, run.seed)
-    assert len({tuple(one.names) for one in holdings}) == 2  # type: ignore[arg-type]
-    for one in holdings:
-        client = shard.clients[one.name]
+    assert len({tuple(holding.names) for holding in holdings}) == 2  # type: ignore[arg-type]
+    for holding in holdings:
+        client = shard.clients[holding.name]
         assert isinstance(client, ClientSequences)
-        assert one.names is not None
+        assert holding.names is not None
         for part in (client.train, client.validation, client.test):
             true = [int(POOL.targets[int(steps[0, 0])]) for steps in part.values]
-            assert part.targets.tolist() == one.names[true].tolist()
+            assert part.targets.tolist() == holding.names[true].tolist()
         counts = np.bincount(client.train.targets.astype(int), minlength=3)
         assert client.class_counts == (tuple(counts),)

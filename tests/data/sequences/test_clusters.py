@@ -1,4 +1,4 @@
-"""Who holds which sequences: nothing twice, equal sizes, mixes as the clusters' distributions."""
+"""Dealing sequences: nothing twice, equal sizes, mixes close to the clusters' distributions."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def deal(pool: SequencePool, seed: int = 0, max_clients: int = 0, **clusters: An
     return deal_sequences(pool, settings, seed)
 
 
-def balanced(classes: int, each: int) -> SequencePool:
+def balanced(classes: int, per_class: int) -> SequencePool:
     """Labels in random order."""
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(classes), each))
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(classes), per_class))
     steps = np.zeros((1, 1), np.float32)
     names = tuple(str(label) for label in range(classes))
     return SequencePool(("x",), names, [steps] * len(labels), labels)
 
 
 def shares(pool: SequencePool, holdings: list[Holding]) -> NDArray[np.float64]:
-    """[N, C] each client's mix of labels."""
+    """Return each client's mix of labels, [N, C]."""
     counts = [
-        np.bincount(pool.targets[one.places], minlength=len(pool.classes)) for one in holdings
+        np.bincount(pool.targets[holding.places], minlength=len(pool.classes))
+        for holding in holdings
     ]  # type: ignore[arg-type]
     table = np.array(counts, dtype=np.float64)
     return table / table.sum(axis=1, keepdims=True)
@@ -74,37 +75,37 @@ def test_no_sequence_is_dealt_twice_and_all_have_the_same_number(
         return
     clusters = min(3, clients)
     holdings = deal(pool, seed, clients=clients, clusters=clusters, beta=beta)
-    dealt = np.concatenate([one.places for one in holdings])
+    dealt = np.concatenate([holding.places for holding in holdings])
     assert len(np.unique(dealt)) == len(dealt)
-    assert {len(one.places) for one in holdings} == {len(labels) // clients}
-    assert all((np.diff(one.places) > 0).all() for one in holdings)
+    assert {len(holding.places) for holding in holdings} == {len(labels) // clients}
+    assert all((np.diff(holding.places) > 0).all() for holding in holdings)
 
 
 def test_names_and_groups() -> None:
     pool = balanced(3, 20)
     holdings = deal(pool, clients=5, clusters=2)
-    assert [one.name for one in holdings] == [f"client-00{n}" for n in range(5)]
-    assert [one.group for one in holdings] == ["cluster-0"] * 2 + ["cluster-1"] * 3
+    assert [holding.name for holding in holdings] == [f"client-00{n}" for n in range(5)]
+    assert [holding.group for holding in holdings] == ["cluster-0"] * 2 + ["cluster-1"] * 3
 
 
 def test_with_enough_sequences_clients_have_their_clusters_mix() -> None:
     pool, settings = balanced(5, 2000), ClusterSettings(samples=200)
     expected = draw_mixes(5, settings, numpy_stream(7, "clusters"))
-    found = shares(pool, deal(pool, 7, samples=200))
-    assert np.abs(found - expected).max() < 0.01  # 200 sequences: a fraction of one is 0.005
+    mixes = shares(pool, deal(pool, 7, samples=200))
+    assert np.abs(mixes - expected).max() < 0.01  # 200 sequences: a fraction of one is 0.005
     assert len(np.unique(expected.round(9), axis=0)) == 3
 
 
 def test_where_all_are_dealt_clusters_keep_their_odds() -> None:
-    """A class may be scarce for all: then the ratios of the clusters' odds are as drawn."""
+    """If a class is scarce, the ratios of the clusters' odds are still as drawn."""
     pool, settings = balanced(3, 4000), ClusterSettings(clients=4, clusters=2)
     drawn = draw_mixes(3, settings, numpy_stream(1, "clusters"))[[0, 3]]
-    found = shares(pool, deal(pool, 1, clients=4, clusters=2))[[0, 3]]
+    mixes = shares(pool, deal(pool, 1, clients=4, clusters=2))[[0, 3]]
 
     def odds(mix: NDArray[np.float64]) -> float:
         return float(mix[0, 0] * mix[1, 1] / (mix[0, 1] * mix[1, 0]))
 
-    assert odds(found) == pytest.approx(odds(drawn), rel=0.05)
+    assert odds(mixes) == pytest.approx(odds(drawn), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +123,21 @@ def test_a_small_beta_concentrates(beta: float, low: float, high: float) -> None
 
 def test_the_deal_is_the_seeds() -> None:
     pool = balanced(3, 50)
-    places = [[one.places.tolist() for one in deal(pool, seed)] for seed in (0, 0, 1)]
+    places = [[holding.places.tolist() for holding in deal(pool, seed)] for seed in (0, 0, 1)]
     assert places[0] == places[1] != places[2]
 
 
-def test_every_cluster_has_names_of_its_own_for_the_classes() -> None:
+def test_every_cluster_permutes_the_classes_differently() -> None:
     pool = balanced(10, 60)
     plain, renamed = deal(pool), deal(pool, renamed=True)
-    for one, other in zip(plain, renamed, strict=True):
-        assert one.places.tolist() == other.places.tolist()
-        assert one.names is None
-        assert other.names is not None
-        assert sorted(other.names) == list(range(10))
+    for holding, renamed_holding in zip(plain, renamed, strict=True):
+        assert holding.places.tolist() == renamed_holding.places.tolist()
+        assert holding.names is None
+        assert renamed_holding.names is not None
+        assert sorted(renamed_holding.names) == list(range(10))
     by_group: dict[str, set[tuple[int, ...]]] = {}
-    for one in renamed:
-        by_group.setdefault(one.group, set()).add(tuple(one.names))  # type: ignore[arg-type]
+    for holding in renamed:
+        by_group.setdefault(holding.group, set()).add(tuple(holding.names))  # type: ignore[arg-type]
     assert [len(names) for names in by_group.values()] == [1, 1, 1]
     assert len(set.union(*by_group.values())) == 3
 
@@ -144,7 +145,7 @@ def test_every_cluster_has_names_of_its_own_for_the_classes() -> None:
 def test_more_clusters_than_orders_of_the_classes() -> None:
     pool = pool_of([0, 1, 2] * 20)
     dealt = deal(pool, clients=6, clusters=6, renamed=True)
-    names = {tuple(one.names) for one in dealt}
+    names = {tuple(holding.names) for holding in dealt}
     assert len(names) == 6
     with pytest.raises(DataError, match=r"clusters = 7: with data\.clusters\.renamed at most 6"):
         deal(pool, clients=7, clusters=7, renamed=True)
@@ -159,9 +160,9 @@ def test_given_clusters_keep_their_names() -> None:
 
 def test_the_first_clients_only() -> None:
     pool = balanced(3, 50)
-    assert [one.name for one in deal(pool, max_clients=2)] == ["client-000", "client-001"]
-    few, all_ = deal(pool, max_clients=1)[0], deal(pool)[0]
-    np.testing.assert_array_equal(few.places, all_.places)
+    assert [holding.name for holding in deal(pool, max_clients=2)] == ["client-000", "client-001"]
+    limited, unlimited = deal(pool, max_clients=1)[0], deal(pool)[0]
+    np.testing.assert_array_equal(limited.places, unlimited.places)
 
 
 def test_too_few_for_so_many_samples() -> None:
@@ -173,14 +174,16 @@ def test_too_few_for_so_many_samples() -> None:
     assert len(deal(balanced(3, 50), samples=15)[0].places) == 15
 
 
-def test_sequences_without_a_label_are_dealt_to_nobody() -> None:
+def test_sequences_without_a_label_are_not_dealt() -> None:
     pool = balanced(3, 50)
-    some = replace(pool, targets=np.where(np.arange(150) % 5 == 0, -1, pool.targets))
-    holdings = deal(some, clients=4, clusters=2)
-    assert [len(one.places) for one in holdings] == [30] * 4
-    assert (some.targets[np.concatenate([one.places for one in holdings])] >= 0).all()
+    partly_labelled = replace(pool, targets=np.where(np.arange(150) % 5 == 0, -1, pool.targets))
+    holdings = deal(partly_labelled, clients=4, clusters=2)
+    assert [len(holding.places) for holding in holdings] == [30] * 4
+    assert (
+        partly_labelled.targets[np.concatenate([holding.places for holding in holdings])] >= 0
+    ).all()
     with pytest.raises(DataError, match="120 sequences with a label, enough for at most 7 clients"):
-        deal(some, samples=16)
+        deal(partly_labelled, samples=16)
 
 
 def test_real_targets_have_no_mix() -> None:
@@ -191,15 +194,15 @@ def test_real_targets_have_no_mix() -> None:
 def test_given_clients_and_groups() -> None:
     pool = pool_of([0, 1, 2, 0], ["bob", "ann", "bob", "cid"], {"bob": "left", "dan": "right"})
     holdings = deal(pool, scheme="given")
-    assert [(one.name, one.group, one.places.tolist()) for one in holdings] == [
+    assert [(holding.name, holding.group, holding.places.tolist()) for holding in holdings] == [
         ("ann", "", [1]),
         ("bob", "left", [0, 2]),
         ("cid", "", [3]),
         ("dan", "right", []),
     ]
-    assert [one.name for one in deal(pool, scheme="given", max_clients=2)] == ["ann", "bob"]
+    assert [holding.name for holding in deal(pool, scheme="given", max_clients=2)] == ["ann", "bob"]
 
 
-def test_without_clients_one_has_all() -> None:
+def test_without_clients_a_single_client_has_all_sequences() -> None:
     (holding,) = deal(pool_of([0, 1, 2]), scheme="given")
     assert (holding.name, holding.places.tolist()) == ("mine", [0, 1, 2])

@@ -31,14 +31,14 @@ def test_windows_of_one_file(tmp_path: Path) -> None:
     pool = load(tmp_path / "van.csv")
     assert pool.dimensions == ("speed", "load")
     assert pool.classes == ()
-    assert [one[:, 0].tolist() for one in pool.sequences] == [[0, 1, 2], [2, 3, 4], [4, 5, 6]]
+    assert [steps[:, 0].tolist() for steps in pool.sequences] == [[0, 1, 2], [2, 3, 4], [4, 5, 6]]
     assert pool.sequences[1][:, 1].tolist() == [4, 6, 8]
     assert pool.targets.tolist() == [98, 96, 94]  # at the window's last step
     assert pool.clients is not None
     assert pool.clients.tolist() == ["van"] * 3
 
 
-def test_a_client_a_file_and_one_that_is_too_short(tmp_path: Path) -> None:
+def test_a_file_per_client_and_a_recording_that_is_too_short(tmp_path: Path) -> None:
     write_folder(
         tmp_path, {"b.csv": recording(2), "c.csv": recording(3), "a.csv": recording(9), "x.md": b""}
     )

@@ -21,7 +21,7 @@ def test_resampling_is_linear_and_keeps_the_ends() -> None:
 
 
 @pytest.mark.parametrize("longest", [0, 5, 6])
-def test_what_is_short_enough_stays(longest: int) -> None:
+def test_short_sequences_are_not_resampled(longest: int) -> None:
     short = steps([0, 1, 4, 9, 16])
     assert resampled(short, longest) is short
 

@@ -11,9 +11,14 @@ from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.settings import DataSettings
 from tests.data.images.made_images import write_folder, write_zip
 
-ONE, TWO = b"x,y\n1,2\n3,4\n", b"x,y\n5,6\n"
-NOBODYS = {"wave/a.csv": ONE, "nod/b.csv": TWO, "nod/a.CSV": ONE, "README.md": b"no sequence"}
-OF_CLIENTS = {"ann/wave/a.csv": ONE, "bob/nod/a.csv": TWO}
+FIRST, SECOND = b"x,y\n1,2\n3,4\n", b"x,y\n5,6\n"
+WITHOUT_CLIENTS = {
+    "wave/a.csv": FIRST,
+    "nod/b.csv": SECOND,
+    "nod/a.CSV": FIRST,
+    "README.md": b"no sequence",
+}
+WITH_CLIENTS = {"ann/wave/a.csv": FIRST, "bob/nod/a.csv": SECOND}
 
 
 def load(path: Path) -> SequencePool:
@@ -22,7 +27,7 @@ def load(path: Path) -> SequencePool:
 
 @pytest.mark.parametrize(("zipped", "prefix"), [(False, ""), (True, ""), (True, "all/")])
 def test_classes_are_folders(tmp_path: Path, zipped: bool, prefix: str) -> None:
-    files = {prefix + name: content for name, content in NOBODYS.items()}
+    files = {prefix + name: content for name, content in WITHOUT_CLIENTS.items()}
     pool = load(write_zip(tmp_path / "x.zip", files) if zipped else write_folder(tmp_path, files))
     assert pool.dimensions == ("x", "y")
     assert pool.classes == ("nod", "wave")
@@ -34,7 +39,7 @@ def test_classes_are_folders(tmp_path: Path, zipped: bool, prefix: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "all/"])
 def test_clients_are_the_outer_folders(tmp_path: Path, prefix: str) -> None:
-    files = {prefix + name: content for name, content in OF_CLIENTS.items()}
+    files = {prefix + name: content for name, content in WITH_CLIENTS.items()}
     pool = load(write_zip(tmp_path / "x.zip", files))
     assert pool.clients is not None
     assert pool.clients.tolist() == ["ann", "bob"]
@@ -42,7 +47,7 @@ def test_clients_are_the_outer_folders(tmp_path: Path, prefix: str) -> None:
 
 
 def test_the_folder_of_a_single_client(tmp_path: Path) -> None:
-    pool = load(write_folder(tmp_path, {"ann/wave/a.csv": ONE}))
+    pool = load(write_folder(tmp_path, {"ann/wave/a.csv": FIRST}))
     assert pool.clients is not None
     assert pool.clients.tolist() == ["ann"]
 
@@ -51,10 +56,16 @@ def test_the_folder_of_a_single_client(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"README.md": b""}, "no file .*<sequence>.csv"),
-        ({"a.csv": ONE}, "a.csv: expected"),
-        ({"a/b/c/d.csv": ONE}, "a/b/c/d.csv: expected"),
-        (NOBODYS | OF_CLIENTS, "nod/a.CSV lies in no folder of a client, but ann/wave/a.csv does"),
-        ({"a/a.csv": ONE, "a/b.csv": b"y,x\n1,2\n"}, "a/b.csv has the columns y, x, but a/a.csv h"),
+        ({"a.csv": FIRST}, "a.csv: expected"),
+        ({"a/b/c/d.csv": FIRST}, "a/b/c/d.csv: expected"),
+        (
+            WITHOUT_CLIENTS | WITH_CLIENTS,
+            "nod/a.CSV lies in no folder of a client, but ann/wave/a.csv does",
+        ),
+        (
+            {"a/a.csv": FIRST, "a/b.csv": b"y,x\n1,2\n"},
+            "a/b.csv has the columns y, x, but a/a.csv h",
+        ),
         ({"a/a.csv": b"x\nno\n"}, "a/a.csv: column 'x', line 2: 'no' is not a number"),
         ({"a/a.csv": b"x\n1e39\n"}, "sequence 0: x at step 0 is inf"),
     ],
@@ -65,7 +76,7 @@ def test_bad_folders_are_refused(tmp_path: Path, files: Mapping[str, bytes], mes
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "x.zip", NOBODYS)
+    path = write_zip(tmp_path / "x.zip", WITHOUT_CLIENTS)
     path.write_bytes(path.read_bytes().replace(b"5,6", b"5,7"))
     with pytest.raises(DataError, match=r"x\.zip: nod/b\.csv cannot be read: Bad CRC"):
         load(path)

@@ -31,15 +31,15 @@ def load(path: Path) -> SequencePool:
 
 
 def read(folder: Path, arrays: dict[str, Any], **changes: Any) -> SequencePool:
-    """The pool of the archive with some arrays changed; None takes one away."""
-    kept = {name: given for name, given in (arrays | changes).items() if given is not None}
-    np.savez(folder / "x.npz", **kept)
+    """Return the pool of the archive with some arrays changed; None removes an array."""
+    present = {name: values for name, values in (arrays | changes).items() if values is not None}
+    np.savez(folder / "x.npz", **present)
     return load(folder / "x.npz")
 
 
 def test_points_between_offsets(tmp_path: Path) -> None:
     pool = read(tmp_path, POINTS, flagged=np.zeros(3, np.bool_))
-    assert [one.tolist() for one in pool.sequences] == [
+    assert [steps.tolist() for steps in pool.sequences] == [
         [[0, 1]],
         [[2, 3], [4, 5], [6, 7]],
         [[8, 9], [10, 11]],
@@ -67,19 +67,19 @@ def test_real_numbers_are_targets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", ["client", "subject"])
 def test_clients_and_groups(tmp_path: Path, client: str) -> None:
-    who = {client: np.array([7, 8, 7]), "group": np.array(["l", "r", "l"])}
-    pool = read(tmp_path, POINTS, **who)
+    labels = {client: np.array([7, 8, 7]), "group": np.array(["l", "r", "l"])}
+    pool = read(tmp_path, POINTS, **labels)
     assert pool.clients is not None
     assert pool.clients.tolist() == ["7", "8", "7"]
     assert pool.groups == {"7": "l", "8": "r"}
 
 
 def test_a_split_of_its_own(tmp_path: Path) -> None:
-    who = {"client_train": np.array(["a", "b"]), "client_test": np.array(["b", "b", "a"])}
-    pool = read(tmp_path, SPLITS, **who)
+    clients = {"client_train": np.array(["a", "b"]), "client_test": np.array(["b", "b", "a"])}
+    pool = read(tmp_path, SPLITS, **clients)
     assert pool.is_test is not None
     assert pool.is_test.tolist() == [False, False, True, True, True]
-    assert [one.shape for one in pool.sequences] == [(4, 1)] * 2 + [(5, 1)] * 3
+    assert [steps.shape for steps in pool.sequences] == [(4, 1)] * 2 + [(5, 1)] * 3
     assert pool.targets.tolist() == [0, 1, 1, 1, 2]
     assert pool.clients is not None
     assert pool.clients.tolist() == ["a", "b", "b", "b", "a"]
@@ -138,7 +138,7 @@ def test_real_air_writing_of_ten_subjects() -> None:
 def test_real_digits_of_another_recorder() -> None:
     pool = load(real_data("leap_digits_1000.npz"))
     assert np.bincount(pool.targets.astype(np.int64)).sum() == 1000
-    assert [len(one) for one in pool.sequences[:3]] == [32, 34, 220]
+    assert [len(steps) for steps in pool.sequences[:3]] == [32, 34, 220]
 
 
 def test_real_pen_digits() -> None:
@@ -146,5 +146,5 @@ def test_real_pen_digits() -> None:
     assert pool.is_test is not None
     assert (~pool.is_test).sum() == 7494
     assert pool.is_test.sum() == 3498
-    assert {one.shape for one in pool.sequences} == {(8, 2)}
+    assert {steps.shape for steps in pool.sequences} == {(8, 2)}
     assert pool.sequences[0][0].tolist() == [47, 100]

@@ -1,4 +1,4 @@
-"""What every source of sequences owes, and who reads what."""
+"""Checks of all sources of sequences, and the choice of a source."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fedproto_app.data.sequences.sources import FILE_SOURCES, load_sequences
 from fedproto_app.settings import DataSettings, SequenceSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 
-HERE = __name__  # this module serves as a user's own: "package.module:factory"
+MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 POOL = pool_of([1, 0, 1], clients=["ann", "bob", "ann"], groups={"ann": "left"})
 NUMBERS = measured(3)
 
 handed_over: Any = None
 
 
-def given(settings: DataSettings) -> Any:
-    """Whatever the test at hand wants handed over."""
+def factory(settings: DataSettings) -> Any:
+    """Return the object that the test has set."""
     return handed_over
 
 
 def load_given(pool: Any, **settings: Any) -> SequencePool:
     global handed_over
     handed_over = pool
-    return load_sequences(DataSettings(source=f"{HERE}:given", **settings))
+    return load_sequences(DataSettings(source=f"{MODULE}:factory", **settings))
 
 
 def test_a_users_factory() -> None:
@@ -45,7 +45,7 @@ def test_the_listed_order_of_the_classes() -> None:
     pool = load_given(POOL, classes="cat, dog,bee,ant")
     assert pool.classes == ("cat", "dog", "bee", "ant")
     assert pool.targets.tolist() == [2, 3, 2]
-    with pytest.raises(DataError, match=f"^{HERE}:given: class 'cat' is not in data.classes"):
+    with pytest.raises(DataError, match=f"^{MODULE}:factory: class 'cat' is not in data.classes"):
         load_given(POOL, classes="ant,bee")
     with pytest.raises(DataError, match=r"^data\.classes = 'ant,bee': the targets of .* real num"):
         load_given(NUMBERS, classes="ant,bee")
@@ -84,8 +84,8 @@ def step(value: Any, dtype: Any = np.float32) -> list[Any]:
         (replace(POOL, sequences=step([[0, 0], [0, np.nan]])), "sequence 2: y at step 1 is nan"),
     ],
 )
-def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
-    with pytest.raises(DataError, match=f"^{HERE}:given: {message}"):
+def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
         load_given(pool)
 
 
@@ -116,17 +116,17 @@ def test_the_embedded_source_keeps_the_rules(target: str) -> None:
 
 @pytest.mark.parametrize("name", ["?", "unlabelled"])
 def test_a_class_that_is_none(name: str) -> None:
-    """Its sequences have no label, in whatever order the classes are."""
+    """Its sequences have no label, in any order of the classes."""
     pool = replace(POOL, classes=("ant", name, "cat"), targets=np.array([2, 1, 0]))
-    found = load_given(pool)
-    assert found.classes == ("ant", "cat")
-    assert found.targets.tolist() == [1, -1, 0]
-    assert found.has_target.tolist() == [True, False, True]
+    loaded = load_given(pool)
+    assert loaded.classes == ("ant", "cat")
+    assert loaded.targets.tolist() == [1, -1, 0]
+    assert loaded.has_target.tolist() == [True, False, True]
     assert load_given(pool, classes="cat, dog, ant").targets.tolist() == [0, -1, 2]
     with pytest.raises(DataError, match=rf"^data\.classes = .*'{re.escape(name)}' is what seq"):
         load_given(pool, classes=f"ant, cat, {name}")
-    told = load_given(replace(POOL, targets=np.array([2, -1, 0])))
-    assert told.targets.tolist() == [2, -1, 0]
+    loaded = load_given(replace(POOL, targets=np.array([2, -1, 0])))
+    assert loaded.targets.tolist() == [2, -1, 0]
     assert load_given(replace(NUMBERS, targets=np.array([-1.0, 0, 1]))).has_target.all()
 
 
@@ -135,5 +135,5 @@ def test_a_source_without_any_label_is_refused() -> None:
         replace(POOL, targets=np.array([-1, -1, -1])),
         replace(POOL, classes=("?",), targets=np.array([0, 0, 0])),
     ):
-        with pytest.raises(DataError, match=f"^{HERE}:given: no sequence has a label"):
+        with pytest.raises(DataError, match=f"^{MODULE}:factory: no sequence has a label"):
             load_given(pool)

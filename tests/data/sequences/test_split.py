@@ -13,12 +13,14 @@ from fedproto_app.data.sequences.split import Split, split_holding, why_refused
 from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 
-GIVEN = ClusterSettings(scheme="given")
+GIVEN_CLIENTS = ClusterSettings(scheme="given")
 
 
 def split(pool: SequencePool, name: str = "ann", seed: int = 0, **settings: Any) -> Split:
     holding = Holding(name, "", np.arange(len(pool.targets)))
-    return split_holding(pool, holding, DataSettings(**{"clusters": GIVEN, **settings}), seed)
+    return split_holding(
+        pool, holding, DataSettings(**{"clusters": GIVEN_CLIENTS, **settings}), seed
+    )
 
 
 def test_every_class_is_split_by_the_shares() -> None:
@@ -61,13 +63,13 @@ def test_the_sources_own_test_sequences() -> None:
 
 def test_few_labels_leave_the_test_part_as_it_is() -> None:
     pool = pool_of([0, 1, 2] * 20)
-    whole, few = split(pool), split(pool, clusters=ClusterSettings(labels=4))
-    assert (len(few.train), len(few.validation)) == (4, 4)
-    assert set(few.train) < set(whole.train)
-    assert set(few.validation) < set(whole.validation)
-    assert np.array_equal(few.test, whole.test)
-    many = split(pool, clusters=ClusterSettings(labels=100))
-    assert np.array_equal(many.train, whole.train)
+    full, reduced = split(pool), split(pool, clusters=ClusterSettings(labels=4))
+    assert (len(reduced.train), len(reduced.validation)) == (4, 4)
+    assert set(reduced.train) < set(full.train)
+    assert set(reduced.validation) < set(full.validation)
+    assert np.array_equal(reduced.test, full.test)
+    unlimited = split(pool, clusters=ClusterSettings(labels=100))
+    assert np.array_equal(unlimited.train, full.train)
 
 
 def test_a_dealt_client_has_nothing_of_the_sources_split() -> None:
@@ -96,9 +98,9 @@ def test_why_a_client_cannot_take_part(sizes: tuple[int, int, int], reason: str 
 
 
 def test_a_recording_that_is_too_short() -> None:
-    nothing = np.arange(0)
+    empty = np.arange(0)
     settings = DataSettings(source="recordings", sequences=SequenceSettings(window=50))
-    reason = why_refused(Split(nothing, nothing, nothing), settings)
+    reason = why_refused(Split(empty, empty, empty), settings)
     assert reason == "no sequence of data.sequences.window = 50 steps"
 
 
@@ -106,33 +108,35 @@ def test_sequences_without_a_label_are_trained_on_and_nothing_else() -> None:
     labels = [0, 1, -1] * 10
     parts = split(pool_of(labels))
     assert parts.unlabelled.tolist() == [place for place in range(30) if labels[place] < 0]
-    known = split(pool_of([0, 1] * 10))
+    labelled = split(pool_of([0, 1] * 10))
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [
-        len(part) for part in (known.train, known.validation, known.test)
+        len(part) for part in (labelled.train, labelled.validation, labelled.test)
     ]
     own_test = pool_of(labels, is_test=[place >= 15 for place in range(30)])
     assert split(own_test).unlabelled.tolist() == [2, 5, 8, 11, 14]
 
 
-def test_what_few_labels_leave_stays_if_the_settings_say_so() -> None:
-    pool, few = pool_of([0, 1, 2] * 20), {"scheme": "given", "labels": 5}
-    without = split(pool, clusters=ClusterSettings(**few))
-    whole = split(pool)
-    kept = split(pool, clusters=ClusterSettings(**few, unlabelled=True))
-    for one, other in zip(
-        (kept.train, kept.validation, kept.test),
+def test_sequences_without_their_labels_stay_if_set() -> None:
+    pool, limits = pool_of([0, 1, 2] * 20), {"scheme": "given", "labels": 5}
+    without = split(pool, clusters=ClusterSettings(**limits))
+    full = split(pool)
+    with_unlabelled = split(pool, clusters=ClusterSettings(**limits, unlabelled=True))
+    for places, expected in zip(
+        (with_unlabelled.train, with_unlabelled.validation, with_unlabelled.test),
         (without.train, without.validation, without.test),
         strict=True,
     ):
-        np.testing.assert_array_equal(one, other)
-    assert len(kept.train) == 5
-    assert sorted([*kept.train, *kept.unlabelled]) == whole.train.tolist()
+        np.testing.assert_array_equal(places, expected)
+    assert len(with_unlabelled.train) == 5
+    assert sorted([*with_unlabelled.train, *with_unlabelled.unlabelled]) == full.train.tolist()
     assert not len(without.unlabelled)
 
 
-def test_a_client_without_any_label_is_told_so() -> None:
-    given = DataSettings(clusters=GIVEN)
-    assert why_refused(split(pool_of([-1] * 30)), given) == "no sequence with a label among its 30"
-    few = why_refused(split(pool_of([0] + [-1] * 20)), given)
-    assert few is not None
-    assert few.startswith("no validation sequence among its 1 with a label: ")
+def test_a_client_without_any_label_is_refused() -> None:
+    settings = DataSettings(clusters=GIVEN_CLIENTS)
+    assert (
+        why_refused(split(pool_of([-1] * 30)), settings) == "no sequence with a label among its 30"
+    )
+    reason = why_refused(split(pool_of([0] + [-1] * 20)), settings)
+    assert reason is not None
+    assert reason.startswith("no validation sequence among its 1 with a label: ")

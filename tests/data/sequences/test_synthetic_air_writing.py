@@ -23,7 +23,7 @@ def pool(clients: int = 12, sequences: int = 600, seed: int = 0) -> SequencePool
 
 
 def resampled(digits: SequencePool) -> np.ndarray:
-    """[n, 90] thirty points at equal times, without place and size."""
+    """Return thirty points at equal times, without place and size, [n, 90]."""
     places = np.linspace(0, 1, 30)
     rows = []
     for sequence in digits.sequences:
@@ -34,7 +34,7 @@ def resampled(digits: SequencePool) -> np.ndarray:
 
 
 def nearest(rows: np.ndarray, training: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The label of the nearest known row."""
+    """Return the label of the nearest known row."""
     distance = (rows**2).sum(1)[:, None] + (training**2).sum(1) - 2 * rows @ training.T
     return labels[distance.argmin(axis=1)]
 
@@ -85,7 +85,7 @@ def test_every_writer_has_every_digit_equally_often() -> None:
         assert np.bincount(chosen, minlength=10).tolist() == [5] * 10
 
 
-def test_the_pool_has_as_many_sequences_as_it_is_told() -> None:
+def test_the_pool_has_the_set_number_of_sequences() -> None:
     digits = pool(clients=3, sequences=47)
     assert len(digits.sequences) == len(digits.targets) == 47
     assert np.bincount(digits.targets).tolist() == [5] * 7 + [4] * 3
@@ -124,7 +124,7 @@ def test_the_nearest_neighbour_tells_digits_apart() -> None:
     assert (predicted == digits.targets[~training]).mean() > 0.93
 
 
-def test_digits_are_told_apart_even_of_writers_never_seen() -> None:
+def test_digits_of_unseen_writers_can_be_classified() -> None:
     digits = pool()
     rows = resampled(digits)
     assert digits.clients is not None
@@ -134,7 +134,7 @@ def test_digits_are_told_apart_even_of_writers_never_seen() -> None:
 
 
 def test_few_examples_do_not_suffice() -> None:
-    """Else no method could show that it learns."""
+    """Otherwise no method could show that it learns."""
     digits = pool()
     rows = resampled(digits)
     predicted = nearest(rows[20:], rows[:20], digits.targets[:20])
@@ -143,7 +143,7 @@ def test_few_examples_do_not_suffice() -> None:
 
 @pytest.mark.parametrize("digit", range(10))
 def test_a_writer_is_known_by_the_style(digit: int) -> None:
-    """The nearest writing of the same digit is often the same writer's; chance is 4 in 59."""
+    """The nearest sequence of a digit is often by the same writer; chance is 4 in 59."""
     digits = pool()
     assert digits.clients is not None
     chosen = digits.targets == digit

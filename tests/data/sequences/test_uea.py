@@ -46,8 +46,8 @@ def test_a_case_of_an_unknown_class(tmp_path: Path) -> None:
     pool = read(tmp_path, f"{HEADER}\n@data\n{CASES}\n7:8:?\n")
     assert pool.classes == ("up", "down")
     assert pool.targets.tolist() == [1, 0, -1]
-    told = HEADER.replace("up down", "up down ?")
-    assert read(tmp_path, f"{told}\n@data\n{CASES}\n7:8:?\n").targets.tolist() == [1, 0, -1]
+    header = HEADER.replace("up down", "up down ?")
+    assert read(tmp_path, f"{header}\n@data\n{CASES}\n7:8:?\n").targets.tolist() == [1, 0, -1]
 
 
 def test_numbers_as_targets(tmp_path: Path) -> None:
@@ -114,17 +114,17 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_comments_of_either_kind(tmp_path: Path) -> None:
-    """% stands in front of aeon's own, # in others'."""
+    """Comments start with % in aeon's files, with # in others."""
     plain = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n1,2:a\n3,4:b\n"
     (tmp_path / "Plain.ts").write_text(plain)
     (tmp_path / "Two.ts").write_text("%% source\n#\n" + plain.replace("1,2", "% the cases\n1,2"))
-    one, two = load(tmp_path / "Plain.ts"), load(tmp_path / "Two.ts")
-    assert [steps.tolist() for steps in one.sequences] == [[[1], [2]], [[3], [4]]]
-    assert [steps.tolist() for steps in two.sequences] == [[[1], [2]], [[3], [4]]]
+    plain_pool, commented_pool = load(tmp_path / "Plain.ts"), load(tmp_path / "Two.ts")
+    assert [steps.tolist() for steps in plain_pool.sequences] == [[[1], [2]], [[3], [4]]]
+    assert [steps.tolist() for steps in commented_pool.sequences] == [[[1], [2]], [[3], [4]]]
 
 
 def versions(folder: Path, lacks: str, **values: int) -> Path:
-    """A folder of aeon's: a problem in several versions, each with a value of its own."""
+    """Write a folder like aeon's: a problem in several versions, each with a different value."""
     folder.mkdir()
     for version, value in values.items():
         for part in ("TRAIN", "TEST"):
@@ -135,7 +135,7 @@ def versions(folder: Path, lacks: str, **values: int) -> Path:
     return folder
 
 
-def test_of_several_versions_the_original_or_the_complete_one_is_read(tmp_path: Path) -> None:
+def test_the_original_or_complete_version_is_read(tmp_path: Path) -> None:
     def first(folder: Path) -> float:
         pool = load(folder)
         assert pool.is_test is not None
@@ -157,9 +157,9 @@ def test_real_japanese_vowels() -> None:
     pool = load(real_data("JapaneseVowels"))
     assert pool.is_test is not None
     assert ((~pool.is_test).sum(), pool.is_test.sum()) == (270, 370)
-    lengths = [len(one) for one in pool.sequences]
+    lengths = [len(steps) for steps in pool.sequences]
     assert (min(lengths), max(lengths)) == (7, 29)
-    assert {one.shape[1] for one in pool.sequences} == {12}
+    assert {steps.shape[1] for steps in pool.sequences} == {12}
     assert pool.classes == tuple("123456789")
     assert np.bincount(pool.targets[~pool.is_test].astype(np.int64)).tolist() == [30] * 9
     np.testing.assert_allclose(
@@ -170,5 +170,5 @@ def test_real_japanese_vowels() -> None:
 def test_real_basic_motions() -> None:
     pool = load(real_data("BasicMotions"))
     assert pool.classes == ("Standing", "Running", "Walking", "Badminton")
-    assert {one.shape for one in pool.sequences} == {(100, 6)}
+    assert {steps.shape for steps in pool.sequences} == {(100, 6)}
     assert np.bincount(pool.targets.astype(np.int64)).tolist() == [20] * 4

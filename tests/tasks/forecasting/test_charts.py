@@ -1,4 +1,4 @@
-"""Charts of forecasts: the right clients, their own models, and silence where these are not."""
+"""Charts of forecasts: the right clients and their personal models, nothing without these."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fedproto_app.tasks.forecasting.intervals import LEVELS
 from tests.local_grid import run_locally, small_settings
 from tests.report.made_runs import add_divergence
 
-ALL = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
+CHARTS = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
 
 
 def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:
-    """A run of two nodes, its state placed where a simulation places it."""
+    """Simulate a run of two nodes, with the state in the usual place."""
     settings = small_settings(tmp_path, **changes)
     nodes = [
         {
@@ -60,7 +60,7 @@ def names(files: list[Path]) -> list[str]:
 def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
     _, run = simulated(tmp_path)
     state = sorted((run / "state").rglob("*"))
-    assert names(draw(run)) == ALL
+    assert names(draw(run)) == CHARTS
     assert sorted((run / "state").rglob("*")) == state  # looking at it leaves it as it was
 
 
@@ -69,7 +69,7 @@ def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_p
     prototypes, data = divergence_charts(run)
     assert prototypes.title == "prototypes: 8 clients"
     assert (prototypes.rows, prototypes.groups) == (data.rows, data.groups)
-    series = {one.name: one for one in load_series(settings.data)}
+    series = {client.name: client for client in load_series(settings.data)}
     with np.load(run / "divergence.npz") as file:
         raw = raw_divergence([series[name] for name in file["names"]], settings.data)
         agreement = rank_correlation(file["divergence"], raw)
@@ -84,11 +84,11 @@ def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_p
 def test_few_clients_and_long_periods_can_be_drawn(
     tmp_path: Path, period: int, clients: int
 ) -> None:
-    """The filter is drawn once it has moved: at the usual rate one round is too few for it."""
+    """The filter is drawn only if it has changed; one round at the usual rate is too short."""
     moves = period == 60
     changes = {"data.period": period, "data.synthetic.clients": clients, "rounds": 1}
     _, run = simulated(tmp_path, **changes, **({"fuels.filter-rate": 50.0} if moves else {}))
-    assert names(draw(run)) == [name for name in ALL if moves or name != "filter.png"]
+    assert names(draw(run)) == [name for name in CHARTS if moves or name != "filter.png"]
 
 
 @pytest.mark.parametrize(
@@ -115,31 +115,33 @@ def test_best_median_and_worst_are_shown_with_their_own_models(tmp_path: Path) -
     assert [example.client for example in shown] == [rows[i]["client"] for i in (0, 3, 7)]
     assert shown[0].title == f"best client {rows[0]['client']} ({rows[0]['group']})"
     for example, row in zip(shown, (rows[0], rows[3], rows[7]), strict=True):
-        kept = ClientStore(run / "state" / row["node"]).read_kept(example.client)
-        assert kept is not None
-        assert np.array_equal(example.parameters["filter"], kept["parameters/filter"])
+        record = ClientStore(run / "state" / row["node"]).read_kept(example.client)
+        assert record is not None
+        assert np.array_equal(example.parameters["filter"], record["parameters/filter"])
 
 
 def test_forecasts_have_the_errors_of_the_run_in_the_datas_units(tmp_path: Path) -> None:
     settings, run = simulated(tmp_path)
     rows = {row["client"]: row for row in read_clients(run)}
-    series = {one.name: one for one in load_series(settings.data)}
+    series = {client.name: client for client in load_series(settings.data)}
     examples = find_examples(run, settings)
-    for example, found in zip(examples, kept_forecasts(examples, settings), strict=True):
-        one, row = series[example.client], rows[example.client]
-        tail = one.values[-len(found.truth) :]
-        np.testing.assert_allclose(found.truth, tail, rtol=1e-4, atol=1e-3)
-        positions = one.start + len(one.values) - len(tail) + np.arange(len(tail))
-        assert np.array_equal(found.phases, positions % 24)
-        assert np.array_equal(found.positions, positions)
-        assert found.mse == pytest.approx(float(row["mse"]), rel=1e-4)
-        rmse = np.sqrt(np.nanmean((found.forecast - found.truth) ** 2))
+    for example, forecast in zip(examples, kept_forecasts(examples, settings), strict=True):
+        client, row = series[example.client], rows[example.client]
+        tail = client.values[-len(forecast.truth) :]
+        np.testing.assert_allclose(forecast.truth, tail, rtol=1e-4, atol=1e-3)
+        positions = client.start + len(client.values) - len(tail) + np.arange(len(tail))
+        assert np.array_equal(forecast.phases, positions % 24)
+        assert np.array_equal(forecast.positions, positions)
+        assert forecast.mse == pytest.approx(float(row["mse"]), rel=1e-4)
+        rmse = np.sqrt(np.nanmean((forecast.forecast - forecast.truth) ** 2))
         assert rmse == pytest.approx(float(row["rmse_units"]), rel=1e-4)
-        off = abs(found.forecast - found.truth)[None]
-        covered = (off <= found.half_widths).sum(axis=1) / np.isfinite(found.truth).sum()
-        told = [float(row[f"coverage_{level}"]) for level in LEVELS]
-        np.testing.assert_allclose(covered, told, atol=1.5 / len(tail))
-        widths = 2 * found.half_widths[:, np.isfinite(found.truth)].mean(axis=1) / found.std
+        off = abs(forecast.forecast - forecast.truth)[None]
+        covered = (off <= forecast.half_widths).sum(axis=1) / np.isfinite(forecast.truth).sum()
+        coverages = [float(row[f"coverage_{level}"]) for level in LEVELS]
+        np.testing.assert_allclose(covered, coverages, atol=1.5 / len(tail))
+        widths = (
+            2 * forecast.half_widths[:, np.isfinite(forecast.truth)].mean(axis=1) / forecast.std
+        )
         np.testing.assert_allclose(widths, [float(row[f"width_{level}"]) for level in LEVELS], 0.01)
 
 
@@ -159,35 +161,35 @@ def keep_rows(run: Path, count: int) -> None:
         writer.writerows(rows)
 
 
-def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_charts_without_data_are_left_out(tmp_path: Path) -> None:
     data = tmp_path / "sites.csv"
     hours = np.arange(24 * 14)
     values = [5 + np.sin(hours * np.pi / 12 + shift) for shift in range(3)]
     np.savetxt(data, np.column_stack(values), delimiter=",", header="a,b,c", comments="")
     changes = {"data.source": "wide-csv", "data.path": str(data)}
     _, run = simulated(tmp_path, **changes)
-    assert names(draw(run)) == ALL
+    assert names(draw(run)) == CHARTS
 
     hours = pd.date_range("2024-03-04", periods=24 * 14, freq="h", name="time")
     pd.read_csv(data).set_index(hours).to_csv(data)  # the same values, now with their times
-    assert names(draw(run)) == ALL
+    assert names(draw(run)) == CHARTS
 
     data.rename(tmp_path / "moved.csv")
-    assert names(draw(run)) == ALL[:4]  # no data: no forecast
+    assert names(draw(run)) == CHARTS[:4]  # no data: no forecast
     for file in (run / "state").rglob("state.sqlite"):
         file.write_bytes(file.read_bytes()[:20000])
     keep_rows(run, 1)
-    assert names(draw(run)) == ALL[:3]  # a damaged model
+    assert names(draw(run)) == CHARTS[:3]  # a damaged model
     (run / "state").rename(run / "elsewhere")
-    assert names(draw(run)) == ALL[:3]  # deployed nodes keep their state
+    assert names(draw(run)) == CHARTS[:3]  # deployed nodes keep their state
 
 
 def test_other_data_under_the_same_names_are_noticed(tmp_path: Path) -> None:
     settings, run = simulated(tmp_path)
     examples = find_examples(run, settings)
-    other = settings_from({"data.synthetic": {"clients": 8, "days": 14, "seed": 1}})
+    other_data = settings_from({"data.synthetic": {"clients": 8, "days": 14, "seed": 1}})
     with pytest.raises(FedProtoError, match="but was"):
-        kept_forecasts(examples, settings.model_copy(update={"data": other.data}))
+        kept_forecasts(examples, settings.model_copy(update={"data": other_data.data}))
     stranger = Example("best client nobody", "nobody", 1.0, examples[0].parameters)
     with pytest.raises(FedProtoError, match="'nobody' is not in the data"):
         kept_forecasts([stranger], settings)
@@ -219,10 +221,10 @@ def test_true_groups_come_before_clustering() -> None:
 def test_a_file_with_the_matrix_of_some_names_these(tmp_path: Path) -> None:
     add_divergence(tmp_path, ["a", "b", "a", "b"], np.zeros((4, 4)))
     with np.load(tmp_path / "divergence.npz") as file:
-        whole = dict(file)
+        arrays = dict(file)
     matrix = np.array([[0, 0.5], [0.5, 0]], np.float32)
-    some = whole | {"divergence": matrix, "divergence_of": np.array([1, 2])}
-    np.savez(tmp_path / "divergence.npz", allow_pickle=False, **some)
+    subset = arrays | {"divergence": matrix, "divergence_of": np.array([1, 2])}
+    np.savez(tmp_path / "divergence.npz", allow_pickle=False, **subset)
     names, groups, cells, total = read_divergence(tmp_path)
     assert names.tolist() == ["c2", "c1"]
     assert groups.tolist() == ["a", "b"]

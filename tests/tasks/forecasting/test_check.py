@@ -17,10 +17,10 @@ def test_metr_la_votes_for_a_day_of_5_minutes() -> None:
     settings = DataSettings(source="wide-csv", path=str(path), period=288)
     clients = [facts_of(series, settings) for series in load_series(settings)]
     assert period_votes(clients)[0][0] == 288
-    assert {one.refused for one in clients} == {None}
+    assert {client.refused for client in clients} == {None}
 
 
-def test_every_client_is_told_apart() -> None:
+def test_every_kind_of_client_gets_its_verdict() -> None:
     good, gappy = wave(24, 480), wave(24, 480)
     gappy[10:130] = np.nan
     series = [
@@ -30,8 +30,10 @@ def test_every_client_is_told_apart() -> None:
         ClientSeries("short", np.ones(3)),
         ClientSeries("empty", np.empty(0)),
     ]
-    clients = {one.name: facts_of(one, DataSettings()) for one in series}
-    verdicts = {name: one.verdict.plain for name, one in clients.items()}
+    clients = {
+        client_series.name: facts_of(client_series, DataSettings()) for client_series in series
+    }
+    verdicts = {name: facts.verdict.plain for name, facts in clients.items()}
     assert verdicts == {
         "good": "ok",
         "gappy": "ok",
@@ -49,7 +51,7 @@ def test_every_client_is_told_apart() -> None:
 
 def test_the_shorter_period_comes_first_on_a_tie() -> None:
     series = [ClientSeries("a", wave(30, 480)), ClientSeries("b", wave(24, 480))]
-    votes = period_votes([facts_of(one, DataSettings()) for one in series])
+    votes = period_votes([facts_of(client_series, DataSettings()) for client_series in series])
     assert votes == [(24, 1), (30, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Clients that see the windows of their community, and who may not."""
+"""Clients that see the windows of their community, and clients that cannot take part."""
 
 from __future__ import annotations
 
@@ -33,31 +33,34 @@ def settings_of(**changes: Any) -> Settings:
 
 @pytest.fixture
 def edges(tmp_path: Path) -> dict[str, str]:
-    """a – b – c, and d for itself."""
+    """Edges a – b – c; d has none."""
     path = tmp_path / "edges.csv"
     path.write_text("a,b,c,d\n0,1,0,0\n1,0,1,0\n0,1,0,0\n0,0,0,0\n")
     return {"graph.source": "file", "graph.path": str(path)}
 
 
 def series() -> list[ClientSeries]:
-    """b begins two steps after the others, and c ends one before them."""
+    """b begins two steps after the others, and c ends one step before them."""
     draws = np.random.default_rng(0)
-    whole = {name: draws.normal(size=48) for name in "abcd"}
+    values = {name: draws.normal(size=48) for name in "abcd"}
     return [
-        ClientSeries("a", whole["a"]),
-        ClientSeries("b", whole["b"][2:], start=2),
-        ClientSeries("c", whole["c"][:-1]),
-        ClientSeries("d", whole["d"]),
+        ClientSeries("a", values["a"]),
+        ClientSeries("b", values["b"][2:], start=2),
+        ClientSeries("c", values["c"][:-1]),
+        ClientSeries("d", values["d"]),
     ]
 
 
 def test_samples_hold_the_communitys_windows_of_the_same_time(edges: dict[str, str]) -> None:
-    settings, every = settings_of(**edges), series()
-    shard = with_communities(settings, every[:1] + every[3:], every)
+    settings, all_series = settings_of(**edges), series()
+    shard = with_communities(settings, all_series[:1] + all_series[3:], all_series)
     assert list(shard.clients) == ["a", "d"]
-    alone = {one.name: make_windows(one, settings.data) for one in every}
-    whole = shard.clients["a"].inputs  # type: ignore[attr-defined]
-    assert whole.shape == (44, 3 * VALUES + 3 + 1)
+    alone = {
+        client_series.name: make_windows(client_series, settings.data)
+        for client_series in all_series
+    }
+    inputs = shard.clients["a"].inputs  # type: ignore[attr-defined]
+    assert inputs.shape == (44, 3 * VALUES + 3 + 1)
     near = np.array(
         [[1 / 2, 1 / 6**0.5, 0], [1 / 6**0.5, 1 / 3, 1 / 6**0.5], [0, 1 / 6**0.5, 1 / 2]]
     )
@@ -65,9 +68,9 @@ def test_samples_hold_the_communitys_windows_of_the_same_time(edges: dict[str, s
     of_c = np.concatenate([alone["c"].inputs[:, :VALUES], np.zeros((1, VALUES))])
     rows = np.stack([alone["a"].inputs[:, :VALUES], of_b, of_c], axis=1)
     expected = np.einsum("lm,nmv->nlv", near, rows).reshape(44, -1)
-    np.testing.assert_allclose(whole[:, : 3 * VALUES], expected, atol=1e-6)
-    np.testing.assert_allclose(whole[:, 3 * VALUES : -1], np.tile(near[0], (44, 1)), atol=1e-6)
-    np.testing.assert_array_equal(whole[:, -1], alone["a"].inputs[:, -1])  # the phase
+    np.testing.assert_allclose(inputs[:, : 3 * VALUES], expected, atol=1e-6)
+    np.testing.assert_allclose(inputs[:, 3 * VALUES : -1], np.tile(near[0], (44, 1)), atol=1e-6)
+    np.testing.assert_array_equal(inputs[:, -1], alone["a"].inputs[:, -1])  # the phase
 
     lone = shard.clients["d"].inputs  # type: ignore[attr-defined]
     np.testing.assert_array_equal(lone[:, :VALUES], alone["d"].inputs[:, :VALUES])
@@ -75,35 +78,38 @@ def test_samples_hold_the_communitys_windows_of_the_same_time(edges: dict[str, s
     np.testing.assert_array_equal(lone[:, 3 * VALUES : -1], np.tile([1, 0, 0], (44, 1)))
 
 
-def test_who_is_refused_is_nobodys_neighbour(edges: dict[str, str]) -> None:
-    settings, every = settings_of(**edges), series()
-    every[1] = ClientSeries("b", np.full(48, np.nan))
-    shard = with_communities(settings, every, every)
+def test_a_refused_client_has_no_neighbours(edges: dict[str, str]) -> None:
+    settings, all_series = settings_of(**edges), series()
+    all_series[1] = ClientSeries("b", np.full(48, np.nan))
+    shard = with_communities(settings, all_series, all_series)
     assert list(shard.clients) == ["a", "c", "d"]
     assert shard.refused == {"b": "no value is present"}
     assert shard.clients["a"].inputs.shape[1] == VALUES + 1 + 1  # type: ignore[attr-defined]
-    one, *_ = with_communities(settings, [], every).clients, None
-    assert not one
+    clients, *_ = with_communities(settings, [], all_series).clients, None
+    assert not clients
 
 
 def test_profiles_join_days_that_are_alike() -> None:
-    """Two kinds of days; whose noise differs."""
+    """Two kinds of days, with different noise."""
     settings = settings_of(**{"graph.neighbours": 2})
     draws, steps = np.random.default_rng(1), np.arange(60)
-    every = [
+    all_series = [
         ClientSeries(name, np.sin(np.pi * (steps + shift) / 2) + draws.normal(scale=0.1, size=60))
         for name, shift in {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0, "f": 1}.items()
     ]
-    windows = {one.name: make_windows(one, settings.data) for one in every}
-    found = communities_of(windows, settings)
-    assert [one.name for one in found["a"].members] == ["a", "c", "e"]
-    assert [one.name for one in found["f"].members] == ["b", "d", "f"]
+    windows = {
+        client_series.name: make_windows(client_series, settings.data)
+        for client_series in all_series
+    }
+    community_of = communities_of(windows, settings)
+    assert [member.name for member in community_of["a"].members] == ["a", "c", "e"]
+    assert [member.name for member in community_of["f"].members] == ["b", "d", "f"]
 
 
-def test_what_the_graph_lacks_is_told(edges: dict[str, str]) -> None:
-    every = [*series(), ClientSeries("stranger", series()[0].values)]
-    with pytest.raises(DataError, match=r"edges\.csv: has nothing of client 'stranger'"):
-        with_communities(settings_of(**edges), every, every)
+def test_clients_missing_in_the_graph_are_named(edges: dict[str, str]) -> None:
+    all_series = [*series(), ClientSeries("stranger", series()[0].values)]
+    with pytest.raises(DataError, match=r"edges\.csv: has no entry of client 'stranger'"):
+        with_communities(settings_of(**edges), all_series, all_series)
 
 
 def test_a_kept_model_does_not_forecast_by_itself(tmp_path: Path) -> None:

@@ -31,31 +31,31 @@ def test_coverage_and_width_of_few_values_by_hand() -> None:
     error = torch.tensor([1.0, -4, 2, 3, 3.9, -5, 100, 4.05])[None, :, None].double()
     validation, test = parts(4, 4)
     test[0, 6] = 0  # missing
-    told = {m.name: values[0] for m, values in interval_metrics(error, validation, test).items()}
+    metrics = {m.name: values[0] for m, values in interval_metrics(error, validation, test).items()}
     # 80%: 4, then narrower, missed and so wider; the missing value changes nothing.
     widths = {80: [4, 4 * np.exp(-0.02), 4 * np.exp(0.06)]}
     widths[95] = [4, 4 * np.exp(-0.005), 4 * np.exp(0.09)]
     for level in LEVELS:
-        assert told[f"coverage-{level}"] == pytest.approx(2 / 3)
-        assert told[f"width-{level}"] == pytest.approx(2 * np.mean(widths[level]), rel=1e-6)
+        assert metrics[f"coverage-{level}"] == pytest.approx(2 / 3)
+        assert metrics[f"width-{level}"] == pytest.approx(2 * np.mean(widths[level]), rel=1e-6)
         later = {80: -0.02, 95: -0.005}[level]
-        assert told[half_width(level, 0)] == pytest.approx(widths[level][-1] * np.exp(later))
-    assert set(told) == {*NAMES, half_width(80, 0), half_width(95, 0)}
+        assert metrics[half_width(level, 0)] == pytest.approx(widths[level][-1] * np.exp(later))
+    assert set(metrics) == {*NAMES, half_width(80, 0), half_width(95, 0)}
 
 
-def test_each_step_ahead_has_widths_of_its_own() -> None:
+def test_each_step_ahead_has_separate_widths() -> None:
     rng = np.random.default_rng(0)
     error = torch.from_numpy(rng.normal(size=(3, 50, 2)) * [1, 10])
     validation, test = parts(48, 2)
     validation, test = validation.expand_as(error), test.expand_as(error)
-    told = interval_metrics(error, validation, test)
+    metrics = interval_metrics(error, validation, test)
     static = conformal_quantile(error.abs().numpy(), validation.numpy() > 0, 95)
-    kept = {metric.name: values[1] for metric, values in told.items()}
-    found = kept_half_widths(kept, 3)
-    assert found.shape == (2, 3)
-    assert found[1, :2] == pytest.approx(static[1], rel=0.25)  # two values taught little
-    assert np.isnan(found[:, 2]).all()
-    assert (found[0, :2] <= found[1, :2]).all()
+    stored = {metric.name: values[1] for metric, values in metrics.items()}
+    half_widths = kept_half_widths(stored, 3)
+    assert half_widths.shape == (2, 3)
+    assert half_widths[1, :2] == pytest.approx(static[1], rel=0.25)  # two values taught little
+    assert np.isnan(half_widths[:, 2]).all()
+    assert (half_widths[0, :2] <= half_widths[1, :2]).all()
 
 
 def test_half_widths_stay_and_the_server_takes_none() -> None:
@@ -63,10 +63,10 @@ def test_half_widths_stay_and_the_server_takes_none() -> None:
     required = task.required_metrics(task.settings)
     assert {Metric(name) for name in NAMES} <= set(required)
     assert not any(task.stays(metric) for metric in required)
-    own = Metric(half_width(80, 0))
-    assert task.stays(own)
-    assert is_half_width(own.name)
-    assert task.metrics_fault({own: 0.5}) is not None
+    private = Metric(half_width(80, 0))
+    assert task.stays(private)
+    assert is_half_width(private.name)
+    assert task.metrics_fault({private: 0.5}) is not None
     assert task.metrics_fault({Metric("coverage-80"): 1.0, Metric("width-95"): 9.0}) is None
-    assert "is no share" in str(task.metrics_fault({Metric("coverage-80"): 1.1}))
+    assert "is not a share" in str(task.metrics_fault({Metric("coverage-80"): 1.1}))
     assert "not finite" in str(task.metrics_fault({Metric("width-80"): float("nan")}))

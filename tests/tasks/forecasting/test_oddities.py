@@ -1,4 +1,4 @@
-"""What is odd about a series, by hand."""
+"""Oddities of a series, by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_outlier_lies_ten_robust_deviations_off() -> None:
     assert outliers_of(values, 4) == Outliers(2, 67, -29.652, pytest.approx(20))
 
 
-def test_what_comes_back_after_a_period_is_none() -> None:
+def test_values_that_repeat_after_a_period_are_no_outliers() -> None:
     values = np.tile([-2.0, -1, 0, 1, 2], 20)
     values[::20] = 30  # every fourth period
     values[3::20] = 30
@@ -61,10 +61,10 @@ def test_missing_values_are_none_and_near_none() -> None:
 def test_a_shift_between_train_and_test_by_hand() -> None:
     """Train: 0 and 2 in turn (mean 1, deviation 1); test: 3 and 7 (mean 5, deviation 2)."""
     values = np.array([0.0, 2] * 9 + [3, 7])
-    found = odd(values)
-    assert (found.shift, found.ratio, found.largest) == (4, 2, 6)
-    assert (found.is_shifted, found.is_spread, found.constant) == (True, False, False)
-    assert found.notes == "test mean +4.0"
+    oddity = odd(values)
+    assert (oddity.shift, oddity.ratio, oddity.largest) == (4, 2, 6)
+    assert (oddity.is_shifted, oddity.is_spread, oddity.constant) == (True, False, False)
+    assert oddity.notes == "test mean +4.0"
     values[-1] = 7.5
     assert odd(values).notes == "test mean +4.2, test spread ×2.2"
     assert odd(np.array([0.0, 2] * 9 + [1.2, 1.8])).notes == "test spread ×0.3"
@@ -72,19 +72,19 @@ def test_a_shift_between_train_and_test_by_hand() -> None:
 
 
 def test_a_constant_train_part_has_no_ratio() -> None:
-    found = odd(np.array([5.0] * 16 + [5, 6, 9, 8]))
-    assert found.constant
-    assert np.isnan(found.ratio)
-    assert found.notes == "train part constant"
+    oddity = odd(np.array([5.0] * 16 + [5, 6, 9, 8]))
+    assert oddity.constant
+    assert np.isnan(oddity.ratio)
+    assert oddity.notes == "train part constant"
 
 
 @pytest.mark.parametrize("size", [1e17, 1e200])
 def test_a_test_part_whose_errors_would_be_refused(size: float) -> None:
     values = wave(24, 480)
     values[-1] = size
-    found = odd(values, DataSettings())
-    assert found.largest > LARGEST_SCALED
-    assert found.notes == "1 outlier, too large"
+    oddity = odd(values, DataSettings())
+    assert oddity.largest > LARGEST_SCALED
+    assert oddity.notes == "1 outlier, too large"
 
 
 def test_values_that_overflow_in_the_train_part() -> None:
@@ -94,5 +94,5 @@ def test_values_that_overflow_in_the_train_part() -> None:
 
 
 def test_an_ordinary_series_is_not_odd() -> None:
-    found = odd(wave(24, 480), DataSettings())
-    assert (found.outliers, found.notes) == (None, "")
+    oddity = odd(wave(24, 480), DataSettings())
+    assert (oddity.outliers, oddity.notes) == (None, "")

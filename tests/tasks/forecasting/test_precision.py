@@ -1,4 +1,4 @@
-"""Mixed precision in forecasting: near float32, and nothing else than products in bfloat16."""
+"""Mixed precision in forecasting: close to float32, with bfloat16 in products only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISTANCE = 0.005  # of the mean validation error after three rounds
 
 
 def trained(folder: Path, method: str, precision: str) -> Reply:
-    """The third round of a few clients; states and what they send are float32."""
+    """Return the reply after three rounds; states and sent arrays must be float32."""
     settings = settings_from(
         {
             **small_run("forecasting"),
@@ -38,9 +38,9 @@ def trained(folder: Path, method: str, precision: str) -> Reply:
     names = list(shard.clients)
     for server_round in (1, 2, 3):
         reply = node.train(Order("run", "", server_round, names, evaluate=True))
-    (found,) = store.read_states(names, 3)
-    kept = [value for name, value in found.tensors.items() if not name.startswith("steps")]
-    assert {value.dtype for value in kept if value.dtype != torch.bool} == {torch.float32}
+    (state,) = store.read_states(names, 3)
+    tensors = [value for name, value in state.tensors.items() if not name.startswith("steps")]
+    assert {value.dtype for value in tensors if value.dtype != torch.bool} == {torch.float32}
     assert {array.dtype.name for array in reply.arrays.values()} <= {"float32"}
     return reply
 
@@ -48,8 +48,8 @@ def trained(folder: Path, method: str, precision: str) -> Reply:
 @pytest.mark.parametrize("method", ["solo", "fuels"])
 def test_bfloat16_trains_to_nearly_the_same(tmp_path: Path, method: str) -> None:
     criterion = Metric("validation-mse")
-    exact, mixed = (trained(tmp_path, method, one) for one in ("float32", "bfloat16"))
-    errors = [sum(one.metrics[criterion]) / len(one.names) for one in (exact, mixed)]
+    exact, mixed = (trained(tmp_path, method, precision) for precision in ("float32", "bfloat16"))
+    errors = [sum(reply.metrics[criterion]) / len(reply.names) for reply in (exact, mixed)]
     assert errors[0] != errors[1]
     assert errors[1] == pytest.approx(errors[0], rel=DISTANCE)
     assert trained(tmp_path / "again", method, "tf32").metrics == exact.metrics  # on a CPU

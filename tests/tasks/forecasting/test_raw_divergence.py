@@ -1,4 +1,4 @@
-"""The divergence of clients' own data, by hand and by scipy."""
+"""The divergence of clients' raw data, by hand and by scipy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report of forecasts makes of its clients' metrics."""
+"""The figures of forecasting runs from clients' metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.report.made_federation import MadeFederation
 
 
 def metrics(mse: float, mae_units: float, difference: float, size: float) -> dict[Metric, float]:
-    told = {
+    values = {
         "validation-mse": 0.5,
         "mse": mse,
         "mae": 0.25,
@@ -22,7 +22,7 @@ def metrics(mse: float, mae_units: float, difference: float, size: float) -> dic
         "mean-size": size,
     }
     return {
-        Metric(name, model): v for name, v in told.items() for model in (Model.USED, Model.KEPT)
+        Metric(name, model): v for name, v in values.items() for model in (Model.USED, Model.KEPT)
     }
 
 
@@ -42,24 +42,24 @@ def test_a_client_without_a_scale_has_no_mase_and_the_others_count() -> None:
     head, *rows = ForecastingReport().tables(federation)["clients.csv"]
     place = list(head).index("mase")
     assert head[place + 1] == "wape"
-    told = [list(row)[place : place + 2] for row in rows]
-    assert told == [[1.5, 0.5], [None, None], [0.25, 0.1], [4, None]]
-    found = figures(federation)
-    assert (found["mse"], found["mse_median"], found["mse_worst_tenth"]) == (4, 3, 9)
-    assert (found["mase"], found["mase_median"]) == (pytest.approx(5.75 / 3), 1.5)
-    assert (found["wape"], found["wape_median"]) == (pytest.approx(0.3), pytest.approx(0.3))
-    assert found["mae_median"] == 0.25
+    cells = [list(row)[place : place + 2] for row in rows]
+    assert cells == [[1.5, 0.5], [None, None], [0.25, 0.1], [4, None]]
+    summary = figures(federation)
+    assert (summary["mse"], summary["mse_median"], summary["mse_worst_tenth"]) == (4, 3, 9)
+    assert (summary["mase"], summary["mase_median"]) == (pytest.approx(5.75 / 3), 1.5)
+    assert (summary["wape"], summary["wape_median"]) == (pytest.approx(0.3), pytest.approx(0.3))
+    assert summary["mae_median"] == 0.25
 
 
 def test_steps_ahead_have_their_errors_over_kept_models() -> None:
     steps = {"a": (1.0, 2.0), "b": (2.0, 3.0), "c": (6.0, 10.0)}
-    made = {
+    metrics_of = {
         client: metrics(1, 1, 1, 1)
         | {Metric(f"mse/step-{n}", Model.KEPT): error for n, error in enumerate(errors, start=1)}
         | {Metric(f"mse/step-{n}"): 99.0 for n in (1, 2)}
         for client, errors in steps.items()
     }
-    federation: Any = MadeFederation(made)
+    federation: Any = MadeFederation(metrics_of)
     tables = ForecastingReport().tables(federation)
     assert tables["steps.csv"] == [("step", "mse", "mse_median"), [1, 3, 2], [2, 5, 3]]
 
@@ -70,9 +70,9 @@ def test_one_step_ahead_has_no_table_of_steps() -> None:
 
 
 def test_the_worst_tenth_of_25_clients_are_3() -> None:
-    made = {f"c{n:02}": metrics(n, 1, 1, 1) for n in range(25)}
-    assert figures(MadeFederation(made))["mse_worst_tenth"] == 23  # (22 + 23 + 24) / 3
+    metrics_of = {f"c{n:02}": metrics(n, 1, 1, 1) for n in range(25)}
+    assert figures(MadeFederation(metrics_of))["mse_worst_tenth"] == 23  # (22 + 23 + 24) / 3
 
 
-def test_nobody_with_an_error_means_no_figure() -> None:
+def test_no_figure_without_errors() -> None:
     assert set(figures(MadeFederation({})).values()) == {None}

@@ -41,10 +41,10 @@ def test_an_epoch_visits_every_batch_once_with_rows_in_phase_order() -> None:
     batches = list(task.batches(samples, generators(2)))
     assert [len(batch.targets) for batch in batches] == [2] * 5 + [1] * (len(long.batches) - 5)
     for row, client in enumerate((long, short)):
-        seen = [batch for batch in batches if len(batch.targets) > row]
-        ages = sorted(int(batch.age[row]) for batch in seen)
+        client_batches = [batch for batch in batches if len(batch.targets) > row]
+        ages = sorted(int(batch.age[row]) for batch in client_batches)
         assert ages == list(range(len(client.batches)))
-        for batch in seen:
+        for batch in client_batches:
             rows = client.batches[len(client.batches) - 1 - int(batch.age[row])]
             np.testing.assert_array_equal(batch.inputs[row], client.inputs[rows])
             np.testing.assert_array_equal(batch.targets[row], client.targets[rows])
@@ -83,9 +83,9 @@ def test_the_shifted_view_mixes_in_the_next_sample() -> None:
     for batch in task.batches(samples, generators(1), augmentation_low=0.8):
         assert batch.augmented is not None
         numbers = client.batches[len(client.batches) - 1 - int(batch.age[0])]
-        now, following = (torch.from_numpy(client.inputs[n]) for n in (numbers, numbers + 1))
-        share = ((batch.augmented[0] - following) / (now - following)).mean(dim=1, keepdim=True)
-        torch.testing.assert_close(batch.augmented[0], share * now + (1 - share) * following)
+        inputs, following = (torch.from_numpy(client.inputs[n]) for n in (numbers, numbers + 1))
+        share = ((batch.augmented[0] - following) / (inputs - following)).mean(dim=1, keepdim=True)
+        torch.testing.assert_close(batch.augmented[0], share * inputs + (1 - share) * following)
         shares += share.flatten().tolist()
     assert 0.8 - 1e-4 <= min(shares) < 0.85
     assert 0.95 < max(shares) <= 1 + 1e-4
@@ -93,30 +93,32 @@ def test_the_shifted_view_mixes_in_the_next_sample() -> None:
 
 def test_evaluation_by_hand() -> None:
     task = ForecastingTask(SETTINGS)
-    client, other = windows(60), windows(40, "shorter")
+    client, shorter = windows(60), windows(40, "shorter")
     parameters = {n: torch.zeros(2, *v.shape) for n, v in task.initial_parameters().items()}
     parameters["decoder.bias"] += 0.5  # a forecast of 0.5 whatever comes
-    metrics = task.evaluate(parameters, task.gather([client, other], 1))
-    for row, one in enumerate((client, other)):
-        error = one.targets.astype(float) - 0.5
+    metrics = task.evaluate(parameters, task.gather([client, shorter], 1))
+    for row, client_windows in enumerate((client, shorter)):
+        error = client_windows.targets.astype(float) - 0.5
         validation, test = (
-            error[one.train_end : one.validation_end],
-            error[one.validation_end :],
+            error[client_windows.train_end : client_windows.validation_end],
+            error[client_windows.validation_end :],
         )
         expected = {
             Metric("validation-mse"): (validation**2).mean(),
             Metric("mse"): (test**2).mean(),
             Metric("mae"): abs(test).mean(),
-            Metric("rmse-units"): np.sqrt((test**2).mean()) * one.std,
-            Metric("mae-units"): abs(test).mean() * one.std,
-            Metric("seasonal-difference"): one.seasonal_difference,
-            Metric("mean-size"): abs((test + 0.5) * one.std + one.mean).mean(),
+            Metric("rmse-units"): np.sqrt((test**2).mean()) * client_windows.std,
+            Metric("mae-units"): abs(test).mean() * client_windows.std,
+            Metric("seasonal-difference"): client_windows.seasonal_difference,
+            Metric("mean-size"): abs(
+                (test + 0.5) * client_windows.std + client_windows.mean
+            ).mean(),
         }
-        told = {metric: metrics[metric][row] for metric in expected}
-        assert told == pytest.approx(expected)
+        reported = {metric: metrics[metric][row] for metric in expected}
+        assert reported == pytest.approx(expected)
 
 
-def test_what_mase_and_wape_divide_by_hand() -> None:
+def test_the_divisors_of_mase_and_wape_by_hand() -> None:
     """Train part 1 2 4 2 3 8: at period 2 its differences are 3 0 1 6, their mean 2.5. Test part
     4 −6, forecast 5 −8: MASE 1.5 / 2.5 = 0.6, WAPE 3 / 10 = 0.3."""
     data = {"close-window": 1, "periodic-window": 1, "train-share": 0.5, "validation-share": 0.25}
@@ -125,11 +127,11 @@ def test_what_mase_and_wape_divide_by_hand() -> None:
     client = make_windows(ClientSeries("a", values), settings.data)
     task = ForecastingTask(settings)
     forecasts = (torch.tensor([5.0, 5, 5, -8]) - client.mean) / client.std
-    told = task.judge(forecasts[None, :, None], task.gather([client], 1), first=4)
-    kept = {replace(metric, model=Model.KEPT): value for metric, (value,) in told.items()}
-    assert kept[Metric("seasonal-difference", Model.KEPT)] == 2.5
-    assert kept[Metric("mean-size", Model.KEPT)] == pytest.approx(5)
-    assert relative_errors(kept) == pytest.approx({"mase": 0.6, "wape": 0.3})
+    judged = task.judge(forecasts[None, :, None], task.gather([client], 1), first=4)
+    kept_metrics = {replace(metric, model=Model.KEPT): value for metric, (value,) in judged.items()}
+    assert kept_metrics[Metric("seasonal-difference", Model.KEPT)] == 2.5
+    assert kept_metrics[Metric("mean-size", Model.KEPT)] == pytest.approx(5)
+    assert relative_errors(kept_metrics) == pytest.approx({"mase": 0.6, "wape": 0.3})
 
 
 def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
@@ -137,8 +139,8 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
     client = make_windows(ClientSeries("a", values), SETTINGS.data)
     task = ForecastingTask(SETTINGS)
     samples = task.gather([client], 1)
-    told = task.judge(torch.zeros_like(samples.targets), samples)
-    assert told[Metric("seasonal-difference")] == [0.0]
+    judged = task.judge(torch.zeros_like(samples.targets), samples)
+    assert judged[Metric("seasonal-difference")] == [0.0]
     small = replace(samples, seasonal_difference=torch.full((1,), 1e-31, dtype=torch.float64))
     assert task.judge(torch.zeros_like(samples.targets), small)[Metric("seasonal-difference")] == [
         0.0
@@ -158,7 +160,7 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
         ("mase", 1.0, "'mase' is no metric of forecasts"),
     ],
 )
-def test_what_a_server_believes_of_them(metric: str, value: float, reason: str | None) -> None:
+def test_metrics_that_a_server_accepts(metric: str, value: float, reason: str | None) -> None:
     fault = ForecastingTask.metrics_fault({Metric(metric): value})
     assert fault is None if reason is None else fault is not None and fault.startswith(reason)
 

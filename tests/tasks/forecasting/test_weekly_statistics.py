@@ -1,4 +1,4 @@
-"""Weekly statistics: the means of a client's newest weeks, standardised; nothing of later data."""
+"""Weekly statistics: the standardised means of a client's newest train weeks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_by_hand() -> None:
     Batch s of the ten has phase 0 of day 3 + s and the other phases of the day before; three weeks
     of three batches are s = 1 … 9."""
     values = np.add.outer(np.arange(15.0), [0.0, 0.1, 0.2, 0.3]).ravel()
-    found = weekly_statistics(gathered(client(values)), 3, 3)
+    statistics = weekly_statistics(gathered(client(values)), 3, 3)
     means = np.add.outer([2.0, 5.0, 8.0], [3.0, 2.1, 2.2, 2.3])
     expected = (means - means.mean()) / means.std()
-    np.testing.assert_allclose(found[0], expected, rtol=1e-4)
-    assert found.square().mean().item() == pytest.approx(1)
+    np.testing.assert_allclose(statistics[0], expected, rtol=1e-4)
+    assert statistics.square().mean().item() == pytest.approx(1)
 
 
 def test_nothing_after_the_train_part_counts() -> None:
@@ -55,9 +55,9 @@ def test_missing_values_do_not_count_and_cohorts_equal_their_clients() -> None:
     gaps = values[0].copy()
     gaps[20:24] = np.nan
     long, short = client(gaps, "long"), client(values[1][:60], "short")
-    both = weekly_statistics(gathered(long, short), 3, 3)
-    for row, its in enumerate((long, short)):
-        torch.testing.assert_close(both[row], weekly_statistics(gathered(its), 3, 3)[0])
+    statistics = weekly_statistics(gathered(long, short), 3, 3)
+    for row, windows in enumerate((long, short)):
+        torch.testing.assert_close(statistics[row], weekly_statistics(gathered(windows), 3, 3)[0])
     samples = gathered(long)
     guessed = replace(samples, targets=torch.where(samples.present > 0, samples.targets, 1e6))
     assert torch.equal(weekly_statistics(guessed, 3, 3), weekly_statistics(samples, 3, 3))
@@ -78,5 +78,7 @@ def test_as_many_weeks_as_hold_a_window_are_needed(changes: dict[str, int], week
     assert weeks_needed(data) == weeks
     length = shortest_length(data, 7 * weeks)
     rng = np.random.default_rng(0)
-    made = [make_windows(ClientSeries("a", rng.normal(size=n)), data) for n in (length, length - 1)]
-    assert [len(one.batches) for one in made] == [7 * weeks, 7 * weeks - 1]
+    windows = [
+        make_windows(ClientSeries("a", rng.normal(size=n)), data) for n in (length, length - 1)
+    ]
+    assert [len(client_windows.batches) for client_windows in windows] == [7 * weeks, 7 * weeks - 1]

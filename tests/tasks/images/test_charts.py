@@ -1,4 +1,4 @@
-"""Charts of runs on images: accuracies by class and stage, and who holds what."""
+"""Charts of runs on images: accuracies by class and stage, and the clients' images."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fedproto_app.report.pictures import draw, pictures_of
 from tests.report.made_runs import classification_record, make_classification_run
 from tests.report.test_charts import approximately, points
 
-ALL = ["clients-accuracy.png", "rounds.png", "stages.png", "classes.png", "partition.png"]
+CHARTS = ["clients-accuracy.png", "rounds.png", "stages.png", "classes.png", "partition.png"]
 
 
 @pytest.mark.parametrize("averages", [True, False])
 def test_a_run_gets_five_pictures(tmp_path: Path, averages: bool) -> None:
     files = draw(make_classification_run(tmp_path / "a", (0.25, 0.5, None), averages))
-    assert [file.name for file in files] == ALL
+    assert [file.name for file in files] == CHARTS
 
 
 def test_clients_and_rounds(tmp_path: Path) -> None:
     charts = pictures_of(make_classification_run(tmp_path / "a", (0.25, 0.5, None)))
     [clients] = charts["clients-accuracy.png"]
-    own, averaged = [(0.25, 0.5), (0.5, 1)], [(0.15, 0.5), (0.4, 1)]
-    expected = {"own model = kept model": own, "averaged model": averaged}
+    local, averaged = [(0.25, 0.5), (0.5, 1)], [(0.15, 0.5), (0.4, 1)]
+    expected = {"own model = kept model": local, "averaged model": averaged}
     assert points(clients) == approximately(expected)
     by_round = points(charts["rounds.png"][0])
     assert by_round["own model (A_loc)"] == [(1, 0.25), (2, 0.5), (3, 0.75)]
@@ -41,16 +41,16 @@ def test_clients_and_rounds(tmp_path: Path) -> None:
 
 
 def test_a_stage_is_a_line_that_begins_with_it(tmp_path: Path) -> None:
-    own, averaged = stage_charts(make_classification_run(tmp_path / "a"))
-    assert (own.title, averaged.title) == ("own model", "averaged model")
+    local, averaged = stage_charts(make_classification_run(tmp_path / "a"))
+    assert (local.title, averaged.title) == ("own model", "averaged model")
     first, second = [(1, 0.9), (2, 0.45), (3, 0.3)], [(2, 0.2), (3, 0.3)]
-    assert points(own) == approximately({"stage 1": first, "stage 2": second})
-    assert "At the end: stage 1: 30%, stage 2: 30%" in own.text
+    assert points(local) == approximately({"stage 1": first, "stage 2": second})
+    assert "At the end: stage 1: 30%, stage 2: 30%" in local.text
     [only] = stage_charts(make_classification_run(tmp_path / "b", averages=False))
     assert only.title == "own model"
 
 
-def test_classes_stand_by_falling_count(tmp_path: Path) -> None:
+def test_classes_are_sorted_by_falling_count(tmp_path: Path) -> None:
     runs = {name: make_classification_run(tmp_path / name) for name in "ab"}
     [chart] = class_charts({"a": runs["a"]})
     assert isinstance(chart, Dots)
@@ -77,21 +77,21 @@ def test_many_classes_are_lines(tmp_path: Path) -> None:
     assert counts.lines[0].y[[0, -1]].tolist() == [50, 1]
 
 
-def test_an_unfinished_run_gets_what_its_artefacts_allow(tmp_path: Path) -> None:
+def test_an_unfinished_run_gets_the_possible_charts(tmp_path: Path) -> None:
     run = make_classification_run(tmp_path / "a")
     for name in ("clients.csv", "classes.csv", "summary.json"):
         (run / name).unlink()
     assert list(pictures_of(run)) == ["rounds.png", "stages.png", "partition.png"]
 
 
-def test_one_stage_needs_no_picture_of_stages(tmp_path: Path) -> None:
+def test_a_single_stage_has_no_chart_of_stages(tmp_path: Path) -> None:
     run = make_classification_run(tmp_path / "a")
     line = classification_record(1, stages_local=[0.5], stages_global=[0.25])
     (run / "rounds.jsonl").write_text(json.dumps(line) + "\n")
     (run / "partition.csv").unlink()  # as in a deployment
     classes = "class,train_samples,third,test_samples,accuracy_global,accuracy_local\nx,,,4,,0.5\n"
     (run / "classes.csv").write_text(classes)
-    assert list(pictures_of(run)) == [ALL[0], "rounds.png", "classes.png"]
+    assert list(pictures_of(run)) == [CHARTS[0], "rounds.png", "classes.png"]
 
 
 def test_the_partition_has_all_stages_and_classes(tmp_path: Path) -> None:

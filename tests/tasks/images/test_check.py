@@ -13,7 +13,7 @@ from tests.real_data import real_data
 
 
 class Split:
-    """Images of which those at some places are corrupt; remembers which were asked for."""
+    """Images, some of them corrupt; remembers which images were requested."""
 
     def __init__(self, labels: list[int], corrupt: tuple[int, ...] = ()) -> None:
         self.labels, self.corrupt = np.array(labels), corrupt
@@ -28,14 +28,14 @@ class Split:
     def split(self, title: str, clients: list[str] | None = None) -> ImageSplit:
         names = [f"{title}-{place}" for place in range(len(self.labels))]
         stages = None if clients is None else np.arange(len(clients)) % 2
-        whose = None if clients is None else np.array(clients)
-        return ImageSplit(self.labels, names, self.load, whose, stages)
+        split_clients = None if clients is None else np.array(clients)
+        return ImageSplit(self.labels, names, self.load, split_clients, stages)
 
 
 def pool_of(
-    train: Split, test: Split, whose: tuple[list[str], list[str]] | None = None
+    train: Split, test: Split, clients: tuple[list[str], list[str]] | None = None
 ) -> ImagePool:
-    train_clients, test_clients = whose or (None, None)
+    train_clients, test_clients = clients or (None, None)
     return ImagePool(
         ("ant", "bee", "cat"),
         (1, 2, 2),
@@ -71,30 +71,30 @@ def test_a_given_partition_by_hand() -> None:
         Split([0, 1, 0, 2, 0]), Split([0, 0, 1]), (["b", "b", "b", "a", "b"], ["b", "c", "b"])
     )
     chosen = PartitionSettings(scheme="given", validation_share=0.0)
-    found = deal(pool, DataSettings(partition=chosen), 0)
+    dealing = deal(pool, DataSettings(partition=chosen), 0)
     # Stages 0 1 0 1 0: "b" has three ants at its first, a bee at its second, "a" begins late.
-    assert {name: table.tolist() for name, table in found.train.items()} == {
+    assert {name: table.tolist() for name, table in dealing.train.items()} == {
         "a": [[0, 0, 0], [0, 0, 1]],
         "b": [[3, 0, 0], [0, 1, 0]],
         "c": [[0, 0, 0], [0, 0, 0]],
     }
-    assert found.test["b"].tolist() == [[1, 1, 0], [0, 0, 0]]
-    assert found.validation["b"].sum() == 0
-    assert found.dealt.tolist() == [3, 1, 1]
-    assert found.held.astype(int).tolist() == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
-    assert found.refused == {"a": "no test image", "c": "no train image"}
+    assert dealing.test["b"].tolist() == [[1, 1, 0], [0, 0, 0]]
+    assert dealing.validation["b"].sum() == 0
+    assert dealing.dealt.tolist() == [3, 1, 1]
+    assert dealing.held.astype(int).tolist() == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
+    assert dealing.refused == {"a": "no test image", "c": "no train image"}
 
 
-def test_a_drawn_partition_has_what_its_settings_say() -> None:
+def test_a_drawn_partition_follows_the_settings() -> None:
     pool = pool_of(Split([0, 1, 2] * 200), Split([0, 1, 2] * 50))
     chosen = PartitionSettings(clients=4, classes=2, stages=3, imbalance_factor=4.0)
-    found = deal(pool, DataSettings(partition=chosen), 0)
-    tables = np.stack(list(found.train.values()))
+    dealing = deal(pool, DataSettings(partition=chosen), 0)
+    tables = np.stack(list(dealing.train.values()))
     assert tables.shape == (4, 3, 3)
     assert ((tables > 0).sum(axis=2) == 2).all()
-    assert found.dealt.tolist() == tables.sum(axis=(0, 1)).tolist()
-    assert found.held.tolist() == (tables.sum(axis=1) > 0).tolist()
-    assert found.refused == {}
+    assert dealing.dealt.tolist() == tables.sum(axis=(0, 1)).tolist()
+    assert dealing.held.tolist() == (tables.sum(axis=1) > 0).tolist()
+    assert dealing.refused == {}
     first_two = deal(pool, DataSettings(partition=chosen, max_clients=2), 0)
     assert list(first_two.train) == ["client-000", "client-001"]
 

@@ -72,26 +72,26 @@ def test_a_method_that_averages_has_both_accuracies() -> None:
     assert figures["validation_error"] == 0.25
 
 
-def test_without_averaging_the_model_is_the_clients_own() -> None:
-    made = MadeFederation(
+def test_without_averaging_only_local_models_are_reported() -> None:
+    federation = MadeFederation(
         {"a": {Metric("accuracy"): 0.5} | scores({1: (1, 2)}), "b": {Metric("accuracy"): 1.0}}
     )
-    figures = round_figures(made, "a")
+    figures = round_figures(federation, "a")
     assert (figures["accuracy_global"], figures["stages_global"]) == (None, None)
     assert (figures["accuracy_local"], figures["accuracy_selected"]) == (0.75, 0.5)
     assert figures["stages_local"] == [0.5]
 
 
 def test_a_round_without_evaluation_has_no_figures_but_all_fields() -> None:
-    known = round_figures(MadeFederation(AVERAGED), "a")
+    evaluated = round_figures(MadeFederation(AVERAGED), "a")
     unknown = round_figures(MadeFederation(AVERAGED), "a", evaluated=False)
-    assert list(unknown) == list(known)
+    assert list(unknown) == list(evaluated)
     assert not any(unknown.values())
     assert round_figures(MadeFederation({}))["accuracy_local"] is None
 
 
 def test_a_stage_is_the_mean_over_the_clients_that_have_it() -> None:
-    made = MadeFederation(
+    federation = MadeFederation(
         {
             "a": {Metric("accuracy"): 0.0}
             | scores({1: (3, 4), 2: (1, 2), 3: (0, 0)})
@@ -99,32 +99,32 @@ def test_a_stage_is_the_mean_over_the_clients_that_have_it() -> None:
             "b": {Metric("accuracy"): 0.0} | scores({1: (25, 100), 2: (0, 0), 3: (0, 0)}),
         }
     )
-    figures = round_figures(made)
+    figures = round_figures(federation)
     assert figures["stages_global"] == [0.5, 0.5, None]  # not 28 of 104
     assert figures["stages_local"] == [1.0, 0.0, None]
 
 
-def test_accuracies_by_inference_are_told_where_there_are_several() -> None:
+def test_accuracies_of_several_rules_are_reported() -> None:
     metrics = {
         Metric("accuracy"): 0.5,
         Metric("accuracy", rule="local-prototypes"): 0.5,
         Metric("accuracy", rule="global-prototypes"): 0.25,
         Metric("accuracy", rule="head"): 0.0,
     }
-    made = MadeFederation({"a": metrics | local({k: 2 * v for k, v in metrics.items()})})
+    federation = MadeFederation({"a": metrics | local({k: 2 * v for k, v in metrics.items()})})
     expected = {
         "local-prototypes": {"global": 0.5, "local": 1.0},
         "global-prototypes": {"global": 0.25, "local": 0.5},
         "head": {"global": 0.0, "local": 0.0},
     }
-    assert round_figures(made)["by_inference"] == expected
-    assert summary(made)["by_inference"] == expected
+    assert round_figures(federation)["by_inference"] == expected
+    assert summary(federation)["by_inference"] == expected
     assert summary(MadeFederation(AVERAGED))["by_inference"] == {}
 
 
 def test_thirds_follow_the_train_counts_and_the_first_are_larger() -> None:
-    found = thirds(np.array([10, 40, 10, 5, 40]))
-    assert [list(third) for third in found] == [[1, 4], [0, 2], [3]]
+    parts = thirds(np.array([10, 40, 10, 5, 40]))
+    assert [list(third) for third in parts] == [[1, 4], [0, 2], [3]]
     assert [len(third) for third in thirds(None)] == [0, 0, 0]
 
 
@@ -132,12 +132,12 @@ def test_thirds_follow_the_train_counts_and_the_first_are_larger() -> None:
 def test_thirds_share_all_classes_and_none_has_fewer_images_than_the_next(
     counts: list[int],
 ) -> None:
-    found = [list(third) for third in thirds(np.array(counts))]
-    assert sorted(chain(*found)) == list(range(len(counts)))
-    sizes = [len(third) for third in found]
+    parts = [list(third) for third in thirds(np.array(counts))]
+    assert sorted(chain(*parts)) == list(range(len(counts)))
+    sizes = [len(third) for third in parts]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] - sizes[2] <= 1
-    ranked = [counts[label] for third in found for label in third]
+    ranked = [counts[label] for third in parts for label in third]
     assert ranked == sorted(counts, reverse=True)
 
 
@@ -161,10 +161,10 @@ def test_the_balanced_accuracy_is_the_mean_over_the_classes_that_are_tested() ->
 
 
 def test_without_known_train_counts_there_are_no_thirds() -> None:
-    made = MadeFederation(LONG_TAIL.metrics, classes=FOUR)
-    figures = summary(made)
+    federation = MadeFederation(LONG_TAIL.metrics, classes=FOUR)
+    figures = summary(federation)
     assert {figures[f"{third}_global"] for third in ("many", "medium", "few")} == {None}
-    rows = tables(made)["classes.csv"]
+    rows = tables(federation)["classes.csv"]
     assert rows[1] == ["ant", None, None, 8, 1 / 8, 1.0]
 
 
@@ -179,14 +179,14 @@ def test_classes_have_a_row_each_in_the_order_of_the_labels() -> None:
     ]
 
 
-def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:
+def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
     rows = tables(MadeFederation(AVERAGED))["clients.csv"]
-    rest = [None] * 3
+    empty = [None] * 3
     assert rows == [
         CLIENT_COLUMNS,
-        ["a", "n", "g", 10, 7, 0.5, 0.75, None, 0.25, None, *rest],
-        ["b", "n", "g", 10, 7, 0.25, 0.25, 0.5, None, None, *rest],
-        ["c", "n", "g", 10, 7, 0.0, None, 0.25, None, None, *rest],
+        ["a", "n", "g", 10, 7, 0.5, 0.75, None, 0.25, None, *empty],
+        ["b", "n", "g", 10, 7, 0.25, 0.25, 0.5, None, None, *empty],
+        ["c", "n", "g", 10, 7, 0.0, None, 0.25, None, None, *empty],
     ]
     alone = tables(MadeFederation({"a": {Metric("accuracy"): 0.5}}))
     assert alone["clients.csv"][1][5:7] == [None, 0.5]
@@ -238,10 +238,10 @@ def test_the_summary_tells_forgetting_of_each_model() -> None:
 
 
 def test_the_table_of_a_run_tells_of_both_models() -> None:
-    made = MadeFederation(
+    federation = MadeFederation(
         {"a": LONG_TAIL.metrics["a"] | scores({1: (1, 4), 2: (1, 2)})}, LONG_TAIL.counts, FOUR
     )
-    rows = dict(REPORT.run_rows(summary(made, [line(0.125, 0.5, None)]) | {"keep": "last"}))
+    rows = dict(REPORT.run_rows(summary(federation, [line(0.125, 0.5, None)]) | {"keep": "last"}))
     assert rows["test accuracy, own model (A_loc)"] == "50.0 %"
     assert rows["test accuracy, clients of a round (A_sel)"] == "12.5 %"
     assert rows["test accuracy, kept model (last)"] == "-"

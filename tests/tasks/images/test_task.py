@@ -28,8 +28,8 @@ from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_lea
 def test_sequential_stages_cut_the_rounds_into_equal_parts(
     rounds: int, stages: int, expected: list[int]
 ) -> None:
-    found = [stage_at(r, rounds, stages, "sequential") for r in range(1, rounds + 1)]
-    assert found == expected
+    stage_numbers = [stage_at(r, rounds, stages, "sequential") for r in range(1, rounds + 1)]
+    assert stage_numbers == expected
 
 
 def test_cyclic_stages_take_turns() -> None:
@@ -38,20 +38,20 @@ def test_cyclic_stages_take_turns() -> None:
 
 def test_a_stage_without_images_goes_on_with_the_last_one() -> None:
     client = client_of("x", [[], [0, 1], [], [2]])
-    kept = [client.training(stage).labels.tolist() for stage in range(4)]
-    assert kept == [[0, 1], [0, 1], [0, 1], [2]]
+    labels = [client.training(stage).labels.tolist() for stage in range(4)]
+    assert labels == [[0, 1], [0, 1], [0, 1], [2]]
 
 
 def test_clients_may_have_different_numbers_of_stages() -> None:
     task = image_learner().task
     clients = [client_of("one", [[0, 1, 2]]), client_of("three", [[0, 0], [1, 1], [2, 2]])]
-    assert [task.stage(one, 4) for one in clients] == [0, 2]
+    assert [task.stage(client, 4) for client in clients] == [0, 2]
     samples = task.gather(clients, 4)
     assert samples.train_samples == [3, 2]
     assert samples.is_test.sum(dim=1).tolist() == [3, 3]
 
 
-def test_who_has_test_images_late_is_tested_on_them_from_the_start() -> None:
+def test_late_test_images_are_used_from_the_start() -> None:
     """A source may give a stage without test images; a client is never tested on nothing."""
     task = image_learner().task
     full, bare = client_of("x", [[0, 1], [2, 2]]), client_of("x", [[0, 1], []])
@@ -76,7 +76,7 @@ def test_only_stages_so_far_are_tested() -> None:
         assert samples.is_validation.sum(dim=1).tolist() == tested
 
 
-def test_an_epoch_shows_every_image_once_in_an_order_of_each_clients_own() -> None:
+def test_an_epoch_has_every_image_once_in_random_order() -> None:
     task = image_learner().task
     clients = [client_of("long", [[0, 1, 2, 0, 1]]), client_of("short", [[2, 2, 2]])]
     samples = task.gather(clients, 1)
@@ -93,16 +93,16 @@ def test_an_epoch_shows_every_image_once_in_an_order_of_each_clients_own() -> No
         [[1, 0]],
     ]
     for row, count in ((0, 5), (1, 3)):
-        seen = [
+        epoch_images = [
             batch.inputs[row, b]
             for batch in batches
             if row < len(batch.inputs)
             for b in range(2)
             if batch.present[row, b]
         ]
-        wanted = (samples.pixels[row, :count].float() / 255 - 0.5) / 0.25
-        assert {tuple(one.flatten().tolist()) for one in seen} == {
-            tuple(one.flatten().tolist()) for one in wanted
+        expected = (samples.pixels[row, :count].float() / 255 - 0.5) / 0.25
+        assert {tuple(image.flatten().tolist()) for image in epoch_images} == {
+            tuple(image.flatten().tolist()) for image in expected
         }
     assert not torch.equal(epoch((3, 2))[0].inputs[0], batches[0].inputs[0])
     assert torch.equal(epoch((3, 2))[0].inputs[1], batches[0].inputs[1])
@@ -154,7 +154,7 @@ def test_mixed_precision_changes_little() -> None:
     plain, mixed = image_learner(), image_learner(precision="bfloat16")
     cohort = image_cohort(plain)
     first, second = (
-        one.task.encode_all(cohort.parameters, cohort.samples.pixels) for one in (plain, mixed)
+        run.task.encode_all(cohort.parameters, cohort.samples.pixels) for run in (plain, mixed)
     )
     assert second.dtype == torch.float32
     assert not torch.equal(first, second)
@@ -202,16 +202,16 @@ def test_resnet18_trains_as_well() -> None:
         ({Metric("count/stage-1"): 1e300}, "not finite and positive"),
         (
             {Metric("correct/stage-1"): 3.0, Metric("count/stage-1"): 2.0},
-            "more often right than asked",
+            "more correct answers than images",
         ),
-        ({Metric("correct/class-1", Model.LOCAL): 1.0}, "more often right than asked"),
+        ({Metric("correct/class-1", Model.LOCAL): 1.0}, "more correct answers than images"),
         ({Metric("mse"): 0.5}, "'mse' is no metric of classification"),
         ({Metric("count/stage-x"): 1.0}, "no metric"),
     ],
 )
-def test_what_a_server_believes_of_metrics(metrics: dict[Metric, float], fault: str | None) -> None:
-    found = ClassificationTask.metrics_fault(metrics)
-    assert (found is None) if fault is None else (found is not None and fault in found)
+def test_metrics_that_a_server_accepts(metrics: dict[Metric, float], fault: str | None) -> None:
+    reason = ClassificationTask.metrics_fault(metrics)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,9 @@ def test_what_a_server_believes_of_metrics(metrics: dict[Metric, float], fault: 
         ((3, 32, 32), 20000, "20000 classes"),
     ],
 )
-def test_what_a_server_believes_of_a_shape(
+def test_shapes_that_a_server_accepts(
     inputs: tuple[int, ...], classes: int, fault: str | None
 ) -> None:
     shape = DataShape(inputs, tuple(f"c{number}" for number in range(classes)))
-    found = ClassificationTask.shape_fault(shape)
-    assert (found is None) if fault is None else (found is not None and fault in found)
+    reason = ClassificationTask.shape_fault(shape)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)

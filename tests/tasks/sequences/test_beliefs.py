@@ -1,4 +1,4 @@
-"""Heads that a task fits, and what a server believes of its clients' metrics and shapes."""
+"""Heads that a task fits, and the metrics and shapes that a server accepts from clients."""
 
 from __future__ import annotations
 
@@ -62,11 +62,9 @@ def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
         ({Metric("rmse"): 0.5}, "'rmse' is no metric of classification"),
     ],
 )
-def test_what_a_server_believes_of_fractions(
-    metrics: dict[Metric, float], fault: str | None
-) -> None:
-    found = SequenceClassificationTask.metrics_fault(metrics)
-    assert (found is None) if fault is None else (found is not None and fault in found)
+def test_fractions_that_a_server_accepts(metrics: dict[Metric, float], fault: str | None) -> None:
+    reason = SequenceClassificationTask.metrics_fault(metrics)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +85,9 @@ def test_what_a_server_believes_of_fractions(
         ({Metric("accuracy"): 0.5}, "'accuracy' is no metric of regression"),
     ],
 )
-def test_what_a_server_believes_of_errors(metrics: dict[Metric, float], fault: str | None) -> None:
-    found = SequenceRegressionTask.metrics_fault(metrics)
-    assert (found is None) if fault is None else (found is not None and fault in found)
+def test_errors_that_a_server_accepts(metrics: dict[Metric, float], fault: str | None) -> None:
+    reason = SequenceRegressionTask.metrics_fault(metrics)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +105,8 @@ def test_what_a_server_believes_of_errors(metrics: dict[Metric, float], fault: s
         (SequenceRegressionTask, (8, 100), 0, "not sequences"),
     ],
 )
-def test_what_a_server_believes_of_a_shape(
+def test_shapes_that_a_server_accepts(
     task: type[SequenceTask], inputs: tuple[int, ...], classes: int, fault: str | None
 ) -> None:
-    found = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
-    assert (found is None) if fault is None else (found is not None and fault in found)
+    reason = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)

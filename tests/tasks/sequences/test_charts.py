@@ -55,18 +55,18 @@ def read(folder: Path) -> Clusters:
     return read_clusters(folder / "clusters.npz")
 
 
-def test_clients_stand_by_true_group_then_name(tmp_path: Path) -> None:
-    found = read(write(tmp_path))
-    assert found.names.tolist() == ["b", "c", "a", "d"]
-    assert found.groups.tolist() == ["x", "x", "y", "y"]
-    assert found.labels.tolist() == [[-1, 2, 1, 0], [2, 2, 1, 0], [0, 0, 1, 1]]
+def test_clients_are_sorted_by_true_group_then_name(tmp_path: Path) -> None:
+    chart = read(write(tmp_path))
+    assert chart.names.tolist() == ["b", "c", "a", "d"]
+    assert chart.groups.tolist() == ["x", "x", "y", "y"]
+    assert chart.labels.tolist() == [[-1, 2, 1, 0], [2, 2, 1, 0], [0, 0, 1, 1]]
     # b is the fourth row and column of the file, c the third.
-    assert found.similarity[0, :2].tolist() == [[15, 14, 13, 12], [11, 10, 9, 8]]
+    assert chart.similarity[0, :2].tolist() == [[15, 14, 13, 12], [11, 10, 9, 8]]
 
 
-def test_without_groups_clients_stand_by_their_last_cluster(tmp_path: Path) -> None:
-    found = read(write(tmp_path, groups=np.array([""] * 4), labels=np.array([[0, 2, 0, 1]] * 3)))
-    assert found.names.tolist() == ["c", "d", "b", "a"]
+def test_without_groups_clients_are_sorted_by_their_last_cluster(tmp_path: Path) -> None:
+    chart = read(write(tmp_path, groups=np.array([""] * 4), labels=np.array([[0, 2, 0, 1]] * 3)))
+    assert chart.names.tolist() == ["c", "d", "b", "a"]
 
 
 def test_the_timeline_has_a_row_a_client_and_a_column_a_round(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_timeline_has_a_row_a_client_and_a_column_a_round(tmp_path: Path) ->
     assert "3 of 4 clients changed theirs" in chart.text
 
 
-def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path: Path) -> None:
+def test_heat_maps_share_the_scale_of_off_diagonal_values(tmp_path: Path) -> None:
     matrix = np.array([[1, 0.25], [0.25, 1]], dtype=np.float32)
     unheard = np.array([[1, np.nan], [np.nan, np.nan]], dtype=np.float32)
     clusters = read(
@@ -120,7 +120,7 @@ def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path
         ),
     ],
 )
-def test_what_is_unknown_is_left_out(
+def test_unknown_values_are_left_out(
     tmp_path: Path, changes: dict[str, Any], expected: list[str]
 ) -> None:
     assert list(pictures(write(tmp_path, **changes))) == expected
@@ -157,12 +157,12 @@ def settings_of(run: Path) -> Settings:
 
 
 def test_vectors_meet_the_targets_of_train_then_validation_then_test(run: Path) -> None:
-    found = read_embeddings(run, settings_of(run))
-    assert found.targets.tolist() == [0, 1, 2, 1, 2, 0, 0]
-    assert found.vectors[:, 1].tolist() == [1, 36, 121, 256, 1, 6, 11]
-    assert found.clients.tolist() == ["client-000"] * 4 + ["client-001"] * 3
-    assert found.groups.tolist() == ["x"] * 4 + ["y"] * 3
-    assert found.classes == ("ant", "bee", "cat")
+    embeddings = read_embeddings(run, settings_of(run))
+    assert embeddings.targets.tolist() == [0, 1, 2, 1, 2, 0, 0]
+    assert embeddings.vectors[:, 1].tolist() == [1, 36, 121, 256, 1, 6, 11]
+    assert embeddings.clients.tolist() == ["client-000"] * 4 + ["client-001"] * 3
+    assert embeddings.groups.tolist() == ["x"] * 4 + ["y"] * 3
+    assert embeddings.classes == ("ant", "bee", "cat")
 
 
 def test_a_simulation_gets_the_picture_and_keeps_its_state(run: Path) -> None:

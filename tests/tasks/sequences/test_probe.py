@@ -37,8 +37,8 @@ def test_the_probe_is_the_seeds_and_the_encoders() -> None:
     assert vector.shape == (5,)
     assert np.array_equal(vector, probe_vector(encoder, task))
     assert not np.allclose(vector, probe_vector(encoder, task_of(1)))
-    other = {**encoder, "encoder.linear.bias": encoder["encoder.linear.bias"] + 1}
-    np.testing.assert_allclose(probe_vector(other, task), vector + 1, rtol=1e-5)
+    shifted = {**encoder, "encoder.linear.bias": encoder["encoder.linear.bias"] + 1}
+    np.testing.assert_allclose(probe_vector(shifted, task), vector + 1, rtol=1e-5)
 
 
 def test_an_encoder_that_makes_no_numbers() -> None:

@@ -107,32 +107,34 @@ def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> 
 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
-def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
+def test_every_required_metric_is_reported(task: str) -> None:
     federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
     figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
-    told = {name for name, value in figures.items() if value is not None}
-    assert told == {figure_of(metric.name) for metric in task_class(task).required_metrics(None)}
+    reported = {name for name, value in figures.items() if value is not None}
+    assert reported == {
+        figure_of(metric.name) for metric in task_class(task).required_metrics(None)
+    }
 
 
-def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:
-    first, *rest = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
+def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
+    first, *rows = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,accuracy,accuracy_local,accuracy_kept,"
         "validation_error,kept_validation_error"
     )
-    assert rest == [
+    assert rows == [
         ["a", "n", "g", 10, 5, 0.5, 0.25, 0.75, 0.25, 0.125],
         ["b", "n", "g", 10, 5, 1.0, None, 0.25, 0.75, None],
     ]
 
 
 def test_clients_of_regression_have_errors() -> None:
-    first, *rest = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
+    first, *rows = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,rmse,rmse_local,rmse_kept,mae,validation_rmse,"
         "kept_validation_rmse"
     )
-    assert rest[0] == ["a", "n", "g", 10, 5, 4.0, None, 2.0, 3.0, 5.0, None]
+    assert rows[0] == ["a", "n", "g", 10, 5, 4.0, None, 2.0, 3.0, 5.0, None]
 
 
 def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
@@ -181,7 +183,7 @@ def test_a_method_without_clusters_has_none_of_their_figures() -> None:
     ]
 
 
-def test_the_table_of_a_run_tells_what_clusters_did() -> None:
+def test_the_table_of_a_run_describes_the_clusters() -> None:
     rounds = [a_line(3, 0.5, rand_index=0.5, forgetting_factor=0.25, clusters=3.0)]
     figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), rounds)
     assert REPORTS[CLASSES].run_rows(figures | {"keep": "best-validation"})[-4:] == [
@@ -241,8 +243,8 @@ def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
     folders = [make_sequence_run(tmp_path / task, task, rounds=3) for task in (CLASSES, NUMBERS)]
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert [group.task for group in groups] == [CLASSES, NUMBERS]
-    kept = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
-    assert comparison_rows(groups)[0][3] == f"{100 * kept:.1f} ± -"
+    accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
+    assert comparison_rows(groups)[0][3] == f"{100 * accuracy:.1f} ± -"
     draw_comparison(groups, tmp_path / "comparison.png")
     assert (tmp_path / "comparison.png").exists()
 
@@ -265,7 +267,7 @@ def test_a_run_that_only_learned_its_encoder_can_be_drawn(tmp_path: Path) -> Non
     assert [file.name for file in draw(run)] == ["rounds.png"]
 
 
-def test_lines_that_would_hide_each_other_are_one_with_both_names(tmp_path: Path) -> None:
+def test_identical_lines_are_drawn_once_with_both_names(tmp_path: Path) -> None:
     run = make_sequence_run(tmp_path / "a")  # the models in use are the kept ones
     charts = pictures_of(run)
     labels = list(points(charts["clients-accuracy.png"][0]))

@@ -1,4 +1,4 @@
-"""Tasks on sequences: batches, padding, metrics by hand, what a server believes."""
+"""Tasks on sequences: batches, padding and metrics by hand."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ EVERY_TASK = [{}, CNN, REGRESSION, {**REGRESSION, **CNN}]
 
 
 def clients_of(task: SequenceTask) -> list[ClientSequences]:
-    """One with many and long sequences, two with few and short ones, the last with one step."""
+    """Return a client with many long sequences and two with few short ones, down to one step."""
     targets = ([0, 1, 2, 0, 1], [2, 2, 1], [1])
     if task.settings.task == "sequence-regression":
         targets = ([0.5, 12.0, -3.0, 7.0, 1.0], [40.0, 2.0, 3.0], [5.0])
     lengths = ([9, 4, 7], [3, 2], [1])
     return [
-        sequence_client(name, its, steps)
-        for name, its, steps in zip("abc", targets, lengths, strict=True)
+        sequence_client(name, client_targets, steps)
+        for name, client_targets, steps in zip("abc", targets, lengths, strict=True)
     ]
 
 
@@ -80,13 +80,13 @@ def test_clients_are_stacked_with_zeros_after_the_end() -> None:
     assert samples.lengths.tolist() == [[9, 4, 7, 9, 4], [3, 2, 3, 1, 1], [1] * 5]
     assert samples.targets.tolist() == [[0, 1, 2, 0, 1], [2, 2, 1, 0, 0], [1, 0, 0, 0, 0]]
     for row, client in enumerate(clients):
-        for place, one in enumerate(client.train.values):
-            assert np.array_equal(samples.values[row, place, : len(one)], one)
-            assert not samples.values[row, place, len(one) :].any()
+        for place, steps in enumerate(client.train.values):
+            assert np.array_equal(samples.values[row, place, : len(steps)], steps)
+            assert not samples.values[row, place, len(steps) :].any()
         assert not samples.values[row, len(client.train) :].any()
 
 
-def test_validation_and_test_sequences_stand_apart() -> None:
+def test_validation_and_test_sequences_are_separate() -> None:
     task = sequence_task()
     first = replace(sequence_client("a", [0, 1, 2], [4, 3]), validation=sequences_of([2], [6]))
     second = replace(sequence_client("b", [1]), validation=sequences_of([2, 0], [2]))
@@ -105,7 +105,7 @@ def test_clients_come_with_the_most_batches_first() -> None:
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_an_epoch_shows_every_sequence_once_in_an_order_of_each_clients_own(fixed: bool) -> None:
+def test_an_epoch_has_every_sequence_once_in_random_order(fixed: bool) -> None:
     task = sequence_task()
     samples = task.gather(clients_of(task), 1)
     # What tells a sequence from another: its first value, which is also its first feature here.
@@ -127,16 +127,16 @@ def test_an_epoch_shows_every_sequence_once_in_an_order_of_each_clients_own(fixe
         [[1, 0]],
     ]
     for row, count in enumerate(samples.train_samples):
-        seen = [
+        epoch_samples = [
             (first(batch)[row, b].item(), int(batch.lengths[row, b]), int(batch.targets[row, b]))
             for batch in batches
             if row < len(batch.inputs)
             for b in range(2)
             if batch.present[row, b]
         ]
-        own = (samples.values[row, :, 0, 0], samples.lengths[row], samples.targets[row])
-        wanted = list(zip(*(part[:count].tolist() for part in own), strict=True))
-        assert sorted(seen) == sorted(wanted)
+        columns = (samples.values[row, :, 0, 0], samples.lengths[row], samples.targets[row])
+        expected = list(zip(*(part[:count].tolist() for part in columns), strict=True))
+        assert sorted(epoch_samples) == sorted(expected)
     assert any(not torch.equal(first(epoch(s, 2, 3)[0])[0], first(batches[0])[0]) for s in (4, 5))
     assert all(torch.equal(first(epoch(s, 2, 3)[0])[1], first(batches[0])[1]) for s in (4, 5))
 
@@ -150,7 +150,7 @@ def test_a_batch_is_as_long_as_its_longest_sequence() -> None:
 
 @pytest.mark.parametrize("changes", EVERY_TASK)
 def test_padding_and_neighbours_change_nothing(changes: dict[str, Any]) -> None:
-    """Loss, gradient and metrics of a client alone and beside clients with longer sequences."""
+    """Loss, gradient and metrics of a client do not depend on other clients' lengths."""
     task = sequence_task(**changes)
     clients = clients_of(task)
     parameters = with_clients(task.initial_parameters(), len(clients))
@@ -158,26 +158,26 @@ def test_padding_and_neighbours_change_nothing(changes: dict[str, Any]) -> None:
     def epoch(
         rows: dict[str, Tensor], samples: CohortSequences, seeds: list[int]
     ) -> list[tuple[Tensor, list[Tensor]]]:
-        """Of each batch, the losses [k] and the gradients of their sum."""
-        found = []
+        """Return the losses [k] of each batch and the gradients of their sum."""
+        results = []
         for batch in task.batches(samples, seeded(*seeds)):
             leaves = {n: v[: len(batch.inputs)].clone() for n, v in rows.items()}
             weights = [value.requires_grad_() for value in leaves.values()]
             loss = task.loss(task.predict(leaves, task.represent(leaves, batch)), batch)
-            found.append((loss.detach(), list(torch.autograd.grad(loss.sum(), weights))))
-        return found
+            results.append((loss.detach(), list(torch.autograd.grad(loss.sum(), weights))))
+        return results
 
     samples = task.gather(clients, 1)
     together = epoch(parameters, samples, [0, 1, 2])
     metrics = task.evaluate(parameters, samples)
     for row, client in enumerate(clients):
-        own, its = rows_of(parameters, row), task.gather([client], 1)
-        alone = epoch(own, its, [row])
+        row_parameters, row_samples = rows_of(parameters, row), task.gather([client], 1)
+        alone = epoch(row_parameters, row_samples, [row])
         for (losses, gradients), (loss, its_gradients) in zip(together, alone, strict=False):
             torch.testing.assert_close(losses[row], loss[0], rtol=1e-5, atol=1e-6)
             for big, small in zip(gradients, its_gradients, strict=True):
                 torch.testing.assert_close(big[row], small[0], rtol=1e-4, atol=1e-5)
-        for name, values in task.evaluate(own, its).items():
+        for name, values in task.evaluate(row_parameters, row_samples).items():
             assert metrics[name][row] == pytest.approx(values[0], rel=1e-5)
 
 
@@ -227,10 +227,12 @@ def test_mixed_precision_changes_little(changes: dict[str, Any]) -> None:
 
 
 def test_all_clients_start_equal_and_the_seed_decides() -> None:
-    first, again, other = (sequence_task(seed=seed).initial_parameters() for seed in (0, 0, 1))
+    first, repeated, other_seed = (
+        sequence_task(seed=seed).initial_parameters() for seed in (0, 0, 1)
+    )
     assert {name.split(".")[0] for name in first} == {"encoder", "head"}
-    assert all(torch.equal(value, again[name]) for name, value in first.items())
-    assert all(not torch.equal(value, other[name]) for name, value in first.items())
+    assert all(torch.equal(value, repeated[name]) for name, value in first.items())
+    assert all(not torch.equal(value, other_seed[name]) for name, value in first.items())
     encoder = sequence_task().initial_encoder()
     assert all(torch.equal(value, first[name]) for name, value in encoder.items())
 
@@ -238,13 +240,13 @@ def test_all_clients_start_equal_and_the_seed_decides() -> None:
 def test_cross_entropy_by_hand() -> None:
     task = sequence_task()
     logits = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
-    whole = SequenceBatch(
+    full = SequenceBatch(
         torch.zeros(1, 2, 1, 2), torch.ones(1, 2), torch.tensor([[0, 1]]), torch.ones(1, 2)
     )
-    part = replace(whole, present=torch.tensor([[1.0, 0.0]]))
+    part = replace(full, present=torch.tensor([[1.0, 0.0]]))
     first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
     assert task.loss(logits, part).tolist() == pytest.approx([first])
-    assert task.loss(logits, whole).tolist() == pytest.approx([(first + second) / 2])
+    assert task.loss(logits, full).tolist() == pytest.approx([(first + second) / 2])
 
 
 def test_squared_error_by_hand() -> None:
@@ -263,7 +265,7 @@ def test_squared_error_by_hand() -> None:
 
 
 def test_accuracy_by_hand() -> None:
-    """Labels that a client never trained on, and no label at all of class 2 with the second."""
+    """A client may be tested on labels that it never trained on; the second has no class 2."""
     task = sequence_task()
     clients = [
         replace(
@@ -273,8 +275,8 @@ def test_accuracy_by_hand() -> None:
     ]
     samples = task.gather(clients, 1)
     says = torch.tensor([[1, 0, 2, 2, 2], [0, 1, 0, 0, 0]])  # the validation sequence first
-    found = task.judge(torch.nn.functional.one_hot(says, 3).float(), samples)
-    assert found == {Metric("accuracy"): [3 / 4, 1], Metric("validation-error"): [0, 1]}
+    metrics = task.judge(torch.nn.functional.one_hot(says, 3).float(), samples)
+    assert metrics == {Metric("accuracy"): [3 / 4, 1], Metric("validation-error"): [0, 1]}
 
 
 def test_errors_of_regression_by_hand_in_units() -> None:
@@ -294,10 +296,10 @@ def test_errors_of_regression_by_hand_in_units() -> None:
     ]
     samples = task.gather(clients, 1)
     outputs = torch.tensor([[2.0, 4.0, 8.0], [0.0, 0.5, 99.0]]).unsqueeze(2)
-    found = task.judge(outputs, samples)
-    assert found[Metric("rmse")] == pytest.approx([12.5**0.5, 1])
-    assert found[Metric("mae")] == pytest.approx([3.5, 1])
-    assert found[Metric("validation-rmse")] == pytest.approx([0, 5])
+    metrics = task.judge(outputs, samples)
+    assert metrics[Metric("rmse")] == pytest.approx([12.5**0.5, 1])
+    assert metrics[Metric("mae")] == pytest.approx([3.5, 1])
+    assert metrics[Metric("validation-rmse")] == pytest.approx([0, 5])
 
 
 @pytest.mark.parametrize("changes", EVERY_TASK)
@@ -308,16 +310,22 @@ def test_evaluation_is_the_judgement_of_each_sequence_alone(changes: dict[str, A
     metrics = task.evaluate(parameters, task.gather(clients, 1))
     assert set(metrics) == set(task.required_metrics(task.settings))
     for row, client in enumerate(clients):
-        own = rows_of(parameters, row)
+        row_parameters = rows_of(parameters, row)
         outputs = []
         for values in client.test.values:
             inputs, length = torch.from_numpy(values)[None, None], torch.tensor([[len(values)]])
-            outputs.append(task.predict(own, task.encode(own, inputs, length))[0, 0].detach())
-        made = torch.stack(outputs).numpy()
+            outputs.append(
+                task.predict(row_parameters, task.encode(row_parameters, inputs, length))[
+                    0, 0
+                ].detach()
+            )
+        client_outputs = torch.stack(outputs).numpy()
         if task.settings.task == "sequence-classification":
-            expected = {Metric("accuracy"): (made.argmax(axis=1) == client.test.targets).mean()}
+            expected = {
+                Metric("accuracy"): (client_outputs.argmax(axis=1) == client.test.targets).mean()
+            }
         else:
-            errors = made[:, 0] * 10.0 - client.test.targets
+            errors = client_outputs[:, 0] * 10.0 - client.test.targets
             expected = {
                 Metric("rmse"): (errors**2).mean() ** 0.5,
                 Metric("mae"): abs(errors).mean(),
