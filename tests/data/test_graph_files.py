@@ -45,7 +45,7 @@ def test_numbers_alone_have_their_names_in_the_data(tmp_path: Path) -> None:
         ("a,b\n1,0\n", "", "its first line holds no names"),
         ("1,0\n0,1\n", "a,b,c\n1,2,3\n", "2 × 2 weights for 3 names"),
         ("a,a\n1,0\n0,1\n", "", "'a' is named twice"),
-        ("a,b\n1,-2\n0,1\n", "", "weights of -2 … 1"),
+        ("a,b\n1,-2\n0,1\n", "", "weights from -2 to 1"),
         ("a,b\n1,\n0,1\n", "", "could not convert"),
         ("a,b\n1,nan\n0,1\n", "", "not finite"),
         ("a,b\n1,1e300\n0,1\n", "", "expected 0 to 1e"),

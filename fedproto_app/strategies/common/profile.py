@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.learner import Contribution
-from fedproto_app.tasks.forecasting.profiles import told_days
+from fedproto_app.tasks.forecasting.profiles import reported_days
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PROFILE = "profile"  # an array [B], and the option of the question for it
@@ -12,4 +12,4 @@ PROFILE = "profile"  # an array [B], and the option of the question for it
 
 def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
     """Return the mean standardised day of each client's train part, [K, B]."""
-    return Contribution({PROFILE: told_days(cohort.samples, task.settings).numpy()})
+    return Contribution({PROFILE: reported_days(cohort.samples, task.settings).numpy()})

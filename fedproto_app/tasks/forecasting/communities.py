@@ -19,7 +19,7 @@ from fedproto_app.maths.graph import Adjacency, communities, normalised
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.graph import Vertices
-from fedproto_app.tasks.forecasting.profiles import told_days
+from fedproto_app.tasks.forecasting.profiles import reported_days
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
@@ -64,7 +64,7 @@ def communities_of(
     profiles: NDArray[np.float32] | None = None
     if settings.graph.source == "profiles":
         task = ForecastingTask(settings)
-        days = [told_days(task.gather([windows[name]], 1), settings) for name in names]
+        days = [reported_days(task.gather([windows[name]], 1), settings) for name in names]
         empty = np.zeros((0, settings.data.period), np.float32)
         profiles = np.concatenate([empty, *(day.numpy() for day in days)])
     adjacency = vertices.adjacency(names, profiles)

@@ -21,7 +21,7 @@ def mean_day(samples: CohortSamples) -> Tensor:
     return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
-def told_days(samples: CohortSamples, settings: Settings) -> Tensor:
+def reported_days(samples: CohortSamples, settings: Settings) -> Tensor:
     """Return the mean days that clients report, [K, p], with noise of ``graph.noise`` added.
 
     The noise is drawn from the run's seed, so it is for experiments on the cost of noise only.
