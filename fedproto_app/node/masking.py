@@ -187,7 +187,7 @@ class Masking:
         if not secrets.masked:
             raise MaskingError("it has sent no vector of this sum")
         if secrets.survivors and secrets.survivors != survivors:
-            raise MaskingError("it has given its shares for other survivors")
+            raise MaskingError("it has revealed its shares for other survivors")
         if not set(survivors) <= secrets.heard.keys() or secrets.number not in survivors:
             raise MaskingError("the survivors are not nodes of the sum, or it is not one of them")
         self._require_enough(len(survivors), keys=len(secrets.keys), condition="survived")

@@ -231,8 +231,8 @@ def _require_open(run: Settings) -> None:
     """Refuse to send unmasked arrays in a run whose sums are masked."""
     if run.aggregation.secure:
         raise SettingsError(
-            "aggregation.secure = true: no arrays leave this node but in a masked sum, and this "
-            "order brings none of what that takes"
+            "aggregation.secure = true: arrays leave this node only in a masked sum, and this "
+            "order is not part of one"
         )
 
 

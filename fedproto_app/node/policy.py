@@ -91,8 +91,8 @@ def require_named_code(config: Mapping[str, Any], code: CodePolicy) -> None:
         if value not in code.own:
             allowed = ", ".join(code.own) or "none"
             raise SettingsError(
-                f"{key} = {value!r}: this site runs no such code of a run's own; code.own in its "
-                f"file allows: {allowed}"
+                f"{key} = {value!r}: this site does not run this code; code.own in its file "
+                f"allows: {allowed}"
             )
 
 
@@ -123,7 +123,7 @@ def require_masks(settings: Settings, least: int) -> None:
         return
     if not run.secure:
         raise SettingsError(
-            "aggregation.secure = false: from this site arrays leave in masked sums alone "
+            "aggregation.secure = false: arrays leave this site only in masked sums "
             f"(masked-sums.least = {least})"
         )
     if run.secure_minimum < least:

@@ -197,7 +197,7 @@ class ClientStore(EncoderFiles):
         with self._file.reading() as tables:
             if shared := tables.shared(server_round):
                 return shared
-        raise FedProtoError(f"the shared model of round {server_round} is not here any more")
+        raise FedProtoError(f"the shared model of round {server_round} is no longer stored")
 
     def record(self, client: str, before: int | None = None) -> ClientRecord:
         """The record of the client's kept model.

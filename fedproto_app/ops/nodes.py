@@ -129,7 +129,7 @@ def named(nodes: Sequence[KnownNode], wanted: str, names: Names) -> list[KnownNo
         if matches := [node for node in alive if test(node)]:
             return matches
     alive_names = ", ".join(dict.fromkeys(node.name or str(node.node_id) for node in alive))
-    raise SettingsError(f"{wanted!r}: no node is called so; there are: {alive_names or 'none'}")
+    raise SettingsError(f"{wanted!r}: no node has this name; registered: {alive_names or 'none'}")
 
 
 def _known_node(node: NodeInfo) -> KnownNode:

@@ -123,8 +123,8 @@ class PrivacyLedger:
             return account
         except (ValueError, KeyError, TypeError):
             raise SettingsError(
-                f"{path}: not an account of what {client!r} has spent; nothing leaves before it is "
-                "mended"
+                f"{path}: not a valid account of client {client!r}; nothing leaves before it is "
+                "repaired"
             ) from None
 
     @contextmanager

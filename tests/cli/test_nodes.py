@@ -94,6 +94,6 @@ def test_the_life_of_a_key(
         assert "pier" not in remaining
         assert fedproto("nodes", "list", "local", "--all", *runs).out.count("revoked") == 2
         unknown = fedproto("nodes", "revoke", "pier", "local")
-        assert "'pier': no node is called so; there are: harbour" in unknown.err
+        assert "'pier': no node has this name; registered: harbour" in unknown.err
         missing = fedproto("nodes", "list", "nowhere")
         assert (missing.code, missing.err.count("\n")) == (1, 1)

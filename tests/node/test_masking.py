@@ -158,7 +158,7 @@ def test_shares_are_given_for_one_set_of_survivors(four: Four) -> None:
     assert answer.seeds.keys().isdisjoint(answer.privates)
     for survivors in ([0, 1, 3], [0, 1, 2, 3]):
         refused = four.unmask(0, survivors)
-        assert "given its shares for other survivors" in refused.fault
+        assert "revealed its shares for other survivors" in refused.fault
         assert (refused.seeds, refused.privates) == ({}, {})
 
 

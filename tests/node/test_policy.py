@@ -89,7 +89,7 @@ def test_a_site_may_let_arrays_leave_in_masked_sums_alone() -> None:
     require_masks(settings_from(masked), 5)
     require_masks(settings_from({}), 0)
     for changed, why in (
-        ({"aggregation.secure": False}, r"aggregation.secure = false: from this site arrays leave"),
+        ({"aggregation.secure": False}, r"aggregation.secure = false: arrays leave this site"),
         ({"aggregation.secure-minimum": 4}, r"secure-minimum = 4: .* at least 5 nodes"),
     ):
         with pytest.raises(SettingsError, match=why):

@@ -66,7 +66,7 @@ def test_an_account_that_cannot_be_read_stops_all(tmp_path: Path) -> None:
     ledger.enter("cell", RUN, 0.25, ["a"])
     [file] = (tmp_path / "spent").glob("*.json")
     file.write_text('{"spent":')
-    with pytest.raises(SettingsError, match="not an account"):
+    with pytest.raises(SettingsError, match="not a valid account"):
         ledger.enter("cell", RUN, 0.25, ["b"])
 
 

@@ -421,5 +421,5 @@ def test_the_shared_model_of_a_round_can_be_read_in_that_round(
     for server_round in (1, 2):
         store.write_shared(server_round, {"parameters/w": torch.full((2,), float(server_round))})
     assert store.read_shared(2)["parameters/w"].tolist() == [2, 2]
-    with pytest.raises(FedProtoError, match="the shared model of round 3 is not here any more"):
+    with pytest.raises(FedProtoError, match="the shared model of round 3 is no longer stored"):
         store.read_shared(3)

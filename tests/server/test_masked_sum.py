@@ -388,7 +388,7 @@ def test_a_node_sends_nothing_for_an_order_without_masks(tmp_path: Path, kind: s
     assert reply is not None
     assert not reply.content.array_records
     assert told(reply)["names"] == []
-    assert "no arrays leave this node but in a masked sum" in told(reply)["failed"]["any"]
+    assert "arrays leave this node only in a masked sum" in told(reply)["failed"]["any"]
 
 
 def test_a_run_without_masked_sums_has_no_steps_of_one(tmp_path: Path) -> None:

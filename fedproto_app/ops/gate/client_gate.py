@@ -163,7 +163,10 @@ def refused(app: App, message: Message, context: Context, site: Site, log: Audit
     """Return why the site refuses the order, "" if it does not; may raise `SettingsError`."""
     code, limits = site.code, site.limits
     if site.state_dir is None:
-        return "the site's file names no state-dir: what a process apart writes goes with its order"
+        return (
+            "the site's file names no state-dir: other files of the separate process are deleted "
+            "after its order"
+        )
     if site.audit and Path(site.audit).with_name(DRAIN).exists():
         return LEAVING
     if code.run == "listed" and app.digest not in code.digests:
