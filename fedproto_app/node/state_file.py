@@ -158,6 +158,8 @@ class Tables:
                 "JOIN training USING (client, round) WHERE client = ? AND round = ?",
                 (client, rounds[client]),
             ).fetchone()
+            if blobs is None:
+                raise SafetensorError(f"no model of client {client!r}")
             layouts = tuple(map(_header, blobs))
             if layouts not in stacks:
                 stacks[layouts] = [], [_Stack(blob, len(clients) - place) for blob in blobs]
@@ -176,7 +178,7 @@ class Tables:
             "SELECT tensors FROM models WHERE client = ? AND round <= ? ORDER BY round DESC",
             (client, upto),
         ).fetchone()
-        return safetensors.torch.load(row[0]) if row else {}
+        return _loaded(row[0]) if row else {}
 
     def put_states(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
@@ -235,7 +237,7 @@ class Tables:
         row = self._database.execute(
             "SELECT tensors FROM shared WHERE round = ?", (server_round,)
         ).fetchone()
-        return safetensors.torch.load(row[0]) if row else {}
+        return _loaded(row[0]) if row else {}
 
     def put_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         """Add the global model of a round."""
@@ -281,12 +283,20 @@ def holds_earlier_state(folder: Path) -> bool:
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
+def _loaded(blob: bytes) -> Tensors:
+    """Return the tensors in a blob of safetensors; raise `SafetensorError` if it is none."""
+    _header(blob)
+    return safetensors.torch.load(blob)
+
+
 class _Stack:
     """Blobs of the same layout, one row each."""
 
     def __init__(self, blob: bytes, capacity: int) -> None:
-        first = safetensors.torch.load(blob)
+        first = _loaded(blob)
         spans, self._size = _spans(blob), len(blob)
+        if any(spans[name].start % value.element_size() for name, value in first.items()):
+            raise SafetensorError("its tensors are not aligned")
         self._layout = {name: (v.dtype, v.shape, spans[name]) for name, v in first.items()}
         # Rows begin at multiples of 8 bytes, so that numbers of any type can be viewed in place.
         self._rows, self._count = (
@@ -333,6 +343,8 @@ def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 def _header(blob: bytes) -> bytes:
     """The length and the JSON text at the start of a blob of safetensors."""
+    if not isinstance(blob, bytes):
+        raise SafetensorError(f"a {type(blob).__name__} instead of tensors")
     return blob[: 8 + int.from_bytes(blob[:8], "little")]
 
 

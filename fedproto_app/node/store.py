@@ -7,7 +7,8 @@ A folder per run and node:
     settings.toml                   the run's settings
 
 States wait in memory until their order is done, or until the server's next checkpoint where the
-process works for the whole run. They are then written in one transaction. Clients that were trained
+process works for the whole run. They are then written in one transaction, or in several if they
+exceed the memory limit; the server asks for states by round. Clients that were trained
 together share one copy of each tensor, on the device if all states fit there. States beyond the
 memory limit are written as they come, and are read from the file.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,26 +160,31 @@ class ClientStore(EncoderFiles):
 
         States of the same and of later rounds are replaced: the server has gone back.
         """
+        size = sum(value.nbytes for value in tensors.values()) * self._clients // len(clients)
+        copied: Tensors | None = None
+        if 0 < size <= self._device_limit:
+            copied = _copied_on_device(tensors)
+        elif size <= self._limit:
+            copied = _copied(tensors)
+        else:
+            with self._writing() as tables:
+                self._put_states(tables, clients, server_round, tensors)
+        # Only now, so that a write that fails leaves the earlier states.
         replaced = set()
         for client in clients:
             if client in self._newest:
                 block, row = self._newest.pop(client)
                 del block.newest_rows[row]
                 replaced.add(block)
-        size = sum(value.nbytes for value in tensors.values()) * self._clients // len(clients)
-        if 0 < size <= self._device_limit:
-            self._hold(clients, server_round, _copied_on_device(tensors))
-        elif size <= self._limit:
-            self._hold(clients, server_round, _copied(tensors))
-        else:
-            self._unwritten -= set(clients)
-            with self._file.writing() as tables:
-                self._put_states(tables, clients, server_round, tensors)
+        self._unwritten -= set(clients)
+        if copied is not None:
+            self._hold(clients, server_round, copied)
         for block in replaced:
             self._thin_out(block)
         if self._size > self._limit:
-            with self._file.writing() as tables:
+            with self._writing() as tables:
                 self._put_waiting(tables)
+            self._forget_waiting()
             self._newest, self._size = {}, 0
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
@@ -187,7 +194,7 @@ class ClientStore(EncoderFiles):
             self._shared = {r: model for r, model in self._shared.items() if r in rounds}
             self._shared[server_round] = _copied(tensors)
         else:
-            with self._file.writing() as tables:
+            with self._writing() as tables:
                 self._put_shared(tables, server_round, tensors)
 
     def read_shared(self, server_round: int) -> Tensors:
@@ -286,15 +293,21 @@ class ClientStore(EncoderFiles):
     def _write(self) -> None:
         if not (self._unwritten or self._kept or self._changed):
             return
-        with self._file.writing() as tables:
+        with self._writing() as tables:
             self._put_waiting(tables)
             for client in self._changed:
                 records = [(r.kept_round, json.dumps(asdict(r))) for r in self._records_of(client)]
                 tables.put_records(client, records)
+        self._forget_waiting()
         self._changed = set()
 
+    def _writing(self) -> AbstractContextManager[Tables]:
+        """A transaction. The records are read before it: a second connection would wait for it."""
+        self._all_records()
+        return self._file.writing()
+
     def _put_waiting(self, tables: Tables) -> None:
-        """Write all that waits but the records, and forget kept models."""
+        """Write all that waits but the records."""
         kept_blocks = {block: None for block, _ in self._kept.values()}
         for block in kept_blocks:
             rows = [row for row in block.kept_rows if row not in block.newest_rows]
@@ -308,7 +321,10 @@ class ClientStore(EncoderFiles):
             rows = [row for row, client in block.newest_rows.items() if client in self._unwritten]
             names = [block.newest_rows[row] for row in rows]
             self._put_states(tables, names, block.server_round, block.rows(rows))
-        for block in kept_blocks:
+
+    def _forget_waiting(self) -> None:
+        """What waited is in the file: drop kept models from memory."""
+        for block in {block: None for block, _ in self._kept.values()}:
             if not block.newest_rows:
                 self._size -= block.size
             block.kept_rows.clear()
@@ -399,9 +415,23 @@ def unflatten(tensors: Mapping[str, Tensor], group: str) -> Tensors:
 
 def _parsed(records: Mapping[str, Sequence[tuple[int, str]]]) -> dict[str, list[ClientRecord]]:
     return {
-        client: [ClientRecord(**json.loads(text)) for _, text in texts]
-        for client, texts in records.items()
+        client: [_record(client, text) for _, text in texts] for client, texts in records.items()
     }
+
+
+def _record(client: str, text: str) -> ClientRecord:
+    """Return the record that the text holds; raise `FedProtoError` if it holds none."""
+    try:
+        record = ClientRecord(**json.loads(text))
+        tables = (record.metrics, record.scale, record.private)
+        numbers = [value for table in tables for value in table.values()]
+        if not all(isinstance(value, int | float) for value in (record.kept_round, *numbers)):
+            raise TypeError("a value is no number")
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FedProtoError(
+            f"the state file is damaged: the record of client {client!r}: {error}"
+        ) from None
+    return record
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import torch
 from safetensors.torch import load
 
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.node import state_file
 from fedproto_app.node.encoder_files import file_name
 from fedproto_app.node.state_file import holds_kept_models
 from fedproto_app.node.store import ClientRecord, ClientStore
@@ -423,3 +426,69 @@ def test_the_shared_model_of_a_round_can_be_read_in_that_round(
     assert store.read_shared(2)["parameters/w"].tolist() == [2, 2]
     with pytest.raises(FedProtoError, match="the shared model of round 3 is no longer stored"):
         store.read_shared(3)
+
+
+def test_states_beyond_the_memory_limit_are_written_before_any_record_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction is larger than SQLite's page cache, so it locks out a second connection."""
+    monkeypatch.setattr(state_file, "_LOCK_SECONDS", 0.5)
+    store = ClientStore(tmp_path, limit=2**20, lasting=True, clients=40)
+    store.begin(1)
+    clients = [f"c{number}" for number in range(40)]
+    store.write_states(clients, 1, {"parameters/w": torch.ones(40, 100_000)})
+    assert rounds_in(tmp_path, "training", "c39") == [1]
+
+
+@pytest.mark.parametrize("values", [10, 2**19])  # waits in memory, or is written at once
+def test_a_write_that_fails_loses_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: int
+) -> None:
+    store = ClientStore(tmp_path, limit=2**20, lasting=True, clients=1)
+    store.begin(1)
+    store.write_states(["a"], 1, {"parameters/w": torch.zeros(1, 10)})
+
+    @contextmanager
+    def full_disk(file: state_file.StateFile) -> Iterator[state_file.Tables]:
+        with sound(file) as tables:
+            yield tables
+            raise OSError(28, "No space left on device")
+
+    def write() -> None:
+        if values > 10:
+            store.write_states(["a"], 2, {"parameters/w": torch.ones(1, values)})
+        store.flush()
+
+    sound = state_file.StateFile.writing
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file.StateFile, "writing", full_disk)
+        with pytest.raises(OSError, match="No space"):
+            write()
+    store.flush()
+    [stored] = ClientStore(tmp_path).read_states(["a"], 1)
+    assert stored.tensors["parameters/w"].tolist() == [[0.0] * 10]
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("models", "tensors", None),
+        ("training", "tensors", "text"),
+        ("records", "record", "{"),
+        ("records", "record", '{"kept_round": 1, "unknown": 2}'),
+        ("records", "record", '{"kept_round": 1, "metrics": {"mse": "low"}}'),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_one_line(
+    tmp_path: Path, table: str, column: str, value: str | None
+) -> None:
+    store = ClientStore(tmp_path)
+    write_one(store, "a", 1, 1)
+    store.keep("a", ClientRecord(1, {"mse": 0.5}))
+    store.settle()
+    with sqlite3.connect(tmp_path / state_file.FILE_NAME) as database:
+        database.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    database.close()
+    reader = ClientStore(tmp_path)
+    with pytest.raises(FedProtoError, match="damaged"):
+        reader.read_kept("a") if table == "records" else reader.read_states(["a"], 1)

@@ -76,7 +76,7 @@ class Sweep:
         parallel: runs at a time; None: one for each core.
         """
         first = self._settings((self.trials or self.plan.corners())[0], self.plan.seeds[0])
-        at_once = parallel or min(self.run_count, max(1, most_workers(first) // first.threads))
+        at_once = parallel or max(1, min(self.run_count, most_workers(first) // first.threads))
         results: list[Result] = []
         with (
             SweepProgress(console, self.run_count) as progress,
