@@ -358,7 +358,7 @@ def test_a_run_can_only_get_more(
 def test_a_finished_run_without_a_checkpoint_is_not_begun_anew(tmp_path: Path) -> None:
     short = settings_of(tmp_path, "forecasting", "solo", rounds=2)
     shutil.rmtree(play(tmp_path, short).path / "checkpoint")
-    with pytest.raises(SettingsError, match="has no checkpoint that is whole"):
+    with pytest.raises(SettingsError, match="has no intact checkpoint"):
         RunFolder(resumed(short, rounds=3))
 
 

@@ -104,7 +104,7 @@ def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) 
         table["privacy"]["max-epsilon"] = limit
         return settings_from(table)
 
-    for same_or_less, why in ((limit, "ended it after round 2"), (limit / 1.1, "only get more")):
+    for same_or_less, why in ((limit, "ended it after round 2"), (limit / 1.1, "be increased")):
         with pytest.raises(SettingsError, match=why):
             RunFolder(raised(same_or_less))
     folder, _ = run_locally(raised(epsilon(4) + 1e-9), nodes)
