@@ -53,7 +53,7 @@ def test_the_distance_to_the_global_prototype_by_hand() -> None:
     terms = fedproto.loss(clients.parameters, batch, context)
     mean_square = sum(i**2 for i in range(16)) / 16  # = 77.5
     torch.testing.assert_close(terms["prototype"], torch.full((2,), 3 * mean_square))
-    assert (context.own.value() == 0).all()
+    assert (context.local_prototypes.value() == 0).all()
 
 
 def test_the_loss_is_prediction_and_distance() -> None:
@@ -86,7 +86,7 @@ def test_only_the_last_epoch_is_sent() -> None:
     for batch in tiny_batches(fedproto, clients)[:2]:  # as if each were an epoch of its own
         context.start_epoch()
         fedproto.loss(clients.parameters, batch, context)
-    torch.testing.assert_close(context.own.value(), representations(fedproto)[1])
+    torch.testing.assert_close(context.local_prototypes.value(), representations(fedproto)[1])
 
 
 def test_training_pulls_the_representations_to_the_global_prototype() -> None:

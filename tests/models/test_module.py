@@ -161,11 +161,11 @@ def test_what_does_no_harm_is_taken(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        ("batch_norm", "1 is a BatchNorm1d, whose running statistics are .* use GroupNorm"),
+        ("batch_norm", "1 is a BatchNorm1d, whose running statistics describe .* use GroupNorm"),
         ("instance_norm", "2 is a InstanceNorm1d, whose running statistics"),
         ("dropout", "other numbers when it is called again; dropout .* set its p = 0"),
         ("FunctionalDropout", "other numbers when it is called again"),
-        ("BatchStatistics", "changes with the others of its batch$"),
+        ("BatchStatistics", "changes with the other samples of the batch$"),
         ("Counting", "its buffer calls changes in a call"),
         ("lazy", "1.weight is lazy"),
         ("without_parameters", "it has no parameters"),
@@ -193,7 +193,7 @@ def test_a_module_that_cannot_serve_is_refused_in_one_line(module: str, reason: 
 
 
 def test_a_module_that_looks_at_padding_is_refused() -> None:
-    with pytest.raises(SettingsError, match="of its batch or with padding; use the lengths"):
+    with pytest.raises(SettingsError, match="of the batch or with padding; use the lengths"):
         _ = sequences_with("blind_to_lengths").model
 
 
