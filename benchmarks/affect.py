@@ -76,8 +76,8 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
 
     progress(f"{clients} clients: sklearn")
-    sklearn, theirs = timed(lambda: _sklearn_labels(psi))
-    agreement = rand_score(labels, theirs)
+    sklearn, reference = timed(lambda: _sklearn_labels(psi))
+    agreement = rand_score(labels, reference)
     return Timing(
         clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak_memory
     )

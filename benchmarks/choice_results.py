@@ -127,7 +127,7 @@ def tables(runs: Iterable[Run]) -> dict[str, Answers]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """Return the words with which all names begin."""
+    """Return the words that all names begin with."""
     words = zip(*(name.split("-") for name in names), strict=False)
     return "-".join(
         words_at[0] for words_at in takewhile(lambda words_at: len(set(words_at)) == 1, words)

@@ -438,7 +438,7 @@ def _scores(name: str, group: Group) -> list[Scores]:
             scores.append(Scores(head, name, UNKNOWN, personal, personal, complete=False))
         return scores
     chosen = str(group.runs[0].settings["gldp.inference"])
-    # What is inferred otherwise than by default trains alike: its row is there to complete one.
+    # Another inference trains alike: its row is only shown beside the default's.
     shown = INFERENCES if chosen == "local-prototypes" else [chosen]
     scores = []
     for inference in shown:

@@ -127,15 +127,15 @@ def report(arguments: argparse.Namespace, answers: dict[str, list[dict[str, Any]
     for step in (*STEPS, TRAINING) if arguments.trained else STEPS:
         cells = []
         for key in ("seconds", "processor"):
-            before, now = (median(version, step, key) for version in answers)
-            cells += [f"{before:.3f} s", f"{now:.3f} s", f"{now / before:.2f}"]
+            before, after = (median(version, step, key) for version in answers)
+            cells += [f"{before:.3f} s", f"{after:.3f} s", f"{after / before:.2f}"]
         table.add_row(step, *cells)
     for key, name in (("bytes", "MB on the disk"), ("memory", "MB of memory, peak")):
-        before, now = (
+        before, after = (
             [answer[key] for answer in steps if answer["step"] in STEPS][-1]
             for steps in answers.values()
         )
-        table.add_row(name, f"{before / 1e6:.0f}", f"{now / 1e6:.0f}", f"{now / before:.2f}")
+        table.add_row(name, f"{before / 1e6:.0f}", f"{after / 1e6:.0f}", f"{after / before:.2f}")
     console = Console(width=120)
     console.print(table)
     console.print(machine_line(), style="dim")

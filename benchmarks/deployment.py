@@ -37,8 +37,8 @@ DEADLINE = 900.0
 
 
 class Cost(NamedTuple):
-    """Of one run: seconds until its first round had ended, of a later round, of a node's work in
-    it; medians."""
+    """A run's median seconds: until its first round ended, for a later round, and for a node's work
+    in it."""
 
     first: float
     later: float
@@ -124,9 +124,9 @@ def table(costs: dict[str, Cost], starts: float) -> Table:
     base = costs["simulation"].later
     for name, cost in costs.items():
         start = 0.0 if name == "simulation" else starts
-        rest = cost.later - cost.work - start
-        figures = (cost.first, cost.later, cost.work, start, rest)
-        shown.add_row(name, *(f"{one:.1f}" for one in figures), f"{cost.later / base:.1f}")
+        overhead = cost.later - cost.work - start
+        figures = (cost.first, cost.later, cost.work, start, overhead)
+        shown.add_row(name, *(f"{figure:.1f}" for figure in figures), f"{cost.later / base:.1f}")
     return shown
 
 

@@ -270,7 +270,7 @@ def _limits(points: Vector, rng: Generator) -> Vector:
 
 
 def _recorded(
-    vehicle: Vehicle, most: int, weather: Weather, settings: DataSettings, rng: Generator
+    vehicle: Vehicle, limit: int, weather: Weather, settings: DataSettings, rng: Generator
 ) -> tuple[list[NDArray[np.float32]], list[float]]:
     """The first `most` windows of the vehicle's trips, and the charge at the end of each."""
     length, stride = settings.sequences.window, settings.sequences.stride
@@ -280,13 +280,13 @@ def _recorded(
         for first in range(0, len(steps) - length + 1, stride):
             windows.append(steps[first : first + length])
             charges.append(float(np.round(level[first + length - 1], DECIMALS)))
-        if len(windows) >= most:
+        if len(windows) >= limit:
             break
         if number == PATIENCE and not windows:
             raise DataError(
                 f"data.sequences.window = {length}: no trip of {vehicle.name} takes so many seconds"
             )
-    return windows[:most], charges[:most]
+    return windows[:limit], charges[:limit]
 
 
 def trips(

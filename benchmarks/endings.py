@@ -53,7 +53,7 @@ class Case:
         while not lines.exists() or len(lines.read_text().splitlines()) < number:
             time.sleep(0.05)
 
-    def left(self) -> int:
+    def processes_left(self) -> int:
         """Living processes of the case, two seconds after."""
         time.sleep(2)
         return len(marked_processes(self.folder))
@@ -62,10 +62,11 @@ class Case:
         """Whether the run, resumed, ends as one that nobody ended."""
         done = self.command("--resume", str(self.run))
         done.communicate(timeout=300)
-        whole = Case(self.folder, "whole")
-        whole.start().communicate(timeout=300)
-        same = (self.run / "clients.csv").read_bytes() == (whole.run / "clients.csv").read_bytes()
-        return "resumed: clients.csv equal" if same else "resumed: clients.csv DIFFERS"
+        uninterrupted = Case(self.folder, "whole")
+        uninterrupted.start().communicate(timeout=300)
+        tables = [(run / "clients.csv").read_bytes() for run in (self.run, uninterrupted.run)]
+        equal = tables[0] == tables[1]
+        return "resumed: clients.csv equal" if equal else "resumed: clients.csv DIFFERS"
 
 
 def killed_command(case: Case) -> str:
@@ -73,18 +74,19 @@ def killed_command(case: Case) -> str:
     case.await_rounds(5)
     process.kill()
     process.wait()
-    return f"{case.left()} processes left; {case.resumed()}"
+    return f"{case.processes_left()} processes left; {case.resumed()}"
 
 
 def killed_worker(case: Case) -> str:
     process = case.start()
     case.await_rounds(5)
-    there = marked_processes(case.folder).items()
-    workers = [process_id for process_id, words in there if "worker" in words]
+    processes = marked_processes(case.folder).items()
+    workers = [process_id for process_id, words in processes if "worker" in words]
     os.kill(max(workers), signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
-    last = [line for line in said.splitlines() if line.startswith("error")][-1]
-    return f"exit {process.returncode}, {last!r}; {case.left()} processes left; {case.resumed()}"
+    _, errors = process.communicate(timeout=60)
+    last = [line for line in errors.splitlines() if line.startswith("error")][-1]
+    living = case.processes_left()
+    return f"exit {process.returncode}, {last!r}; {living} processes left; {case.resumed()}"
 
 
 def one_name_twice(case: Case) -> str:
@@ -98,9 +100,9 @@ def resumed_while_it_lives(case: Case) -> str:
     first = case.start()
     case.await_rounds(3)
     second = case.command("--resume", str(case.run))
-    _, said = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=60)
     first.wait(300)
-    return f"second: exit {second.returncode}, {said.strip().splitlines()[-1][:100]!r}"
+    return f"second: exit {second.returncode}, {errors.strip().splitlines()[-1][:100]!r}"
 
 
 def interrupted(after: float | int) -> Callable[[Case], str]:
@@ -113,12 +115,13 @@ def interrupted(after: float | int) -> Callable[[Case], str]:
         else:
             time.sleep(after)
         process.send_signal(signal.SIGINT)
-        asked = time.monotonic()
-        _, said = process.communicate(timeout=60)
-        seconds = time.monotonic() - asked
-        line = said.strip().splitlines()[-1]
+        interrupted = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        seconds = time.monotonic() - interrupted
+        line = errors.strip().splitlines()[-1]
         line = line.replace(str(case.folder), "")
-        return f"exit {process.returncode} after {seconds:.1f} s, {line!r}; {case.left()} left"
+        living = case.processes_left()
+        return f"exit {process.returncode} after {seconds:.1f} s, {line!r}; {living} left"
 
     return do
 

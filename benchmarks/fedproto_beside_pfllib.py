@@ -50,19 +50,19 @@ def main() -> None:
         "| seed | rule | ours % | PFLlib % | ours, s | PFLlib, s |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    found: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
+    pairs: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as folder:
             job = made_job(seed, Path(folder))
-            ours, theirs = our_figures(job, Path(folder)), peer_figures(job, arguments.checkout)
+            ours, peers = our_figures(job, Path(folder)), peer_figures(job, arguments.checkout)
         for rule in RULES:
-            pair = ours[rule], theirs[rule]
-            found[rule].append(pair)
-            accuracies = " | ".join(f"{100 * one:.1f}" for one in pair)
-            seconds = f"{ours['seconds']:.0f} | {theirs['seconds']:.0f}"
+            pair = ours[rule], peers[rule]
+            pairs[rule].append(pair)
+            accuracies = " | ".join(f"{100 * accuracy:.1f}" for accuracy in pair)
+            seconds = f"{ours['seconds']:.0f} | {peers['seconds']:.0f}"
             lines.append(f"| {seed} | {rule} | {accuracies} | {seconds} |")
             print(lines[-1], flush=True)
-    lines += [mean_line(rule, found[rule]) for rule in RULES]
+    lines += [mean_line(rule, pairs[rule]) for rule in RULES]
     lines += ["", footnote(arguments)]
     print("\n".join(lines))
     if arguments.page:
@@ -117,9 +117,9 @@ def peer_figures(job: Mapping[str, Any], checkout: Path) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "system"
         work.mkdir()
-        asked, answered = work / "job.json", work / "result.json"
-        asked.write_text(json.dumps(job), encoding="utf-8")
-        command = [sys.executable, "-m", PEER, str(checkout), str(asked), str(answered)]
+        job_file, answered = work / "job.json", work / "result.json"
+        job_file.write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-m", PEER, str(checkout), str(job_file), str(answered)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             command, cwd=work, env=environment, capture_output=True, text=True, check=False
@@ -133,9 +133,9 @@ def peer_figures(job: Mapping[str, Any], checkout: Path) -> Figures:
 
 def mean_line(rule: str, pairs: Sequence[tuple[float, float]]) -> str:
     """The means over the seeds, and the mean difference with its 95% interval."""
-    ours, theirs = zip(*pairs, strict=True)
-    difference = paired(ours, theirs)
-    means = " | ".join(f"{100 * statistics.fmean(side):.1f}" for side in (ours, theirs))
+    ours, peers = zip(*pairs, strict=True)
+    difference = paired(ours, peers)
+    means = " | ".join(f"{100 * statistics.fmean(side):.1f}" for side in (ours, peers))
     limit = f"{100 * difference.mean:+.1f} ± {100 * difference.limit:.1f}"
     return f"| mean, difference {limit} | {rule} | {means} | | |"
 

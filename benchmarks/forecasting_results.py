@@ -138,7 +138,7 @@ OF_GRAPHS = ("fcgcn", "cnfgnn", "cnfgnn-fuels")
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
 # By validation (docs/results/systems.md); electricity and M4 have no positions.
 _POSITIONS: Changes = {"graph.source": "positions"}
-# Too few weeks for FedDA's statistics, of which a window needs four: theirs are means of four days.
+# FedDA's statistics need four weeks a window, which these lack: means of four days instead.
 FEW_WEEKS = ("milano", "m4")
 # M4's clients are not measured at the same times, and all prototypes to all of 414 take long; a
 # week of METR-LA has no window of statistics.

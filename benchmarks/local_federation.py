@@ -43,7 +43,7 @@ from fedproto_app.ops.superlink import (
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Up to 1.39 SuperNodes speak gRPC, on a port of their own; later ones HTTP, on that of all others.
+# Up to 1.39 SuperNodes speak gRPC, on a port of their own; later versions HTTP, on the common port.
 GRPC = tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
 
 _T = TypeVar("_T")
@@ -131,18 +131,18 @@ class MarkedProcess:
         assert self._process is not None, f"{self.name} was never started"
         return self._process.poll()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Its log since it was started last."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
-    def wait_until_said(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
+    def wait_for_log(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
         """Wait for a line of its log since it was started; its end is an error."""
 
         def find() -> re.Match[str] | None:
-            ended = self.exit_code  # asked first: what it said at its end is then all there
-            match = re.search(pattern, self.said())
+            ended = self.exit_code  # read first: its log is then complete
+            match = re.search(pattern, self.log_text())
             if match is None and ended is not None:
                 raise FederationError(f"{self.name} ended with code {ended}; {self._last_lines()}")
             return match
@@ -157,15 +157,15 @@ class MarkedProcess:
 
         return self._wait(code, "its end", deadline)[0]
 
-    def _wait(self, look: Callable[[], _T | None], what: str, deadline: float) -> _T:
+    def _wait(self, look: Callable[[], _T | None], awaited: str, deadline: float) -> _T:
         end = time.monotonic() + deadline
-        while (seen := look()) is None:
+        while (value := look()) is None:
             if time.monotonic() > end:
                 raise FederationError(
-                    f"{self.name}: waited {deadline:g} s for {what}; {self._last_lines()}"
+                    f"{self.name}: waited {deadline:g} s for {awaited}; {self._last_lines()}"
                 )
             time.sleep(_LOOK_EVERY)
-        return seen
+        return value
 
     def _last_lines(self) -> str:
         return f"its last lines:\n{tail(self.log)}"
@@ -176,7 +176,7 @@ class NodeProcess(MarkedProcess):
 
     def wait_until_joined(self, deadline: float = 60.0) -> int:
         """Wait until the SuperLink has taken it in; its node id."""
-        return int(self.wait_until_said(r"SuperNode ID: (\d+)", deadline)[1])
+        return int(self.wait_for_log(r"SuperNode ID: (\d+)", deadline)[1])
 
 
 class LocalFederation:

@@ -126,7 +126,7 @@ def by_length(settings: Settings, shard: Shard, order: Order) -> Cut:
 def cut(name: str, shares: Sequence[Share], shard: Shard) -> Cut:
     """With what an epoch of it is."""
     counts = [[batches(shard, client) for client in share.clients] for share in shares]
-    steps = sum(max(one) for one in counts)
+    steps = sum(max(shard_batches) for shard_batches in counts)
     return Cut(name, list(shares), steps, sum(map(sum, counts)) / steps)
 
 
@@ -151,15 +151,18 @@ def a_round(settings: Settings, shard: Shard, order: Order, shares: Sequence[Sha
 
 def require_same(first: Reply, second: Reply) -> None:
     """The clients' losses and metrics, whichever cohort they were in."""
-    mine, theirs = told(first), told(second)
-    for (client, what), value in mine.items():
-        if not np.isclose(value, theirs[client, what], rtol=1e-4):
-            raise SystemExit(f"{client}: {what} is {value} and {theirs[client, what]}")
+    mine, others = numbers_of(first), numbers_of(second)
+    for (client, name), value in mine.items():
+        if not np.isclose(value, others[client, name], rtol=1e-4):
+            raise SystemExit(f"{client}: {name} is {value} and {others[client, name]}")
 
 
-def told(reply: Reply) -> dict[tuple[str, str], float]:
-    """Each client's numbers."""
-    tables = [*reply.losses.items(), *((str(one), values) for one, values in reply.metrics.items())]
+def numbers_of(reply: Reply) -> dict[tuple[str, str], float]:
+    """Return each client's numbers, by client and name."""
+    tables = [
+        *reply.losses.items(),
+        *((str(metric), values) for metric, values in reply.metrics.items()),
+    ]
     return {
         (client, name): value
         for name, values in tables
@@ -170,17 +173,17 @@ def told(reply: Reply) -> dict[tuple[str, str], float]:
 def add_rows(
     result: Table, name: str, cuts: Sequence[Cut], seconds: Sequence[Sequence[float]]
 ) -> None:
-    """Medians; the ratio is that of the repetitions in turn, with both ends."""
-    for one, spent in zip(cuts, seconds, strict=True):
+    """Add medians; the ratio is over the repetitions in turn, with both ends."""
+    for cut, spent in zip(cuts, seconds, strict=True):
         ratios = [a / b for a, b in zip(seconds[0], spent, strict=True)]
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         result.add_row(
             name,
-            one.name,
-            str(one.steps),
-            f"{one.clients:.1f}",
+            cut.name,
+            str(cut.steps),
+            f"{cut.clients:.1f}",
             f"{statistics.median(spent):.2f}",
-            spread if one is not cuts[0] else "",
+            spread if cut is not cuts[0] else "",
         )
 
 

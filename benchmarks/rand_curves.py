@@ -44,8 +44,8 @@ def rand_curve(group: Group) -> NDArray[np.float64]:
     """Return the mean over runs, [R]; R is the number of rounds that all runs have."""
     curves: list[NDArray[np.float64]] = []
     for run in group.runs:
-        with np.load(run.folder / "clusters.npz", allow_pickle=False) as found:
-            curves.append(found["rand_index"])
+        with np.load(run.folder / "clusters.npz", allow_pickle=False) as clusters:
+            curves.append(clusters["rand_index"])
     length = min(map(len, curves))
     mean: NDArray[np.float64] = np.stack([curve[:length] for curve in curves]).mean(axis=0)
     return mean

@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def compute(name: str, steps: int) -> None:
-    """Compute the cells of a data set for which its clients have enough periods."""
+    """Compute the cells of a data set whose clients have enough periods."""
     chosen = SETS[name]
     settings = settings_in(chosen, steps, 0)
     series = series_of(chosen, settings)

@@ -5,13 +5,13 @@
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
 run in turns, so many times over. Timed is the whole round, from the end of one to the end of the
-next, as it is written down; nobody evaluates in between. Beside it stands the processor time of
+next, as it is written down; nothing is evaluated in between. Beside it stands the processor time of
 all processes a round, which hangs less on what else the machine does. The first rounds do not
 count: processes start and data is loaded. In the end all must have reached the same loss.
 
 stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
 `benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
-environment that is made for it in .venv-pfl; left out, with the reason, where it cannot be had.
+environment that is made for it in .venv-pfl; left out, with the reason, if that fails.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
 
 class Work(NamedTuple):
-    """What all are given to do: clients, days of each one's series, batches of all together, rounds
-    in all; and the file of the batches for those who do not read the series themselves."""
+    """The work of every contestant: clients, days of a client's series, batches of all clients,
+    rounds; and the file of the batches for contestants that do not read the series."""
 
     clients: int
     days: int
@@ -113,38 +113,38 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one run each, of 4 rounds")
     parser.add_argument("--peers", nargs="*", default=list(contestants)[1:], choices=contestants)
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.rounds, asked.repetitions = 4, 1
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.repetitions = 4, 1
     for name, least in (("clients", 2), ("rounds", 1), ("repetitions", 1)):
-        if getattr(asked, name) < least:
-            parser.error(f"--{name} {getattr(asked, name)}: at least {least}")
-    if min(asked.days) < 8:
-        parser.error(f"--days {min(asked.days)}: at least 8")
+        if getattr(arguments, name) < least:
+            parser.error(f"--{name} {getattr(arguments, name)}: at least {least}")
+    if min(arguments.days) < 8:
+        parser.error(f"--days {min(arguments.days)}: at least 8")
 
     for name in THREADS:  # each contestant has one thread a process and says so itself
         os.environ.pop(name, None)
     console = Console(width=110)
-    chosen = {name: contestants[name] for name in (OURS, *asked.peers)}
+    chosen = {name: contestants[name] for name in (OURS, *arguments.peers)}
     if "pfl" in chosen:
         with console.status("pfl-research: its environment"):
             python, why = pfl_python(REPOSITORY / ".venv-pfl")
         if python is None:
             console.print(f"pfl-research left out: it cannot be installed here: {why}")
             del chosen["pfl"]
-    same = True
-    for days in asked.days:
+    equal = True
+    for days in arguments.days:
         with console.status("") as status, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             file = Path(folder) / "clients.npz"
-            batches = write_clients(file, asked.clients, days)
-            work = Work(asked.clients, days, batches, WARM_UP + asked.rounds, file)
-            runs = compare(chosen, work, asked.repetitions, status.update)
+            batches = write_clients(file, arguments.clients, days)
+            work = Work(arguments.clients, days, batches, WARM_UP + arguments.rounds, file)
+            runs = compare(chosen, work, arguments.repetitions, status.update)
         console.print(table(work, runs))
         for line in verdicts(runs):
             console.print(line)
-        same = same and loss_spread(runs) <= SAME_LOSS
+        equal = equal and loss_spread(runs) <= SAME_LOSS
     console.print(machine_line(), style="dim")
-    if not same:
+    if not equal:
         sys.exit("the losses differ: these did not do the same work")
 
 
@@ -153,10 +153,10 @@ def write_clients(file: Path, clients: int, days: int) -> int:
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
-        name: np.concatenate([getattr(one, name)[one.batches] for one in windows])
+        name: np.concatenate([getattr(client, name)[client.batches] for client in windows])
         for name in ("inputs", "targets", "present")
     }
-    counts = np.array([len(one.batches) for one in windows])
+    counts = np.array([len(client.batches) for client in windows])
     np.savez(file, allow_pickle=False, counts=counts, **arrays)
     return int(counts.sum())
 
@@ -182,20 +182,22 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
     ):
         file, ends = GrowingFile(running.rounds_file), list[float]()
         spent: list[float] = []  # by the end of each round that was seen
-        loss, heard = float("nan"), time.monotonic()
+        loss, last_line_at = float("nan"), time.monotonic()
         while len(ends) < work.rounds:
             time.sleep(0.005)
             for line in file.new_lines():
-                heard = time.monotonic()
-                ends.append(heard)
+                last_line_at = time.monotonic()
+                ends.append(last_line_at)
                 loss = _loss(line, work.clients)
                 progress(f"{label}round {len(ends)} of {work.rounds}")
             spent += [processor_seconds(running.home)] * (len(ends) - len(spent))
-            if time.monotonic() - heard > DEADLINE:
+            if time.monotonic() - last_line_at > DEADLINE:
                 raise FederationError(f"{label}no round for {DEADLINE:g} s: {running.trouble()}")
         ends = ends[: work.rounds]
-        each = (spent[work.rounds - 1] - spent[WARM_UP - 1]) / (work.rounds - WARM_UP)
-        return Timing([end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, each)
+        processor = (spent[work.rounds - 1] - spent[WARM_UP - 1]) / (work.rounds - WARM_UP)
+        return Timing(
+            [end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, processor
+        )
 
 
 def processor_seconds(home: Path) -> float:
@@ -320,11 +322,11 @@ def _simulation(
 
 def ratios(runs: Runs, peer: str) -> list[float]:
     """How many times as fast `fedproto run` was, in each repetition."""
-    return [theirs.round / ours.round for ours, theirs in zip(runs[OURS], runs[peer], strict=True)]
+    return [peers.round / ours.round for ours, peers in zip(runs[OURS], runs[peer], strict=True)]
 
 
 def table(work: Work, runs: Runs) -> Table:
-    """Medians over the repetitions; the ratio's spread is that of the repetitions."""
+    """Return medians over the repetitions, and the ratio's spread over them."""
     result = Table(
         title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
         caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
@@ -361,8 +363,8 @@ def verdicts(runs: Runs) -> Iterator[str]:
             reached = "reached" if ratio >= aim else "missed"
             yield f"fedproto run / {peer} = {ratio:.2f}, aim ≥ {aim:g}: {reached}"
     spread = loss_spread(runs)
-    same = "the same" if spread <= SAME_LOSS else "NOT the same"
-    yield f"last losses: {spread:.1%} apart, at most {SAME_LOSS:.0%} allowed: {same}"
+    verdict = "the same" if spread <= SAME_LOSS else "NOT the same"
+    yield f"last losses: {spread:.1%} apart, at most {SAME_LOSS:.0%} allowed: {verdict}"
 
 
 def loss_spread(runs: Runs) -> float:

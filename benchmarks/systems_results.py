@@ -149,7 +149,7 @@ def _lowest_bold(lines: Lines) -> Lines:
         if listed:
             best = min(listed, key=lambda title: float(errors[title]))
             errors[best] = f"**{errors[best]}**"
-    return [head, *([title, errors[title], kept] for title, _, kept in rows)]
+    return [head, *([title, errors[title], memory] for title, _, memory in rows)]
 
 
 @cache

@@ -23,8 +23,8 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def installed() -> str | None:
-    """The browser's program, if there is one."""
-    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+    """Return the browser's program, None without one."""
+    return next((program for name in _NAMES if (program := shutil.which(name))), None)
 
 
 class Browser:
@@ -47,7 +47,7 @@ class Browser:
             opened = connect(self._address(), max_size=None, proxy=None)
             self._socket = self._ends.enter_context(opened)
             targets = self._call("Target.getTargets")["targetInfos"]
-            page = next(one["targetId"] for one in targets if one["type"] == "page")
+            page = next(target["targetId"] for target in targets if target["type"] == "page")
             attached = self._call("Target.attachToTarget", targetId=page, flatten=True)
             self._session: str | None = attached["sessionId"]
             for domain in ("Page", "Runtime", "Network", "Log"):
@@ -91,7 +91,7 @@ class Browser:
         self._call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def open(self, file: Path) -> None:
-        """Load a file, and wait until all of it is there."""
+        """Load a file, and wait until it is complete."""
         self._call("Page.navigate", url=file.resolve().as_uri())
         end = time.monotonic() + DEADLINE
         while self.run("document.readyState + location.protocol") != "completefile:":

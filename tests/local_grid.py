@@ -20,7 +20,7 @@ from fedproto_app.settings import DataSettings, Settings, settings_from
 class LocalGrid(EngineGrid):
     """Nodes with the given configs; `tamper` may change or drop (None) a node's reply.
 
-    connected: ids of the nodes that are there. sent: the messages to nodes so far.
+    connected: ids of the connected nodes. sent: the messages to nodes so far.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ def small_settings(tmp_path: Path, task: str = "forecasting", **changes: Any) ->
     """A run of seconds of the task's first method: 8 clients, small models."""
     output = {"output.dir": str(tmp_path / "runs"), "output.name": "test"}
     method = changes.get("method", FIRST[task])
-    needed = METHODS[method].small if method in METHODS else {}
-    config = {**small_run(task), **AT_ONCE, "method": method, **needed, **output, **changes}
+    small = METHODS[method].small if method in METHODS else {}
+    config = {**small_run(task), **AT_ONCE, "method": method, **small, **output, **changes}
     return settings_from(config)
 
 

@@ -70,8 +70,8 @@ def histories(data: Path) -> list[ClientSeries]:
 
 def one_step(state: NodeState, series: ClientSeries) -> float:
     """The next value of the series."""
-    [made], _ = forecast(state, [series], 1)
-    return float(made.values[0])
+    [prediction], _ = forecast(state, [series], 1)
+    return float(prediction.values[0])
 
 
 def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[dict[str, str]]:
@@ -90,8 +90,8 @@ def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[d
         errors = []
         for step in range(LOOKBACK + windows.validation_end, len(series.values)):
             if np.isfinite(truth := series.values[step]):
-                known = replace(series, values=series.values[:step])
-                errors.append((one_step(state, known) - truth) / windows.std)
+                shortened = replace(series, values=series.values[:step])
+                errors.append((one_step(state, shortened) - truth) / windows.std)
         row = rows[series.name]
         assert np.mean(np.square(errors)) == pytest.approx(float(row["mse"]), rel=1e-4)
         mae_units = np.mean(np.abs(errors)) * windows.std

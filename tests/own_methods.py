@@ -102,14 +102,14 @@ PULL = Method(
 
 
 class ChangedSettings(Section):
-    """What the declaration of `CHANGED` says otherwise than that of `PULL`."""
+    """The differences between the declarations of `CHANGED` and `PULL`."""
 
     combine: str = setting("mean", "")
     remember: str = setting("round", "")
     clip: str = setting("rows", "")
     consent: str = setting("", "")
     counts: bool = setting(False, "whether clients send one number more")
-    shared: str = setting("", "the parameters that are averaged besides, by prefix")
+    shared: str = setting("", "more parameters that are averaged, by prefix")
 
 
 class ChangedLearner(PullLearner):
@@ -153,8 +153,8 @@ class UndeclaredLearner(PullLearner):
     """Sends more than it declares."""
 
     def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
-        own = context.own.value().numpy()
-        return Contribution({"mine": own, "secret": own[:, :1]})
+        values = context.own.value().numpy()
+        return Contribution({"mine": values, "secret": values[:, :1]})
 
 
 class MisshapenLearner(PullLearner):

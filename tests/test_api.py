@@ -66,8 +66,10 @@ def test_importing_the_package_costs_nothing() -> None:
     code = (
         "import sys, fedproto_app; print(*{'torch', 'flwr', 'pandas', 'rich'} & set(sys.modules))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = fedproto_app.nothing
 
@@ -98,27 +100,29 @@ def test_a_forecast_of_a_frame_is_that_of_the_same_file(
     from fedproto_app.serving.inference import forecast, open_state
 
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
-    made = run.forecast(frame[["b", "a"]], steps=3)
-    assert set(made["client"]) == {"a", "b"}
-    assert made["time"].iloc[0] == frame.index[-1] + pd.Timedelta(hours=1)
+    forecasts = run.forecast(frame[["b", "a"]], steps=3)
+    assert set(forecasts["client"]) == {"a", "b"}
+    assert forecasts["time"].iloc[0] == frame.index[-1] + pd.Timedelta(hours=1)
     series = load_histories(run.settings.data)
     for node in ("0", "1"):
         expected, _ = forecast(open_state(run.path / "state" / node), series, 3)
-        for one in expected:
-            ours = made[made["client"] == one.client]
+        for prediction in expected:
+            ours = forecasts[forecasts["client"] == prediction.client]
             if len(ours):
-                np.testing.assert_allclose(ours["forecast"], one.values, rtol=1e-9)
-                np.testing.assert_allclose(ours["upper_95"], one.limits["upper_95"], rtol=1e-9)
+                np.testing.assert_allclose(ours["forecast"], prediction.values, rtol=1e-9)
+                np.testing.assert_allclose(
+                    ours["upper_95"], prediction.limits["upper_95"], rtol=1e-9
+                )
 
 
 def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
-    made = run.forecast(steps=2)
-    pd.testing.assert_frame_equal(made, run.forecast(frame, steps=2))
+    forecasts = run.forecast(steps=2)
+    pd.testing.assert_frame_equal(forecasts, run.forecast(frame, steps=2))
     names = ["client", "time", "forecast", "lower_80", "upper_80", "lower_95", "upper_95"]
-    assert list(made.columns) == names
-    assert made["client"].tolist() == list("aabbccdd")
-    first, second = made[0::2], made[1::2]
+    assert list(forecasts.columns) == names
+    assert forecasts["client"].tolist() == list("aabbccdd")
+    first, second = forecasts[0::2], forecasts[1::2]
     inside = first[["lower_95", "lower_80", "forecast", "upper_80", "upper_95"]].to_numpy()
     assert (np.diff(inside, axis=1) >= 0).all()
     assert second["lower_80"].isna().all()  # models forecast one step at once

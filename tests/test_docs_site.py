@@ -23,8 +23,8 @@ def test_the_citation_has_the_version_of_the_package() -> None:
 
 def test_the_pages_of_the_equations_and_the_house_name_the_same_modules() -> None:
     page = (DOCS / "api" / "equations.md").read_text()
-    there = sorted(path.stem for path in (ROOT / "fedproto_app" / "maths").glob("[!_]*.py"))
-    assert re.findall(r"automodule:: fedproto_app\.maths\.(\w+)", page) == there
+    modules = sorted(path.stem for path in (ROOT / "fedproto_app" / "maths").glob("[!_]*.py"))
+    assert re.findall(r"automodule:: fedproto_app\.maths\.(\w+)", page) == modules
 
 
 @pytest.mark.exhaustive
@@ -47,9 +47,9 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_server(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "softmax" in (site / "api" / "equations.html").read_text()
     for page in site.rglob("*.html"):
-        told = page.read_text()
-        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"([^\"]*)\"", told)
-        assert [one for one in loaded if re.match(r"(https?:)?//", one)] == [], page
+        text = page.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"([^\"]*)\"", text)
+        assert [link for link in loaded if re.match(r"(https?:)?//", link)] == [], page
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import", style.read_text()), style
 

@@ -30,8 +30,8 @@ def test_a_line_by_hand(fields: dict[str, str], line: str) -> None:
 
 
 def test_what_was_told_is_read_back() -> None:
-    told = {"node": "a b", "reason": 'says "x=1" \\ no', "round": "3"}
-    assert parse_event("12:00 INFO " + event_line("y", **told)) == {"event": "y", **told}
+    fields = {"node": "a b", "reason": 'says "x=1" \\ no', "round": "3"}
+    assert parse_event("12:00 INFO " + event_line("y", **fields)) == {"event": "y", **fields}
     assert parse_event("a line of Flower's") == {}
 
 

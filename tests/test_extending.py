@@ -16,10 +16,10 @@ from tests.page_programs import write_programs
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The page's programs by their names, importable."""
-    found = write_programs("extending.md", tmp_path)
+    written = write_programs("extending.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    yield found
-    for name in found:
+    yield written
+    for name in written:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 

@@ -24,10 +24,10 @@ def adjusted_rand_index(first: Sequence[Any], second: Sequence[Any]) -> float:
     def pairs(labels: Sequence[Any]) -> int:
         return sum(comb(labels.count(label), 2) for label in set(labels))
 
-    ours, theirs = pairs(list(first)), pairs(list(second))
-    both = pairs(list(zip(first, second, strict=True)))
-    chance = ours * theirs / comb(len(first), 2)
-    return (both - chance) / ((ours + theirs) / 2 - chance)
+    first_pairs, second_pairs = pairs(list(first)), pairs(list(second))
+    common_pairs = pairs(list(zip(first, second, strict=True)))
+    chance = first_pairs * second_pairs / comb(len(first), 2)
+    return (common_pairs - chance) / ((first_pairs + second_pairs) / 2 - chance)
 
 
 def agreement(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""Which methods go with masked sums, by what they declare; the page's table; what is refused."""
+"""Which methods go with masked sums, by their declarations; the page's table; the refusals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MASKED = {"aggregation.secure": True}
 
 def settings_of(method: str, **changes: Any) -> Any:
     task = (*METHODS[method].tasks, "forecasting")[0]
-    needed = {"fed-react.clusters": 2} if METHODS[method].pretraining else {}
-    return settings_from({"method": method, "task": task, "keep": "last", **needed, **changes})
+    clusters = {"fed-react.clusters": 2} if METHODS[method].pretraining else {}
+    return settings_from({"method": method, "task": task, "keep": "last", **clusters, **changes})
 
 
 def declared(method: str) -> tuple[Sends, ...]:
@@ -31,7 +31,7 @@ def declared(method: str) -> tuple[Sends, ...]:
 def row(method: str) -> tuple[str, bool, str]:
     """The method's row of the page's table."""
     reason = unmaskable(declared(method))
-    totals = " and of ".join(one.name for one in declared(method))
+    totals = " and of ".join(declaration.name for declaration in declared(method))
     return method, not reason, reason or f"totals of {totals}"
 
 

@@ -37,8 +37,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def numbers(runs: SmallRuns, label: str, **changes: Any) -> np.ndarray:
-    found = results(runs.run(label, 3, **changes))
-    return np.array([found[name] for name in sorted(found)])
+    values = results(runs.run(label, 3, **changes))
+    return np.array([values[name] for name in sorted(values)])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -46,7 +46,7 @@ def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
     """Among them: killed and resumed it ends the same."""
     runs = SmallRuns("forecasting", method, tmp_path)
     deviations = {name: check(runs) for name, check in invariants_of("forecasting").items()}
-    assert {name: one for name, one in deviations.items() if not one.held} == {}
+    assert {name: deviation for name, deviation in deviations.items() if not deviation.held} == {}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -92,9 +92,9 @@ def test_a_changed_declaration_changes_costs_and_checkpoint(tmp_path: Path) -> N
         values[name] = read_rounds(run)[0]["parameters_up"]
         checkpoint, _ = newest_checkpoint(run / "checkpoint")
         assert checkpoint is not None
-        kept = set(checkpoint.strategy)
-        assert ("mine" in kept) == (name == "remembers")
-        assert ("fresh/values/count" in kept) == (name == "counts")
+        names = set(checkpoint.strategy)
+        assert ("mine" in names) == (name == "remembers")
+        assert ("fresh/values/count" in names) == (name == "counts")
     assert values["counts"] == values["as-it-is"] + 8  # clients
     assert values["remembers"] == values["as-it-is"]
 
@@ -132,7 +132,7 @@ def test_a_changed_declaration_changes_what_a_site_must_allow(tmp_path: Path, co
 
 def test_a_changed_declaration_changes_the_memory_that_a_rule_needs(tmp_path: Path) -> None:
     """A rule needs all clients' models at the server."""
-    asked = []
+    estimates = []
     for shared in ("encoder.", "encoder.close."):
         small = {**TRIMMED, "aggregation.most-megabytes": 1, "model.representation-dim": 128}
         runs = SmallRuns("forecasting", "own_methods:CHANGED_MODEL", tmp_path / shared, **small)
@@ -140,8 +140,8 @@ def test_a_changed_declaration_changes_the_memory_that_a_rule_needs(tmp_path: Pa
             FederationError, match=r"the models of 8 clients, (\d+) values"
         ) as error:
             runs.run("run", 2, **changed(shared=shared))
-        asked.append(int(re.search(r"(\d+) values", str(error.value))[1]))  # type: ignore[index]
-    assert asked[0] != asked[1]
+        estimates.append(int(re.search(r"(\d+) values", str(error.value))[1]))  # type: ignore[index]
+    assert estimates[0] != estimates[1]
 
 
 def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path) -> None:
@@ -150,14 +150,14 @@ def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("method", "named"),
+    ("method", "message"),
     [
         ("UNDECLARED", r"sends 'secret' of shape \(1, 16\), which it does not declare"),
         ("MISSHAPEN", r"'mine'.*\(8, 1, 16\).*\(8, 24, 16\)"),
     ],
 )
 def test_what_differs_from_the_declaration_is_refused_at_the_first_reply(
-    tmp_path: Path, method: str, named: str
+    tmp_path: Path, method: str, message: str
 ) -> None:
-    with pytest.raises(FederationError, match=named):
+    with pytest.raises(FederationError, match=message):
         SmallRuns("forecasting", f"own_methods:{method}", tmp_path).run("run", 1)

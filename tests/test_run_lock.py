@@ -50,12 +50,12 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_second_process_is_told_who_holds_it_and_since_when(
     tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
-    who = (
+    holder_text = (
         rf"process {holder.pid} on {socket.gethostname()} since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     )
-    with pytest.raises(SettingsError, match=rf"^{tmp_path} is being written by {who}$"):
+    with pytest.raises(SettingsError, match=rf"^{tmp_path} is being written by {holder_text}$"):
         RunLock(tmp_path)
-    with pytest.raises(SettingsError, match=who):
+    with pytest.raises(SettingsError, match=holder_text):
         require_unwritten(tmp_path)
 
 

@@ -32,5 +32,7 @@ def metrics_told(fields: Told) -> dict[Metric, list[float]]:
 def with_metric(fields: Told, metric: Metric, values: object) -> Told:
     """The fields, with other values of a metric, or without it (None)."""
     metrics = metrics_told(fields) | {metric: values}
-    rows = [(metric_row(one), its) for one, its in metrics.items() if its is not None]
+    rows = [
+        (metric_row(name), reported) for name, reported in metrics.items() if reported is not None
+    ]
     return {**fields, "metrics": rows}

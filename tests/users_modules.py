@@ -215,9 +215,9 @@ def of_other_keywords(width: int) -> nn.Module:
 
 
 def drawn_elsewhere(*, inputs: int, outputs: int) -> nn.Module:
-    made = nn.Linear(inputs, outputs)
-    nn.init.constant_(made.bias, float(np.random.default_rng().normal()))
-    return made
+    layer = nn.Linear(inputs, outputs)
+    nn.init.constant_(layer.bias, float(np.random.default_rng().normal()))
+    return layer
 
 
 NO_FUNCTION = 3

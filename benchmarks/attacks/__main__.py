@@ -74,19 +74,19 @@ def table(study: Study, figures: Figures) -> list[str]:
 
 
 def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
-    def figure(other: str) -> float:
-        there = 0 if attack is NOTHING else hostile
-        return honest_mean(figures[study.trial(other, attack, there)], hostile)
+    def figure(rule_name: str) -> float:
+        liars = 0 if attack is NOTHING else hostile
+        return honest_mean(figures[study.trial(rule_name, attack, liars)], hostile)
 
     if math.isnan(figure(rule)):
         return "stopped"
-    return _marked(figure(rule), [figure(other) for other in study.rules], study.higher)
+    return _marked(figure(rule), [figure(name) for name in study.rules], study.higher)
 
 
-def _marked(value: float, others: Sequence[float], higher: bool) -> str:
-    there = [one for one in others if not math.isnan(one)]
-    best = max(there) if higher else min(there)
-    return f"**{value:.3g}**" if value == best and len(others) > 1 else f"{value:.3g}"
+def _marked(value: float, figures: Sequence[float], higher: bool) -> str:
+    finite = [figure for figure in figures if not math.isnan(figure)]
+    best = max(finite) if higher else min(finite)
+    return f"**{value:.3g}**" if value == best and len(figures) > 1 else f"{value:.3g}"
 
 
 def _footnote(study: Study) -> str:

@@ -18,16 +18,16 @@ from fedproto_app.settings import DataSettings
 
 def reversed_series(settings: DataSettings) -> Iterator[ClientSeries]:
     """The sites with time running backwards."""
-    for one in load_synthetic_traffic(settings):
-        yield replace(one, values=one.values[::-1].copy())
+    for series in load_synthetic_traffic(settings):
+        yield replace(series, values=series.values[::-1].copy())
 
 
 def mirrored_series(settings: DataSettings) -> Iterator[ClientSeries]:
     """The sites with every second value on the other side of the mean: high follows low."""
-    for one in load_synthetic_traffic(settings):
-        mean = float(np.nanmean(one.values))
-        signs = np.where(np.arange(len(one.values)) % 2, -1.0, 1.0)
-        yield replace(one, values=mean + signs * (one.values - mean))
+    for series in load_synthetic_traffic(settings):
+        mean = float(np.nanmean(series.values))
+        signs = np.where(np.arange(len(series.values)) % 2, -1.0, 1.0)
+        yield replace(series, values=mean + signs * (series.values - mean))
 
 
 def shifted_digits(settings: DataSettings) -> ImagePool:

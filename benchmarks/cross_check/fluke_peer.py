@@ -5,9 +5,9 @@
 JOBS is a list of jobs: `split` and `start` (archives of `benchmarks.cross_check.split`), `seed`,
 `rounds`, `batch_size`, `local_epochs`, `learning_rate`, and `methods`, each with a `name`, fluke's
 `algorithm` and its `client` and `server` settings. RESULTS has for each job and method the test
-accuracies of the clients, in the order of their names: "averaged" of what they have after the last
-average came, "trained" of their models as the last local training left them, or "adapted" if they
-made a model of their own of the average.
+accuracies of the clients, in the order of their names: "averaged" after the last average came,
+"trained" after the last local training, or "adapted" if the clients made personal models from the
+average.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
     adapts = method["client"].get("fine_tuning_epochs", 0) > 0
     phases = {"pre-fit": "averaged", "post-fit": "adapted" if adapts else "trained"}
     accuracies = Accuracies(len(split.names), phases)
-    for one in algorithm.clients:
-        one.attach(accuracies)
+    for participant in algorithm.clients:
+        participant.attach(accuracies)
         if sends_encoder:  # fluke hands all clients one and the same module
-            one.model = EncoderGlobalHeadLocalNet(deepcopy(model))
+            participant.model = EncoderGlobalHeadLocalNet(deepcopy(model))
     algorithm.run(job["rounds"], 1.0)
     return accuracies.found
 
@@ -144,10 +144,14 @@ def main(arguments: Sequence[str]) -> None:
     jobs_file, results_file = arguments
     with open(jobs_file, encoding="utf-8") as file:
         jobs = json.load(file)
-    results = [{one["name"]: trained(job, one) for one in job["methods"]} for job in jobs]
-    told = {"peer": f"fluke {version('fluke-fl')}", "torch": torch.__version__, "results": results}
+    results = [{method["name"]: trained(job, method) for method in job["methods"]} for job in jobs]
+    report = {
+        "peer": f"fluke {version('fluke-fl')}",
+        "torch": torch.__version__,
+        "results": results,
+    }
     with open(results_file, "w", encoding="utf-8") as file:
-        json.dump(told, file)
+        json.dump(report, file)
 
 
 if __name__ == "__main__":

@@ -63,12 +63,15 @@ def archive(shard: Shard, seed: int, fewest: float = FEWEST) -> dict[str, NDArra
         assert isinstance(client, ClientImages)
         train, test = client.stages[0].train, client.stages[0].test
         order = numpy_stream(seed, "cross-check", name).permutation(len(train))
-        kept = np.sort(order[: kept_images(len(train), number, len(clients), fewest)])
-        for split, images, rows in (("train", train, kept), ("test", test, np.arange(len(test)))):
+        train_rows = np.sort(order[: kept_images(len(train), number, len(clients), fewest)])
+        for split, images, rows in (
+            ("train", train, train_rows),
+            ("test", test, np.arange(len(test))),
+        ):
             parts.setdefault(f"x_{split}", []).append(images.pixels[rows])
             parts.setdefault(f"y_{split}", []).append(images.labels[rows])
             parts.setdefault(f"client_{split}", []).append(np.full(len(rows), name))
-    arrays = {name: np.concatenate(found) for name, found in parts.items()}
+    arrays = {name: np.concatenate(pieces) for name, pieces in parts.items()}
     return {**arrays, "classes": np.array(shard.shape.classes)}
 
 

@@ -1,4 +1,4 @@
-"""What a federation survives: each fault done to real processes, and what came of it.
+"""What a federation survives: each fault in real processes, and its outcome.
 
     python -m benchmarks.faults [FAULT ...] [--list] [--output DIR] [--no-page]
 
@@ -45,12 +45,12 @@ def main() -> None:
         start = time.monotonic()
         say(f"{name} …")
         rows = _done(name)
-        text = json.dumps([asdict(one) for one in rows], indent=1, ensure_ascii=False)
+        text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
         (output / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        for one in rows:
-            say(line_of(one))
+        for row in rows:
+            say(line_of(row))
         say(f"{name}: {time.monotonic() - start:.0f} s")
-        good = good and all(one.good for one in rows)
+        good = good and all(row.good for row in rows)
         if not arguments.no_page:
             write_section(PAGE, "faults", "benchmarks.faults", table(output))
     sys.exit(0 if good else 1)
@@ -88,7 +88,7 @@ def _done(name: str) -> list[Row]:
 
 
 class TooLateError(Exception):
-    """Not a TimeoutError, which is an OSError, and those of processes that end are passed over."""
+    """Not a TimeoutError: that is an OSError, which is ignored when a process ends."""
 
 
 def _too_late(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A run in a federation of real processes to which harm is done, and what is left to see of it."""
+"""A run in a federation of real processes, the harm done to it, and what can be seen afterwards."""
 
 from __future__ import annotations
 
@@ -140,22 +140,24 @@ class Trial:
     def wait_for_order(self, name: str, server_round: int, phase: str = "train") -> None:
         """Until a node has begun with an order."""
         pattern = rf"event=order round={server_round} node=\S+ phase={phase}"
-        self.nodes[name].wait_until_said(pattern, deadline=200)
+        self.nodes[name].wait_for_log(pattern, deadline=200)
 
     def require_unfinished(self, name: str, server_round: int, phase: str = "train") -> None:
         """`FederationError` if the harm came after the work was done."""
-        if re.search(rf"event=done round={server_round} .*phase={phase}", self.nodes[name].said()):
+        if re.search(
+            rf"event=done round={server_round} .*phase={phase}", self.nodes[name].log_text()
+        ):
             raise FederationError(f"{name} was done with {phase} of round {server_round} already")
 
     def wait_for_rounds(self, number: int) -> None:
         """Until so many rounds are done."""
         self.wait_until(lambda: len(self.rounds()) >= number, f"the end of round {number}")
 
-    def wait_until(self, holds: Callable[[], bool], what: str, deadline: float = 200.0) -> None:
+    def wait_until(self, holds: Callable[[], bool], awaited: str, deadline: float = 200.0) -> None:
         end = time.monotonic() + deadline
         while not holds():
             if time.monotonic() > end:
-                raise FederationError(f"waited {deadline:g} s for {what}\n{self.events()}")
+                raise FederationError(f"waited {deadline:g} s for {awaited}\n{self.events()}")
             time.sleep(LOOK_EVERY)
 
     def kill_serverapp(self) -> None:
@@ -180,8 +182,8 @@ class Trial:
 
     def events(self) -> str:
         """The event lines of the server, of all that was submitted."""
-        said = "\n".join(self.federation.run_log(run) for run in self.runs)
-        return "\n".join(re.findall(r"event=.*", said))
+        log = "\n".join(self.federation.run_log(run) for run in self.runs)
+        return "\n".join(re.findall(r"event=.*", log))
 
     def result(self) -> bytes:
         """Each client's errors, to the last bit."""
@@ -196,13 +198,13 @@ class Trial:
 
     def _orders(self) -> int:
         """How many orders nodes have begun with."""
-        return sum(node.said().count("event=order ") for node in self.nodes.values())
+        return sum(node.log_text().count("event=order ") for node in self.nodes.values())
 
     def _environment(self, fault: str) -> dict[str, str]:
         return {"PYTHONPATH": str(self._folder / "hooks"), "FAULT": fault} if fault else {}
 
 
-def told(rounds: Sequence[Mapping[str, Any]]) -> str:
+def summary(rounds: Sequence[Mapping[str, Any]]) -> str:
     """ "round 1: 3 of 3 answered; round 2: 2 of 3, harbour: no reply within 30 s; …"."""
     parts = []
     for text, group in groupby(rounds, _round_text):
@@ -214,8 +216,8 @@ def told(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _round_text(line: Mapping[str, Any]) -> str:
-    refused = [
-        f"{one['node']}{', client ' + one['client'] if one['client'] else ''}: {one['reason']}"
-        for one in line["refused"]
-    ]
+    refused = []
+    for refusal in line["refused"]:
+        client = f", client {refusal['client']}" if refusal["client"] else ""
+        refused.append(f"{refusal['node']}{client}: {refusal['reason']}")
     return ", ".join([f"{line['answered']} of {line['asked']} answered", *refused])

@@ -33,7 +33,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # inputs [B, 6], targets [B, 1], present 
 
 
 def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean squared error of the targets that are there."""
+    """Return the mean squared error of the present targets."""
     inputs, targets, present = batch
     squared: Tensor = (model(inputs) - targets).square() * present
     return squared.sum() / present.sum().clamp(min=1)
@@ -63,5 +63,5 @@ def read_clients(file: Path) -> list[list[Batch]]:
     with np.load(file, allow_pickle=False) as arrays:
         read = [torch.from_numpy(arrays[name]) for name in ("inputs", "targets", "present")]
         counts = arrays["counts"].tolist()
-    every = iter(zip(*read, strict=True))
-    return [[next(every) for _ in range(count)] for count in counts]
+    batches = iter(zip(*read, strict=True))
+    return [[next(batches) for _ in range(count)] for count in counts]

@@ -41,11 +41,11 @@ class PflForecaster(Forecaster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = torch.zeros(2)  # the sum of losses, and of how many batches
+        self.totals = torch.zeros(2)  # the sum of losses, and of how many batches
 
     def loss(self, *batch: Tensor) -> Tensor:
         loss = batch_loss(self, batch)  # type: ignore[arg-type]  # three of them
-        self.seen += torch.stack([loss.detach(), torch.ones(())])
+        self.totals += torch.stack([loss.detach(), torch.ones(())])
         return loss
 
     def metrics(self, *batch: Tensor) -> dict[str, Any]:
@@ -59,13 +59,13 @@ class Lines(TrainingProcessCallback):  # type: ignore[misc]  # pfl has no types 
         self._module, self._file, self._clients = module, file, clients
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
-        distributed.all_reduce(self._module.seen)
-        losses, batches = self._module.seen.tolist()
-        self._module.seen.zero_()
+        distributed.all_reduce(self._module.totals)
+        losses, batches = self._module.totals.tolist()
+        self._module.totals.zero_()
         if distributed.get_rank() == 0:
             with self._file.open("a") as lines:
-                told = {"clients": self._clients, "loss": {"total": losses / batches}}
-                lines.write(json.dumps(told) + "\n")
+                row = {"clients": self._clients, "loss": {"total": losses / batches}}
+                lines.write(json.dumps(row) + "\n")
         return False, Metrics()
 
 

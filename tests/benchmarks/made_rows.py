@@ -27,5 +27,5 @@ def make_row(
     config = flat(tomllib.loads((ROOT / "configs" / job.config).read_text()))
     texts = {k: str(v) if isinstance(v, Path) else v for k, v in job.changes.items()}
     settings = flat_settings(settings_from(config | texts)) | changes
-    made = {key: value for key, value in settings.items() if value is not None}
-    return make_run(output / job.name, settings=made, seed=seed, **(figures or {}))
+    kept_settings = {key: value for key, value in settings.items() if value is not None}
+    return make_run(output / job.name, settings=kept_settings, seed=seed, **(figures or {}))

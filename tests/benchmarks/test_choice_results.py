@@ -9,9 +9,9 @@ from benchmarks.choice_results import RULES, Answers, Row, choices, flattery, ri
 
 
 def row(
-    name: str, validation: list[float], test: list[float], best_round: float, sent: float
+    name: str, validation: list[float], test: list[float], best_round: float, megabytes: float
 ) -> Row:
-    return Row(name, np.array(validation), np.array(test), best_round, 0.5, 9, sent, 0.25)
+    return Row(name, np.array(validation), np.array(test), best_round, 0.5, 9, megabytes, 0.25)
 
 
 # Two clients. By kept models: means 0.2, 0.3, 0.25; medians are the means; ranks of the first

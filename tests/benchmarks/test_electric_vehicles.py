@@ -127,7 +127,7 @@ def test_a_vehicle_is_the_same_among_more_vehicles() -> None:
 
 def test_a_trip_begins_where_the_last_one_ended_and_with_its_charge() -> None:
     """Unless charged: at home, after every second trip, or below the reserve. On the way home the
-    charge is that of the way there."""
+    charge equals the charge of the way there."""
     weather, car = Weather(0), replace(vehicle(1), charger=50.0, plug_in_below=100.0)
     journey = list(islice(trips(car, weather, np.random.default_rng(0)), 20))
     for (outward, level), (back, later) in zip(journey[::2], journey[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""The figures of docs/results/history.md: they are those of runs, where there are runs of them."""
+"""The figures of docs/results/history.md equal the runs', where runs exist."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from fedproto_app.maths.divergence import pairwise_divergence
 def test_divergences_of_some_are_the_apps() -> None:
     prototypes = made_prototypes(150)
     halves, entropies = scaled_halves(prototypes)
-    whole = pairwise_divergence(torch.from_numpy(prototypes).reshape(-1, ROWS, WIDTH)).numpy()
+    matrix = pairwise_divergence(torch.from_numpy(prototypes).reshape(-1, ROWS, WIDTH)).numpy()
     rows, columns = np.array([3, 140]), np.arange(10, 120)
-    expected = whole[np.ix_(rows, columns)]
+    expected = matrix[np.ix_(rows, columns)]
     np.testing.assert_allclose(divergences(halves, entropies, rows, columns), expected, atol=1e-7)
-    np.testing.assert_allclose(divergences(halves, entropies, rows), whole[rows], atol=1e-7)
+    np.testing.assert_allclose(divergences(halves, entropies, rows), matrix[rows], atol=1e-7)
 
 
 def test_groups_hold_everybody_once_and_their_means_are_their_members() -> None:
@@ -42,5 +42,5 @@ def test_the_error_of_a_mean_by_hand() -> None:
     (0 + 2 + 4)/3 = 2, which is 1 from PR."""
     prototypes = np.array([[0, 0], [2, 0], [4, 0], [6, 0]], np.float32)
     true = np.array([[True, True, False, False]] * 2)
-    told = np.array([[True, True, False, False], [True, True, True, False]])
-    assert mean_errors(prototypes, true, told).tolist() == [0, 0.25]
+    chosen = np.array([[True, True, False, False], [True, True, True, False]])
+    assert mean_errors(prototypes, true, chosen).tolist() == [0, 0.25]

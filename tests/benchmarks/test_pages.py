@@ -85,7 +85,8 @@ def test_no_two_lines_of_a_table_of_images_are_called_alike() -> None:
             for row, definition in experiment.rows.items()
         }
         groups = {
-            row: Group((Run(Path(), {"method": of["method"]}, of),)) for row, of in settings.items()
+            row: Group((Run(Path(), {"method": changes["method"]}, changes),))
+            for row, changes in settings.items()
         }
         assert titles(experiment.table(groups), experiment.keys)
 

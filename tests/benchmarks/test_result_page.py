@@ -32,7 +32,7 @@ def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Pag
 
 
 @pytest.mark.parametrize(
-    ("experiment", "row", "changes", "said"),
+    ("experiment", "row", "changes", "message"),
     [
         (SEQUENCES, "a1", {"fed-react.affect-iterations": 9}, "affect-iterations = 9, which is 5"),
         (SEQUENCES, "a1", {"encoder.batch-size": 11}, "encoder.batch-size = 11, which is 10"),
@@ -44,10 +44,10 @@ def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Pag
     ],
 )
 def test_a_run_of_other_settings_is_refused_even_where_the_row_leaves_the_default(
-    tmp_path: Path, experiment: Experiment, row: str, changes: dict[str, Any], said: str
+    tmp_path: Path, experiment: Experiment, row: str, changes: dict[str, Any], message: str
 ) -> None:
     make_row(tmp_path, experiment, row, **changes)
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=message):
         finished(experiment, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What the tables of sequences say of errors, and the one by β and labels."""
+"""The errors in the tables of sequences, and the table by β and labels."""
 
 from __future__ import annotations
 

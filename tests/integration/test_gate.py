@@ -52,10 +52,10 @@ def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: P
     (app / "hostile" / "__init__.py").write_text("")
     (app / "hostile" / "client.py").write_text(HOSTILE.format(marker=marker))
     project = (app / "pyproject.toml").read_text()
-    named = project.replace("fedproto_app.client_app:app", "hostile.client:app")
-    assert named != project
-    (app / "pyproject.toml").write_text(named)
-    assert tomllib.loads(named)["tool"]["flwr"]["app"]["components"]["clientapp"]
+    changed = project.replace("fedproto_app.client_app:app", "hostile.client:app")
+    assert changed != project
+    (app / "pyproject.toml").write_text(changed)
+    assert tomllib.loads(changed)["tool"]["flwr"]["app"]["components"]["clientapp"]
 
     site = tmp_path / "site.toml"
     table = '[data]\nsource = "synthetic-traffic"\n'
@@ -75,11 +75,11 @@ def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: P
         return federation.wait(federation.submit(flower_config(settings), app)).completed
 
     # Its own copy works, whatever the run brings.
-    assert run("installed"), node.said()
+    assert run("installed"), node.log_text()
     assert not marker.exists()
     lines = audit_of(tmp_path)
     assert {line["event"] for line in lines} == {"order", "reply"}
-    (train,) = (one for one in lines if one["event"] == "reply" and one["message"] == "train")
+    (train,) = (line for line in lines if line["event"] == "reply" and line["message"] == "train")
     assert train["clients"] > 0
     assert train["array_bytes"] > 0
     assert train["arrays"]
@@ -87,7 +87,7 @@ def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: P
 
     # What is listed runs, and leaves nothing behind.
     site.write_text(f'{head}[code]\nrun = "listed"\ndigests = ["{train["digest"]}"]\n{table}')
-    assert run("listed"), node.said()
+    assert run("listed"), node.log_text()
     assert marker.read_text() == "this ran"
     assert "left-behind" in {line["event"] for line in audit_of(tmp_path)}
     assert not any("hostile" in line for line in node.pids().values())
