@@ -3,13 +3,13 @@
     python -m benchmarks.classification_results                      # all of it
     python -m benchmarks.classification_results digits --seeds 0 1 2
     python -m benchmarks.classification_results cifar10-if50 --only gldp,fedavg
-    python -m benchmarks.classification_results --page-only          # from the runs that there are
+    python -m benchmarks.classification_results --page-only          # from existing runs
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
-experiment, whichever call made them, and has the page's lines whose runs are not there. A run there
-with other settings than its row now has is refused. Test images choose nothing: between variants
-the errors on validation images choose.
+can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
+experiment, from any call, and keeps the page's lines whose runs are missing. A run whose settings
+differ from its row's present settings is refused. Test images are never used to choose:
+validation errors choose between variants.
 """
 
 from __future__ import annotations

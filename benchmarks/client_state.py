@@ -10,7 +10,7 @@ only then. Seconds are medians over the rounds from the fourth on, when old stat
 
 Then each trains and evaluates 64 clients of the synthetic traffic with FUELS, and writes their
 state (1.3 MB a client) after each round, as a node of a deployment does. The ratio of the seconds
-of these rounds tells what the store costs in practice.
+of these rounds shows what the store costs in practice.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def checked_out(commit: str, tree: Path) -> Iterator[Path]:
 def measure(
     arguments: argparse.Namespace, trees: dict[str, Path], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each version's answers to every step, in the order of the steps."""
+    """Return each version's answers to every step, in the order of the steps."""
     workers = {
         version: subprocess.Popen(
             [sys.executable, str(Path(__file__)), *sys.argv[1:], "--worker"],
@@ -238,7 +238,7 @@ def trainer(folder: Path, clients: int) -> Callable[[int], None]:
 
 
 def either(name: str, *modules: str) -> Any:
-    """What has this name in the first of these modules that the version has."""
+    """Return the object with this name from the first of these modules that the version has."""
     module = next(module for module in modules if has_module(module))
     return getattr(import_module(module), name)
 

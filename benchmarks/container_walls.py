@@ -1,4 +1,4 @@
-"""What a run's code, or a container among the nodes, must not reach; tried in containers."""
+"""Check in containers what a run's code, and a node's container, must not reach."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _reaches(host: str, port: int) -> str:
 
 
 def _succeeds(compose: Compose, service: str, command: str) -> bool:
-    """Whether the user whom a run's code is can do it there."""
+    """Return whether the user that runs a run's code can do it there."""
     shell = ["sh", "-c", f"({command}) && echo :done"]
     output = compose("exec", "-T", "--user", "10001:10001", service, *shell, must=False)
     return output.rstrip().endswith(":done")

@@ -4,8 +4,8 @@
 
 Builds the image and starts docker-compose.yml, the server and three sites with TLS, registered
 keys and process isolation, in a project of its own. Prints a row for each thing that must hold,
-with the seconds it took, and removes what it made but the image. Exit code 0 if all hold. If
-no Docker engine answers, or the base image is not available, it says so and ends with 0.
+with the seconds it took, and removes everything it made except the image. Exit code 0 if all
+hold. If no Docker engine answers, or the base image is not available, it says so and ends with 0.
 
 --short leaves out the faults: a node restarted, a node cut off from the network for a minute.
 """
@@ -53,7 +53,7 @@ output.pictures = false
 
 
 class Check(NamedTuple):
-    """One thing that must hold."""
+    """A statement that must hold, and whether it did."""
 
     name: str
     holds: bool
@@ -85,7 +85,7 @@ class Composed:
     def __call__(
         self, *arguments: str, seconds: float = COMMAND_DEADLINE, must: bool = True
     ) -> str:
-        """Run one compose command; returns what it wrote to stdout."""
+        """Run a compose command and return its output."""
         command = [*self._command, *arguments]
         return _run(command, self._environment, seconds, must=must).stdout
 
@@ -105,11 +105,11 @@ class Composed:
         )
 
     def rounds(self, name: str) -> list[dict[str, Any]]:
-        """The rounds of a run so far."""
+        """Return the rounds of a run so far."""
         return [json.loads(line) for line in self.read(name, "rounds.jsonl").splitlines()]
 
     def summary(self, name: str) -> dict[str, Any]:
-        """The summary of a run, {} if it has not ended well."""
+        """Return the summary of a run, {} if it has not ended well."""
         summary: dict[str, Any] = json.loads(self.read(name, "summary.json") or "{}")
         return summary
 
@@ -119,7 +119,7 @@ class Composed:
         return self("exec", *user, "serverapp", "cat", f"/runs/{name}/{file}", must=False)
 
     def states(self) -> dict[str, str]:
-        """What the engine says of each container: its health, else its status."""
+        """Return each container's health, else its status, from the engine."""
         ids = self("ps", "-q").split()
         ask = "{{.Name}} {{if .State.Health}}{{.State.Health.Status}}{{else}}"
         ask += "{{.State.Status}}:{{.State.ExitCode}}{{end}}"
@@ -223,7 +223,7 @@ def _cut(composed: Composed) -> tuple[bool, str]:
 def _with_fault(
     composed: Composed, name: str, rounds: int, deadline: float, fault: Callable[[], None]
 ) -> tuple[bool, str]:
-    """Train, and do harm after the second round: all rounds must come, the last one whole."""
+    """Train, and do harm after the second round: all rounds must end, the last with all clients."""
     process = composed.submit(name, rounds, deadline)
     if not _until(lambda: len(composed.rounds(name)) >= 2, RUN_DEADLINE / 3):
         process.terminate()
@@ -292,7 +292,7 @@ def _run(
 
 
 def find_compose() -> list[str]:
-    """The compose command of this machine; `CannotTry` without it or without an engine."""
+    """Return this machine's compose command; raise `CannotTry` without it or without an engine."""
     if shutil.which("docker") is None:
         raise CannotTry("there is no docker command here")
     if _run(["docker", "info"], None, 60, must=False).returncode:

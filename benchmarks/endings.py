@@ -1,8 +1,9 @@
-"""How a simulation ends that is ended: what was expected, what happened.
+"""How a stopped simulation ends: the expected and the actual outcome.
 
     python -m benchmarks.endings
 
-Each case is a real ``fedproto run`` on the embedded traffic, ended from outside; about two minutes.
+Each case is a real ``fedproto run`` on the embedded traffic, stopped from outside. Takes about two
+minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROUNDS = 40
 
 
 class Case:
-    """One command in a folder of its own, and all that it starts."""
+    """A command in its own folder, with all processes that it starts."""
 
     def __init__(self, folder: Path, name: str = "mine") -> None:
         self.folder, self.run = folder, folder / "runs" / name
@@ -48,18 +49,18 @@ class Case:
         return self.command(*SMALL, f"--set=rounds={ROUNDS}", f"--set=output.name={self.run.name}")
 
     def await_rounds(self, number: int) -> None:
-        """Until the run has done so many rounds."""
+        """Wait until the run has done so many rounds."""
         lines = self.run / "rounds.jsonl"
         while not lines.exists() or len(lines.read_text().splitlines()) < number:
             time.sleep(0.05)
 
     def processes_left(self) -> int:
-        """Living processes of the case, two seconds after."""
+        """Count the case's living processes, two seconds later."""
         time.sleep(2)
         return len(marked_processes(self.folder))
 
     def resumed(self) -> str:
-        """Whether the run, resumed, ends as one that nobody ended."""
+        """Resume the run, and return whether it ends as an uninterrupted run."""
         done = self.command("--resume", str(self.run))
         done.communicate(timeout=300)
         uninterrupted = Case(self.folder, "whole")
@@ -106,7 +107,7 @@ def resumed_while_it_lives(case: Case) -> str:
 
 
 def interrupted(after: float | int) -> Callable[[Case], str]:
-    """By Ctrl-C, after a second or so many rounds."""
+    """Return a case that is stopped by Ctrl-C, after some seconds or rounds."""
 
     def do(case: Case) -> str:
         process = case.start()
@@ -137,7 +138,7 @@ CASES: list[tuple[str, str, Callable[[Case], str]]] = [
 
 
 def main() -> None:
-    """Do each case, and print what happened."""
+    """Run each case, and print what happened."""
     table = Table("what is done", "expected", "what happened", title="Endings of a simulation")
     for title, expected, do in CASES:
         with tempfile.TemporaryDirectory(prefix="fedproto-endings-") as folder:

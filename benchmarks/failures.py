@@ -84,7 +84,7 @@ def settings_of(folder: Path, **changes: Any) -> Settings:
 
 
 def attacked(folder: Path, tamper: Tamper, **changes: Any) -> str:
-    """A run with a hostile node: it must end well, and name and refuse that node alone."""
+    """Run with a hostile node: the run must end well, and refuse that node alone, by name."""
     settings = settings_of(folder, **changes)
     configs = nodes_sharing(settings.data, 2, folder / "state")
     with RunFolder(settings) as run:

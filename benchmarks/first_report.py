@@ -1,12 +1,12 @@
-"""From a table to a report, as a new user goes: the block of commands in docs/your-data.md.
+"""Time a new user's way from a table to a report: the block of commands in docs/your-data.md.
 
-    python -m benchmarks.first_report                       # measures and tells
+    python -m benchmarks.first_report                       # measures and prints
     python -m benchmarks.first_report --fedproto PROGRAM    # one installed elsewhere
 
-In an empty folder it writes the page's `loads.csv`, then does what the page's block of commands
-says, one after the other, with nothing set that the page does not set. `.ci/wheel` does so with an
-installed wheel. Processor seconds are of the command and all that it started; those on the clock
-depend on what else the machine does, so its load is printed beside them.
+In an empty folder it writes the page's `loads.csv`, then runs the page's block of commands, one
+after the other, with the page's settings alone. `.ci/wheel` does so with an installed wheel.
+Processor seconds are of the command and all that it started; those on the clock depend on what else
+the machine does, so its load is printed beside them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Took:
 
 
 def program_of(page: str) -> str:
-    """The program that writes the table."""
+    """Return the program that writes the table."""
     (program,) = re.findall(rf"```python\n(# {re.escape(PROGRAM)}\n.*?)```", page, re.DOTALL)
     return str(program)
 
@@ -61,7 +61,7 @@ def block_of(page: str) -> tuple[str, list[str]]:
 
 
 def measured(commands: Sequence[str], fedproto: Path, folder: Path) -> list[Took]:
-    """Each command's seconds, in this folder; ends with the first that fails."""
+    """Return each command's seconds, in this folder; exit if a command fails."""
     took = []
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in commands:
@@ -77,7 +77,7 @@ def measured(commands: Sequence[str], fedproto: Path, folder: Path) -> list[Took
 
 
 def _children() -> float:
-    """Processor seconds of all children that ended, and of theirs."""
+    """Return the processor seconds of all ended children and their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

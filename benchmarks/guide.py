@@ -1,4 +1,4 @@
-"""The commands of docs/deployment.md, run as they stand there, on a real engine.
+"""Run the commands of docs/deployment.md, as printed there, on a real engine.
 
     python -m benchmarks.guide [one] [many] [--base-image IMAGE]
 
@@ -44,7 +44,7 @@ _FUNCTION = re.compile(r"^\w+\(\) \{.*\}$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """Commands of the guide that stand together."""
+    """A block of commands of the guide."""
 
     place: str
     name: str
@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> dict[tuple[str, str], Block]:
-    """All marked blocks of a page, by place and name."""
+    """Return all marked blocks of a page, by place and name."""
     marked = [Block(*parts) for parts in _BLOCK.findall(page)]
     by_name = {(block.place, block.name): block for block in marked}
     assert len(by_name) == len(marked), "two blocks have one name"
@@ -60,7 +60,7 @@ def blocks(page: str) -> dict[tuple[str, str], Block]:
 
 
 class Machine:
-    """A folder that stands for a machine: where its reader types, and its /etc and /srv."""
+    """A folder in place of a machine: its working folder, and its /etc and /srv."""
 
     def __init__(self, folder: Path, place: str, site: str = "harbour", base: str = "") -> None:
         self.folder, self.place, self.site, self._base = folder, place, site, base
@@ -74,7 +74,7 @@ class Machine:
             shutil.copy(REPOSITORY / file, folder / file)
 
     def type(self, block: Block, seconds: float = LONGEST) -> str:
-        """Run the block's commands here; RuntimeError if one fails."""
+        """Run the block's commands here; raise RuntimeError if a command fails."""
         process = self.begin(block)
         try:
             output, _ = process.communicate(timeout=seconds)
@@ -86,7 +86,7 @@ class Machine:
         return output
 
     def begin(self, block: Block) -> subprocess.Popen[str]:
-        """Start the block's commands; a reader who does not wait."""
+        """Start the block's commands without waiting for them."""
         commands = self.adapted(block.commands)
         self._functions += _FUNCTION.findall(commands)
         return subprocess.Popen(
@@ -100,7 +100,8 @@ class Machine:
         )
 
     def adapted(self, commands: str) -> str:
-        """What must differ: no sudo, folders of this machine, no terminal, the engine's network."""
+        """Return the commands adapted: no sudo, this machine's folders, no terminal, the engine's
+        network."""
         for folder in ("/etc/fedproto", "/srv/traffic"):
             commands = re.sub(rf"(?<![\w/]){folder}(?=[/\s:])", f"{self.folder}{folder}", commands)
             # What containers mount has the name that it has in the guide.
@@ -112,7 +113,7 @@ class Machine:
         return commands.replace("docker build", build)
 
     def edit(self, file: str, *changes: tuple[str, str]) -> None:
-        """What the guide tells a person to edit."""
+        """Edit a file as the guide asks."""
         path = self.folder / file
         text = path.read_text(encoding="utf-8")
         for before, after in changes:
@@ -121,7 +122,7 @@ class Machine:
         path.write_text(text, encoding="utf-8")
 
     def containers(self) -> dict[str, str]:
-        """What the engine says of this machine's containers: their health, else their status."""
+        """Return the health, else the status, of this machine's containers."""
         ask = '{{.Label "com.docker.compose.service"}} {{.Status}}'
         project = {"one": "one", "server": "fedproto-server"}.get(self.place, f"site-{self.site}")
         listed = docker(
@@ -131,7 +132,7 @@ class Machine:
         return dict(line.split(" ", 1) for line in listed.splitlines())
 
     def await_health(self) -> None:
-        """Until all are healthy but those that have ended well; RuntimeError."""
+        """Wait until all running containers are healthy; raise RuntimeError after the deadline."""
         deadline = time.monotonic() + READY
         while True:
             states = self.containers()
@@ -152,7 +153,7 @@ class Play:
         self.failed = False
 
     def one_machine(self) -> None:
-        """The chapter of one machine."""
+        """Play the chapter of one machine."""
         machine = Machine(self._folder / "one", "one", base=self._base)
         machine.edit("configs/federation.toml", *_run_of(2, sites=3))
         for name in ("image", "keys", "sites", "start"):
@@ -162,7 +163,7 @@ class Play:
             self._type(machine, name)
 
     def several_machines(self) -> None:
-        """The chapters of several machines."""
+        """Play the chapters of several machines."""
         server = Machine(self._folder / "server", "server")
         sites = [Machine(self._folder / f"site-{n}", "site", n) for n in ("harbour", "oldtown")]
         harbour, oldtown = sites
@@ -207,7 +208,7 @@ class Play:
         self._do("the site that left is gone", lambda: self._one_node_left(server))
 
     def _nodes(self, server: Machine) -> dict[str, tuple[str, str]]:
-        """The status and key of each node, by name, as the guide's command shows them."""
+        """Return each node's status and key, by name, as the guide's command shows them."""
         output = server.type(self._guide[("server", "list")])
         rows = [line.split() for line in output.splitlines() if "SHA256:" in line]
         return {
@@ -244,7 +245,7 @@ class Play:
         self._do(f"the site {site.site} becomes healthy", site.await_health)
 
     def _carry_keys(self, server: Machine, site: Machine) -> None:
-        """The post: a site's public key to the server, the CA's certificate to the site."""
+        """Copy a site's public key to the server, and the CA's certificate to the site."""
         public = f"{site.site}.pub"
         shutil.copy(site.folder / "etc/fedproto/keys/nodes" / public, server.folder / public)
         shutil.copy(server.folder / "etc/fedproto/keys/ca.crt", site.folder / "etc/fedproto/ca.crt")
@@ -261,7 +262,7 @@ class Play:
         shutil.copytree(site.folder / "example" / site.site / "data", site.folder / "srv/traffic")
 
     def _internet(self, container: str, name: str = "") -> None:
-        """A network and a name service between machines that are one machine here."""
+        """Connect the containers of all machines to a network with a name service."""
         alias = ["--alias", name] if name else []
         networks = docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", container)
         if f'"{INTERNET}"' not in networks:  # a container that was not made anew is in it
@@ -284,7 +285,7 @@ class Play:
         return int(output.split()[0]) if output else 0
 
     def _kill(self, server: Machine, run: subprocess.Popen[str]) -> None:
-        """As when the machine loses its power, and comes back."""
+        """Kill the server as if its machine lost power, and start it again."""
         parts = [f"fedproto-server_{part}_1" for part in ("superlink", "serverapp")]
         docker("kill", *parts)
         os.killpg(run.pid, signal.SIGTERM)
@@ -328,7 +329,7 @@ def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
 
 
 def docker(*arguments: str) -> str:
-    """One command of the engine; RuntimeError if it fails."""
+    """Run a command of the engine; raise RuntimeError if it fails."""
     command = ["docker", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
     if done.returncode:

@@ -43,7 +43,7 @@ OURS = "this app"
 
 
 class Timing(NamedTuple):
-    """One line of the table: times in seconds, memory in bytes."""
+    """A line of the table: times in seconds, memory in bytes."""
 
     clients: int
     full: float
@@ -73,7 +73,8 @@ def main() -> None:
 
 
 def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
-    """Pairs a second of us and the peers, in each repetition; ends where results differ."""
+    """Return the pairs per second of each repetition, ours and the peers'; exit if results
+    differ."""
     generator = torch.Generator().manual_seed(0)
     prototypes = torch.randn(PEERS_CLIENTS, ROWS, WIDTH, generator=generator)
     contestants = {OURS: pairwise_divergence, "torch, float32": by_torch, "scipy, C": by_scipy}
@@ -91,14 +92,14 @@ def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
 
 
 def by_scipy(prototypes: Tensor) -> Tensor:
-    """[N, B, d] → [N, N]; scipy tells the square root of the divergence, row by row."""
+    """Return the divergences, [N, B, d] → [N, N]; scipy gives their square roots, row by row."""
     rows = prototype_distributions(prototypes).transpose(0, 1).numpy()  # (B, N, d)
     roots = np.stack([pdist(row, "jensenshannon") for row in rows])
     return torch.from_numpy(squareform(np.square(roots).mean(axis=0)))
 
 
 def by_torch(prototypes: Tensor) -> Tensor:
-    """[N, B, d] → [N, N]; the upper triangle, H(m) − (H(p) + H(q)) / 2."""
+    """Return the upper triangle of H(m) − (H(p) + H(q)) / 2, [N, B, d] → [N, N]."""
     clients = len(prototypes)
     flat = prototype_distributions(prototypes).float().flatten(1)
     entropies = -torch.special.xlogy(flat, flat).sum(1)
@@ -135,7 +136,7 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
 
 
 def table(timings: list[Timing]) -> Table:
-    """Our own measurements, once each."""
+    """Return our own measurements, each made once."""
     result = Table(
         title=f"Jensen-Shannon divergence of {ROWS} x {WIDTH} prototypes, "
         f"{torch.get_num_threads()} threads",

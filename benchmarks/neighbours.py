@@ -1,4 +1,4 @@
-"""Who is like whom among 100,000 clients, without the matrix of all pairs.
+"""Find similar clients among 100,000 without the matrix of all pairs.
 
     python -m benchmarks.neighbours [--clients 100000] [--groups 1000] [--sample 100]
 
@@ -13,7 +13,7 @@ into groups, along the principal directions of a sample.
 among them. Recall is over its true 10 and 100 nearest. *Means*: FUELS asks for the means of the
 clients below a threshold and of the others. A group is taken whole, by the divergence of its mean
 prototype from the client's (a row of so many groups for each client) or from the client's own
-group's mean (a matrix of groups alone). Truth are exact rows of a sample of clients.
+group's mean (a matrix of groups alone). The truth is exact rows of a sample of clients.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def main() -> None:
 
 
 def made_prototypes(clients: int) -> Floats:
-    """[N, ROWS·WIDTH]: a centre and a client's own along DIRECTIONS, and noise."""
+    """Return prototypes, [N, ROWS·WIDTH]: a centre and a personal part along DIRECTIONS, and
+    noise."""
     draws = np.random.default_rng(0)
     size = ROWS * WIDTH
     scales = 1 / np.sqrt(np.arange(1, DIRECTIONS + 1))
@@ -120,7 +121,7 @@ def made_prototypes(clients: int) -> Floats:
 
 
 def scaled_halves(prototypes: Floats) -> tuple[Floats, NDArray[np.float64]]:
-    """d·p/2 of each client's rows, [N, D], and Σ x log x of x = d·p, [N], as the app has them."""
+    """Return d·p/2 of each client's rows, [N, D], and Σ x log x of x = d·p, [N], as in the app."""
     halves = np.empty_like(prototypes)
     entropies = np.empty(len(prototypes))
     for rows in _blocks(len(prototypes), 4096):
@@ -134,7 +135,7 @@ def scaled_halves(prototypes: Floats) -> tuple[Floats, NDArray[np.float64]]:
 def divergences(
     halves: Floats, entropies: NDArray[np.float64], rows: Places, columns: Places | None = None
 ) -> Floats:
-    """Exact divergences of these clients from all or some others: [K], [M] → [K, M], in nats."""
+    """Return the divergences of these clients from all or some others, [K, M], in nats."""
     compared = np.arange(len(halves)) if columns is None else columns
     result = np.empty((len(rows), len(compared)), np.float32)
 
@@ -164,7 +165,7 @@ def check_against_the_app(
 
 
 def hellinger_projection(prototypes: Floats) -> Floats:
-    """[N, PROJECTED]: square roots of the probabilities, along a sample's principal directions."""
+    """Return √probabilities along a sample's principal directions, [N, PROJECTED]."""
 
     def roots(rows: slice) -> Floats:
         shaped = torch.from_numpy(prototypes[rows]).reshape(-1, ROWS, WIDTH)
@@ -177,7 +178,7 @@ def hellinger_projection(prototypes: Floats) -> Floats:
 
 
 def make_groups(projected: Floats, prototypes: Floats, groups: int) -> Grouped:
-    """k-means; groups that end empty are dropped."""
+    """Group clients by k-means; empty groups are dropped."""
     kmeans = MiniBatchKMeans(groups, batch_size=8192, n_init=1, max_iter=20, random_state=0)
     used_groups, labels = np.unique(kmeans.fit_predict(projected), return_inverse=True)
     sizes = np.bincount(labels)
@@ -200,7 +201,7 @@ def nearest_table(
     halves: Floats,
     entropies: NDArray[np.float64],
 ) -> Table:
-    """Recall of the true nearest among the members of the nearest groups."""
+    """Return the recall of the true nearest among the members of the nearest groups."""
     result = Table(title=f"Nearest of {len(sample)} clients among {len(projected):,}")
     headings = ("groups looked into", "candidates", "ms a client")
     for heading in (*headings, *(f"recall of {k}" for k in NEAREST)):
@@ -240,7 +241,7 @@ def nearest_table(
 def means_table(
     exact: Floats, sample: Places, prototypes: Floats, projected: Floats, grouped: Grouped
 ) -> Table:
-    """Who is below the threshold, and what that does to FUELS's means."""
+    """Return how well groups find the clients below the threshold, and the error of the means."""
     result = Table(title=f"Clients below the threshold; {len(grouped.sizes)} groups")
     for heading in ("threshold", "compared", "recall", "precision", "error of PR", "pairs a round"):
         result.add_column(heading, justify="left" if heading == "compared" else "right")
@@ -299,7 +300,7 @@ def mean_errors(
 
 
 def _nearest(apart: Floats, count: int) -> Places:
-    """The places of the least."""
+    """Return the indices of the smallest values."""
     return np.argpartition(apart, count - 1)[:count]
 
 

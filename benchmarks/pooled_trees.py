@@ -1,4 +1,4 @@
-"""What somebody who may see all clients' data could do: boosted trees on their pooled samples.
+"""The centralised reference: boosted trees on all clients' pooled samples.
 
 A row from outside the app, for tables: LightGBM (the extra `lightgbm`), one step ahead, on the
 samples that the app's methods see. The number of trees is chosen by the pooled validation samples.
@@ -24,13 +24,13 @@ PARAMETERS = {"learning_rate": 0.05, "num_leaves": 31, "verbosity": -1, "num_thr
 
 
 def is_there() -> bool:
-    """Whether the extra is installed."""
+    """Return whether the extra is installed."""
     return find_spec("lightgbm") is not None
 
 
 def errors(run_settings: Mapping[str, object], cache_file: Path) -> dict[str, float]:
-    """The figures of the row, as `summary.json` calls them, for data as a run with these settings
-    saw them; cache_file: keeps them, so that they are computed once."""
+    """Return the figures of the row, as `summary.json` names them, for the data of a run with
+    these settings. cache_file: keeps the figures, so that they are computed once."""
     if not cache_file.exists():
         cache_file.write_text(
             json.dumps(_errors(settings_from(run_settings))) + "\n", encoding="utf-8"

@@ -2,10 +2,10 @@
 
     python -m benchmarks.privacy_results [--page]
 
-Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, of
-the test data of the models that clients end with. Clips were chosen by the clients' validation
-error at ε = 10 among three each, on seed 0, which is no seed of the tables; of `fed-react` they
-were not chosen at all.
+Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, on
+the test data, of the clients' last models. Clips were chosen by the clients' validation error at
+ε = 10 among three each, on seed 0, which is no seed of the tables; for `fed-react` they were not
+chosen at all.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Trial:
-    """One run. epsilon: of all its rounds; None without noise, 0 without sharing."""
+    """A run. epsilon: of all its rounds; None without noise, 0 without sharing."""
 
     case: Case
     epsilon: float | None
@@ -129,7 +129,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """All runs of both tables, each once."""
+    """Return all runs of both tables, each once."""
     first = [
         Trial(case, epsilon, CLIENTS[0], seed)
         for case in CASES
@@ -147,7 +147,7 @@ def trials() -> list[Trial]:
 
 
 def figure_of(trial: Trial) -> float:
-    """The run's last figure, the mean over its clients."""
+    """Return the run's last figure, the mean over its clients."""
     case = trial.case
     noise: Mapping[str, Any] = {}
     if trial.epsilon == 0:
@@ -199,7 +199,7 @@ def main() -> None:
 
 
 def by_epsilon(figures: Mapping[Trial, float]) -> list[str]:
-    """A line a case."""
+    """Return a line for each case."""
     heads = ["no sharing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
     return _table(
         ["method", *heads],
@@ -211,7 +211,7 @@ def by_epsilon(figures: Mapping[Trial, float]) -> list[str]:
 
 
 def by_clients(figures: Mapping[Trial, float]) -> list[str]:
-    """A line a case and noise."""
+    """Return a line for each case and noise."""
     return _table(
         ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)],
         [
@@ -234,7 +234,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def footnote() -> str:
-    """How the tables were made."""
+    """Return the note on how the tables were made."""
     return (
         f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients unless "
         f"stated, δ = {DELTA:g}, all clients in every round, seed "

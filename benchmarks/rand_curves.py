@@ -2,7 +2,7 @@
 
     python -m benchmarks.rand_curves [--output runs/results-sequences]
 
-From the runs that `benchmarks.sequence_results` made of its tables of clusters; draws
+Reads the runs of `benchmarks.sequence_results` for its tables of clusters; draws
 docs/results/rand.svg, a panel a data set. A curve is the mean over a row's seeds.
 """
 

@@ -4,10 +4,10 @@
     python -m benchmarks.same_results 6016738 --set full --engines process:1 process:2 flower
 
 Each task with each of its methods runs small, by ``fedproto run``: once with the code of the
-commit, in a work tree of its own, and once with this tree. Compared are ``clients.csv``,
+commit, in a work tree of its own, and once with this tree. It compares ``clients.csv``,
 ``rounds.jsonl`` and ``summary.json``, without times, versions and digests of settings. Besides the
 plain run on two nodes there are variants: on one node, with masked sums, with noise, with a trimmed
-mean, and killed after its first round and resumed (held against the run that was not killed). A
+mean, and killed after its first round and resumed (compared with the run that was not killed). A
 variant that the earlier commit refuses is no difference when this tree runs it.
 
 The quick set has every method once, and a few pairs in all variants; the full set has every pair in
@@ -76,14 +76,14 @@ class Case(NamedTuple):
 
     @property
     def expected(self) -> Case:
-        """The run of the earlier commit that must end alike: engines and resuming change nothing,
-        so these are held against the plain run."""
+        """Return the earlier commit's run with the same result: engines and resuming change
+        nothing, so these are compared with the plain run."""
         variant = "plain" if self.variant == "resumed" else self.variant
         return Case(self.pair, variant)
 
 
 def main() -> None:
-    """Run what is missing, and print a row for each run that is compared."""
+    """Make the missing runs, and print a row for each compared run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commit", help="the earlier commit")
     parser.add_argument("--set", choices=("quick", "full"), default="quick", dest="chosen")
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _cases(chosen: str, pairs: list[str] | None) -> Iterator[Case]:
-    """The runs of a set; of these pairs alone, if any are given."""
+    """Yield the runs of a set, only of these pairs if any are given."""
     pairs_seen = set()
     for pair in PAIRS:
         method = pair.split("@")[0]
@@ -126,7 +126,7 @@ def _cases(chosen: str, pairs: list[str] | None) -> Iterator[Case]:
 
 
 def _on(engines: Iterable[str], cases: Iterable[Case]) -> Iterator[Case]:
-    """All on the first engine, the plain runs on the others too."""
+    """Yield all runs on the first engine, the plain runs on the others too."""
     for number, engine in enumerate(engines):
         for case in cases:
             if number == 0 or case.variant == "plain":
@@ -162,8 +162,7 @@ def _verdict(expected: Mapping[str, Any], end: Mapping[str, Any], *, may_be_refu
 
 
 def _end(tree: Path, folder: Path, case: Case) -> dict[str, Any]:
-    """How the run ended: its artefacts' lasting content, or why it was refused. Made now, if it is
-    not there."""
+    """Return the run's lasting content, or why it was refused. A missing run is made."""
     folder = folder / case.engine.replace(":", "-") / case.pair / case.variant
     refused, run = folder / "refused.txt", folder / "run"
     if not refused.exists() and not (run / "summary.json").exists():
@@ -190,7 +189,7 @@ def _lasting(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(tree: Path, folder: Path, case: Case) -> str:
-    """Make the run; returns why it was refused, or ""."""
+    """Make the run; return why it was refused, or ""."""
     method, task = case.pair.split("@")
     settings = {**small_run(task), **METHODS[method].small, "method": method}
     settings |= {**VARIANTS[case.variant], "output.dir": str(folder), "output.name": "run"}

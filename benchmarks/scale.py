@@ -56,13 +56,13 @@ class Cost:
 
     @property
     def later(self) -> Moment:
-        """A round after the first, on average, with the checkpoints between them."""
+        """Return the mean of the rounds after the first, with the checkpoints between them."""
         total, count = self.rounds[-1].since(self.rounds[0]), max(1, len(self.rounds) - 1)
         return Moment(total.wall / count, total.processor / count)
 
 
 class Processes:
-    """A process and all below it, looked at while they run."""
+    """A process and its descendants, observed while they run."""
 
     def __init__(self, process: int) -> None:
         self._process, self._used = process, dict[int, float]()
@@ -70,11 +70,11 @@ class Processes:
 
     @property
     def processor_seconds(self) -> float:
-        """So far, of those that have ended too."""
+        """Return the processor seconds so far, with ended processes."""
         return sum(self._used.values())
 
     def look(self) -> None:
-        """Note what they have used; memory that several share counts once."""
+        """Record their processor seconds and memory; shared memory counts once."""
         memory = 0
         for process in _family(self._process):
             try:
@@ -87,7 +87,7 @@ class Processes:
 
 
 def watch(clients: int, rounds: int, folder: Path) -> Cost:
-    """One run from the command to its end, in this folder."""
+    """Run once in this folder, and observe the run from the command to its end."""
     chosen = {**SETTINGS, "data.synthetic.clients": clients, "rounds": rounds}
     chosen |= {"output.dir": folder, "output.name": f"of-{clients}"}
     start, cost = time.perf_counter(), Cost()
@@ -125,7 +125,7 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
 
 
 def _family(process: int) -> list[int]:
-    """The process and its descendants."""
+    """Return the process and its descendants."""
     family = [process]
     try:
         for tasks in Path(f"/proc/{process}/task").iterdir():
@@ -137,7 +137,7 @@ def _family(process: int) -> list[int]:
 
 
 def _proportional_bytes(process: int) -> int:
-    """Its memory, a page that several processes have counting as a part of one to each."""
+    """Return the process's memory; a shared page counts in part to each of its processes."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -145,7 +145,7 @@ def _proportional_bytes(process: int) -> int:
 
 
 def table(costs: dict[int, Cost], rounds: int) -> Table:
-    """A row for each number of clients."""
+    """Return a row for each number of clients."""
     result = Table(
         title=f"FUELS, 8 days of synthetic traffic, {rounds} rounds, two nodes, two workers",
         caption="a later round: the mean without the first; whole: from the command to its end",

@@ -110,7 +110,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _costs(folder: Path) -> dict[str, Any]:
-    """Both runs in one federation: bytes, seconds, and how far their models are apart."""
+    """Make both runs in one federation; return bytes, seconds, and the distance of the models."""
     row: dict[str, Any] = {}
     with LocalFederation(folder / "federation") as federation:
         for name in NODES:
@@ -126,7 +126,7 @@ def _costs(folder: Path) -> dict[str, Any]:
 
 
 def _killed(folder: Path, step: str) -> dict[str, Any]:
-    """One node hangs in a step of round 2 and is killed there."""
+    """Kill a node that hangs in a step of round 2."""
     hooks = folder / "hooks"
     hooks.mkdir()
     shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
@@ -156,7 +156,7 @@ def _killed(folder: Path, step: str) -> dict[str, Any]:
 
 
 class _Lossy(LocalGrid):
-    """Its second node falls silent in round 2: before it has trained, or when it has."""
+    """A grid whose second node stops replying in round 2, before or after training."""
 
     def __init__(self, settings: Settings, configs: list[dict[str, Any]], trains: bool) -> None:
         super().__init__(settings, configs)
@@ -208,7 +208,7 @@ def _config(folder: Path, name: str) -> dict[str, str | int]:
 
 
 def _apart(first: Path, second: Path) -> float:
-    """The largest difference of a value of the two last models."""
+    """Return the largest difference between values of the two last models."""
     ours, others = (load_file(run / "model" / "global.safetensors") for run in (first, second))
     return max(float(np.abs(ours[name] - others[name]).max()) for name in ours)
 

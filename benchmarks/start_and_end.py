@@ -2,8 +2,8 @@
 
     python -m benchmarks.start_and_end --data electricity_2014_hourly.csv.gz
 
-A run of ``fedproto run`` is watched from outside, line by line: as a person would wait for it. Once
-with each engine, one after the other; pictures count to the end, the table comes before them.
+Watches ``fedproto run`` from outside, line by line, as a waiting user does: once with each engine,
+one after the other. Pictures count to the end; the table comes before them.
 
 The last column is the share of all this time that the mean node works on an order, by its own
 clock (`node_seconds` of rounds.jsonl). That is training, with reading and writing state and, where
@@ -45,12 +45,12 @@ class Watched:
 
     @property
     def between(self) -> float:
-        """Seconds a round, of those after the first."""
+        """Return the seconds per round after the first."""
         return (self.rounds[-1] - self.rounds[0]) / max(1, len(self.rounds) - 1)
 
 
 def watch(engine: str, options: list[str], folder: Path) -> Watched:
-    """One run with an engine, from the command to its end."""
+    """Watch a run with an engine, from the command to its end."""
     changes = [f"--set=output.dir={folder}", f"--set=output.name={engine}"]
     start, watched = time.perf_counter(), Watched()
     process = subprocess.Popen(

@@ -4,10 +4,10 @@
 
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
-run in turns, so many times over. Timed is the whole round, from the end of one to the end of the
-next, as it is written down; nothing is evaluated in between. Beside it stands the processor time of
-all processes a round, which hangs less on what else the machine does. The first rounds do not
-count: processes start and data is loaded. In the end all must have reached the same loss.
+run in turns, several times. A round is timed from the end of the previous round to its own, as
+written to the file; nothing is evaluated in between. The table also has the processor time of all
+processes per round, which depends less on other work of the machine. The first rounds do not count:
+processes start and data is loaded. At the end all must have reached the same loss.
 
 stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
 `benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
@@ -67,7 +67,7 @@ class Work(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A contestant at work: where it notes its rounds, why it does not go on, and the FLWR_HOME in
+    """A running contestant: the file of its rounds, the reason for a failure, and the FLWR_HOME in
     the environment of all its processes."""
 
     rounds_file: Path
@@ -76,7 +76,7 @@ class Running(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """One run: seconds of each counted round, the mean training loss of the last one, and the
+    """A run: seconds of each counted round, the mean training loss of the last one, and the
     processor time of all processes, seconds a round."""
 
     seconds: list[float]
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def write_clients(file: Path, clients: int, days: int) -> int:
-    """All clients' batches for the peers, one client's after the other's; returns how many."""
+    """Write all clients' batches for the peers, client by client; return their number."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
@@ -164,7 +164,7 @@ def write_clients(file: Path, clients: int, days: int) -> int:
 def compare(
     chosen: dict[str, Start], work: Work, repetitions: int, progress: Callable[[str], None]
 ) -> Runs:
-    """Run all of them so many times, in turns."""
+    """Run all contestants so many times, in turns."""
     runs: Runs = {name: [] for name in chosen}
     for repetition in range(1, repetitions + 1):
         for name, start in chosen.items():
@@ -201,7 +201,7 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
 
 
 def processor_seconds(home: Path) -> float:
-    """User and system time of all living processes with this FLWR_HOME, from /proc."""
+    """Return user and system time of all living processes with this FLWR_HOME, from /proc."""
     ticks = 0
     for process in marked_processes(home):
         with suppress(OSError):  # it has ended
@@ -228,7 +228,7 @@ def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
-    """What a user runs: this app in its own engine."""
+    """Run this app in its own engine, as a user does."""
     changes = [f"--set={key}={_toml(value)}" for key, value in _our_settings(work, folder).items()]
     command = [sys.executable, "-c", PROGRAM, "run", *changes]
     with _process(command, folder, folder / "run" / "rounds.jsonl") as running:
@@ -237,7 +237,7 @@ def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
-    """This app in Flower's simulation, 2 nodes, under a SuperLink of its own."""
+    """Run this app in Flower's simulation, 2 nodes, under its own SuperLink."""
     settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
     config = flower_config(settings)
     with _simulation(REPOSITORY, config, 2, folder / "run" / "rounds.jsonl") as running:
@@ -246,7 +246,7 @@ def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
-    """Flower's FedAvg, a node per client."""
+    """Run Flower's FedAvg, a node per client."""
     file = folder / "rounds.jsonl"
     config = {
         "num-server-rounds": work.rounds,
@@ -271,7 +271,7 @@ def plain_loop(work: Work, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def pfl(work: Work, folder: Path) -> Iterator[Running]:
-    """pfl-research in its environment."""
+    """Run pfl-research in its environment."""
     file, python = folder / "rounds.jsonl", str(REPOSITORY / ".venv-pfl" / "bin" / "python")
     command = _two_processes(python, "pfl_loop", work, file)
     with _process(command, folder, file) as running:
@@ -286,7 +286,7 @@ def _two_processes(python: str, module: str, work: Work, file: Path) -> list[str
 
 @contextmanager
 def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Running]:
-    """A command of its own, ended when its rounds are done."""
+    """Run a command, and end it when its rounds are done."""
     log = folder / "output.log"
     with log.open("wb") as output:
         marked = {**os.environ, "FLWR_HOME": str(folder)}
@@ -303,7 +303,7 @@ def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Ru
 def _simulation(
     app: Path, config: dict[str, Any], nodes: int, rounds_file: Path
 ) -> Iterator[Running]:
-    """Flower's simulation with Ray on 2 CPUs, one a node."""
+    """Run Flower's simulation with Ray on 2 CPUs, one per node."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path=REPOSITORY) as superlink,
@@ -321,7 +321,7 @@ def _simulation(
 
 
 def ratios(runs: Runs, peer: str) -> list[float]:
-    """How many times as fast `fedproto run` was, in each repetition."""
+    """Return how many times as fast `fedproto run` was, in each repetition."""
     return [peers.round / ours.round for ours, peers in zip(runs[OURS], runs[peer], strict=True)]
 
 
@@ -356,7 +356,7 @@ def table(work: Work, runs: Runs) -> Table:
 
 
 def verdicts(runs: Runs) -> Iterator[str]:
-    """Whether each ratio is what we want, and whether all did the same work."""
+    """Yield whether each ratio reaches its aim, and whether all did the same work."""
     for peer, aim in AIMS.items():
         if peer in runs:
             ratio = statistics.median(ratios(runs, peer))
@@ -368,13 +368,13 @@ def verdicts(runs: Runs) -> Iterator[str]:
 
 
 def loss_spread(runs: Runs) -> float:
-    """Between the largest and the least mean loss, as a share of the mean of all."""
+    """Return the range of the mean losses, as a share of their mean."""
     losses = [statistics.mean(timing.loss for timing in timings) for timings in runs.values()]
     return (max(losses) - min(losses)) / statistics.mean(losses)
 
 
 def _loss(line: str, clients: int) -> float:
-    """The mean loss a round's line tells; raises if a client did not train."""
+    """Return the mean loss of a round's line; raise an error if a client did not train."""
     noted = json.loads(line)
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")
@@ -382,7 +382,7 @@ def _loss(line: str, clients: int) -> float:
 
 
 def _toml(value: object) -> str:
-    """As `--set` takes it."""
+    """Return the value as `--set` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

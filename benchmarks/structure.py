@@ -34,7 +34,7 @@ def levels() -> list[list[str]]:
 
 
 def imports_between_rooms() -> Counter[tuple[str, str]]:
-    """How many modules of one room import a module of another."""
+    """Count the modules of one room that import a module of another."""
     graph = grimp.build_graph(PACKAGE)
     counts: Counter[tuple[str, str]] = Counter()
     for module in graph.modules - {PACKAGE}:
@@ -46,7 +46,7 @@ def imports_between_rooms() -> Counter[tuple[str, str]]:
 
 
 def files_of(room: str) -> list[Path]:
-    """The Python files of a room, which is a folder or a single module."""
+    """Return the Python files of a room, which is a folder or a single module."""
     place = ROOT / PACKAGE / room
     return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
 
@@ -56,7 +56,7 @@ def lines_of(files: list[Path]) -> int:
 
 
 def upward(imports: Counter[tuple[str, str]]) -> int:
-    """Imports of a room on the same level or above."""
+    """Count the imports of a room on the same level or above."""
     level_of = {room: number for number, level in enumerate(levels()) for room in level}
     return sum(n for (room, imported), n in imports.items() if level_of[imported] <= level_of[room])
 
@@ -90,7 +90,7 @@ def _keys(table: dict[str, object]) -> int:
 
 
 def draw(imports: Counter[tuple[str, str]]) -> None:
-    """Each level is a row of boxes; an arc leads from a room to a room that it imports."""
+    """Draw each level as a row of boxes, with an arc from a room to each room that it imports."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 11})
     rows = levels()
     figure = Figure(figsize=(8, 0.55 * len(rows)))

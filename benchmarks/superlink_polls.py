@@ -1,11 +1,11 @@
-"""What a SuperNode without work costs its SuperLink: it asks for messages every three seconds.
+"""The cost of an idle SuperNode to its SuperLink: it asks for messages every three seconds.
 
     python -m benchmarks.superlink_polls [--nodes 16 256] [--polls 2000]
 
 A SuperLink with a database on loopback, without TLS, and so many nodes' gRPC connections in this
-process, through Flower's own code for them, which signs each call with the node's key. Told is the
-SuperLink's processor time for a call, which hardly depends on what else the machine does. gRPC is
-what SuperNodes speak up to Flower 1.39.
+process, through Flower's own code for them, which signs each call with the node's key. It prints
+the SuperLink's processor time for a call, which hardly depends on other work of the machine.
+SuperNodes speak gRPC up to Flower 1.39.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _processor_seconds(pid: int) -> float:
-    """User and system time of a process, from /proc."""
+    """Return user and system time of a process, from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.attacks [STUDY …] [--page]
 
-Ten clients of an embedded data set, one a node, in this process or some of its own. Some lie about
-what they trained (`lies.py`) or train on poisoned data (`poisoned.py`); they know what they were
-sent and what the first client sent. The figure is the mean over the honest clients, by their models
-after the last round. Eight minutes on two cores.
+Ten clients of an embedded data set, each on a node, in this process or in several. Some lie about
+their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they know the model that
+they received and what the first client sent. The figure is the mean over the honest clients, with
+their models after the last round. Eight minutes on two cores.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _quiet() -> None:
 
 
 def table(study: Study, figures: Figures) -> list[str]:
-    """One line for each attack and share of hostile clients; the best rule of a line is bold."""
+    """Return a line for each attack and share of hostile clients; a line's best rule is bold."""
     rules = [f"`{rule}`" for rule in study.rules]
     lines = [["attack", "hostile", *rules], ["---", "---:", *["---:"] * len(rules)]]
     for attack in (NOTHING, *study.attacks):

@@ -35,23 +35,23 @@ Lie = Callable[[HonestReply], Arrays]
 
 
 def flipped(reply: HonestReply) -> Arrays:
-    """The step in the other direction."""
+    """Return the step in the other direction."""
     return _stepped(reply, -1.0)
 
 
 def flipped_tenfold(reply: HonestReply) -> Arrays:
-    """Ten times the step, in the other direction."""
+    """Return ten times the step, in the other direction."""
     return _stepped(reply, -10.0)
 
 
 def noise(reply: HonestReply) -> Arrays:
-    """A step of ten times the size in a direction of its own: the clients do not collude."""
+    """Return a step ten times as long, in a random direction; the clients do not collude."""
     seed = int(abs(_length(reply.after) * 1e6)) % 2**31
     return _towards(reply, np.random.default_rng([reply.server_round, seed]))
 
 
 def together(reply: HonestReply) -> Arrays:
-    """A step of ten times the size in one direction that all hostile clients share."""
+    """Return a step ten times as long, in a direction that all hostile clients share."""
     return _towards(reply, np.random.default_rng(0))
 
 
@@ -75,38 +75,38 @@ def _towards(reply: HonestReply, rng: np.random.Generator) -> Arrays:
 
 
 def negated(reply: HonestReply) -> Arrays:
-    """The arrays times −1."""
+    """Return the arrays times −1."""
     return {name: -value for name, value in reply.after.items()}
 
 
 def negated_far(reply: HonestReply) -> Arrays:
-    """The arrays times −100: a cosine or a divergence sees their direction alone."""
+    """Return the arrays times −100: a cosine or a divergence sees only their direction."""
     return {name: np.float32(-FAR) * value for name, value in reply.after.items()}
 
 
 def scaled_far(reply: HonestReply) -> Arrays:
-    """The arrays times 100, which cosines do not see."""
+    """Return the arrays times 100, which cosines do not see."""
     return {name: np.float32(FAR) * value for name, value in reply.after.items()}
 
 
 def copied(reply: HonestReply) -> Arrays:
-    """The victim's prototype with a constant added to every value of a row, which a divergence of
-    softmaxes does not see: all who collude are among its partners."""
+    """Return the victim's prototype with a constant added to every value of a row. A divergence of
+    softmaxes does not see it, so all colluding clients are among its partners."""
     return {name: _float32(value + FAR) for name, value in reply.victim_reply.items()}
 
 
 def opposite_sums(reply: HonestReply) -> Arrays:
-    """Sums of samples with every target negated."""
+    """Return sums of samples with every target negated."""
     return {name: -value if name == "moment" else value for name, value in reply.after.items()}
 
 
 def many_opposite_sums(reply: HonestReply) -> Arrays:
-    """The same with squares fifty times as large: the sums are still possible."""
+    """Return the same with squares fifty times as large, which are still possible sums."""
     return {name: np.float32(50) * value for name, value in opposite_sums(reply).items()}
 
 
 def copied_opposite(reply: HonestReply) -> Arrays:
-    """The victim's prototype, so as to be its nearest kin, with sums that say the opposite."""
+    """Return the victim's prototype, to be its nearest kin, with sums that say the opposite."""
     lies = opposite_sums(reply)
     return {**lies, "prototype": reply.victim_reply["prototype"]}
 

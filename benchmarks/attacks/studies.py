@@ -22,7 +22,7 @@ _MIRRORED = Attack(
 
 @dataclass(frozen=True)
 class Study:
-    """One table. name: of its section of the page. metric: its column of clients.csv; lower is
+    """A table. name: of the section of the page. metric: the column of clients.csv; lower is
     better unless `higher`."""
 
     name: str

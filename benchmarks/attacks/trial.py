@@ -32,8 +32,8 @@ PREPARED_FOR = 0.4  # aggregation.hostile-share of all runs
 
 @dataclass(frozen=True)
 class Attack:
-    """says: what it is, for the table. lie: what is sent. source: what is trained on instead.
-    about: the arrays that the lie is about; (): all."""
+    """An attack. says: its text in the table. lie: makes the arrays that are sent. source: the
+    poisoned training data. about: the arrays that the lie changes; (): all."""
 
     says: str
     lie: Lie | None = None
@@ -43,7 +43,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a study. settings: of all its runs."""
+    """A run of a study. settings: of all runs of the study."""
 
     settings: Mapping[str, Any] = field(hash=False)
     metric: str
@@ -53,7 +53,7 @@ class Trial:
 
 
 class HostileGrid(LocalGrid):
-    """Some nodes lie."""
+    """A grid on which some nodes lie."""
 
     def __init__(self, settings: Settings, folder: Path, hostile: int, attack: Attack) -> None:
         configs = nodes_sharing(settings.data, CLIENTS, folder)
@@ -84,7 +84,7 @@ class HostileGrid(LocalGrid):
         return reply
 
     def _honest_reply(self, message: Message, arrays: Arrays) -> HonestReply:
-        """Where each client's own model is sent, it has an axis of one client."""
+        """Return the honest reply, without the client axis (of length 1) of a personal model."""
         brought = message.content.array_records.get(ARRAYS)
         before = numpy_arrays(brought) if brought else {}
         before = {name: value for name, value in before.items() if name in arrays}
@@ -99,7 +99,7 @@ class HostileGrid(LocalGrid):
 
 
 def figures_of(trial: Trial) -> dict[int, float]:
-    """The metric of each client by the last models, by its number; {} if the run came to no end."""
+    """Return each client's metric by the last models, by client number; {} if the run stopped."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         settings = settings_from(

@@ -1,4 +1,4 @@
-"""This app's methods against fluke's on the same split of images, table by table.
+"""Compare this app's methods with fluke's on the same split of images, table by table.
 
     python -m benchmarks.cross_check --python PATH [batches] [full] [--page]
 
@@ -60,7 +60,7 @@ class Experiment:
 
     @property
     def methods(self) -> list[Method]:
-        """Those that leave nothing to chance where the experiment does not."""
+        """Return the methods; only those without randomness if the experiment has none."""
         return [method for method in METHODS if self.batch_size or not method.draws]
 
     def filled(self, changes: Changes) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
-    """The archives of a seed, written, and what is to be done with them."""
+    """Write the archives of a seed, and return the job for both sides."""
     archive = split.archive(split.deal(experiment.clients, seed), seed)
     images, start = folder / f"images-s{seed}.npz", folder / f"start-s{seed}.npz"
     split.write(archive, images)
@@ -117,7 +117,7 @@ def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) -> dict[str, Any]:
-    """What fluke finds: its version, and for each job the clients' accuracies by method."""
+    """Run fluke; return its version, and for each job the clients' accuracies by method."""
     jobs_file, answered = folder / "jobs.json", folder / "results.json"
     jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
     command = [str(python), "-m", PEER, str(jobs_file), str(answered)]
@@ -129,7 +129,7 @@ def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) 
 
 
 def our_results(experiment: Experiment, job: Mapping[str, Any], folder: Path) -> Accuracies:
-    """What this app finds for the job."""
+    """Run this app's methods on the job; return the clients' accuracies by method."""
     trained: dict[str, dict[Judged, list[float]]] = {}
     results = {}
     for method in experiment.methods:
@@ -166,7 +166,7 @@ def _our_run(
 
 
 def _by_row(results: Sequence[Accuracies]) -> Figures:
-    """Results of seeds, turned: for each method and model a list over the seeds."""
+    """Return the seeds' results by method and model, each a list over the seeds."""
     return {
         (method, judged): [seed[method][judged] for seed in results]
         for method, by_judged in results[0].items()
@@ -175,7 +175,7 @@ def _by_row(results: Sequence[Accuracies]) -> Figures:
 
 
 def footnote(name: str, experiment: Experiment, peer: Mapping[str, Any]) -> str:
-    """What the table was made with."""
+    """Return the note on how the table was made."""
     batch = f"of {experiment.batch_size}" if experiment.batch_size else "of all images of a client"
     return (
         f"`python -m {MAKER} --python PATH {name}`: {experiment.clients} clients, "

@@ -1,4 +1,4 @@
-"""The figures of two sides beside each other, and what their difference is worth."""
+"""Tables that compare the figures of two sides, with the significance of the difference."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Paired:
 
     @property
     def is_chance(self) -> bool:
-        """Whether 0 lies in the interval."""
+        """Return whether 0 lies in the interval."""
         return abs(self.mean) <= self.limit
 
 
 def paired(ours: Sequence[float], peers: Sequence[float]) -> Paired:
-    """ours − theirs, of the same seeds in the same order."""
+    """Return the statistics of ours − peers, for the same seeds in the same order."""
     differences = np.subtract(ours, peers)
     pairs = len(differences)
     if pairs < 2:
@@ -44,7 +44,7 @@ def paired(ours: Sequence[float], peers: Sequence[float]) -> Paired:
 
 
 def spread_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
-    """Mean accuracy over the clients, then over the seeds, with the paired difference."""
+    """Return the mean accuracy over clients, then seeds, with the paired difference."""
     head = ["method", "ours %", f"{peer} %", "difference", "95% interval", "within it"]
     lines = []
     for row in _rows(ours, peers):
@@ -64,7 +64,7 @@ def spread_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
 
 
 def equality_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
-    """How many clients have the same accuracy on both sides, where nothing is left to chance."""
+    """Return how many clients have the same accuracy on both sides, without randomness."""
     head = ["method", "ours %", f"{peer} %", "clients equal", "largest difference of a client"]
     lines = []
     for row in _rows(ours, peers):

@@ -21,8 +21,8 @@ class MendedApflClient(APFLClient):  # type: ignore[misc]
     """APFL as Deng, Kamani and Mahdavi have it (2020).
 
     fluke takes the loss of a copy of the mixture, so its gradient never reaches the personal model
-    v, and then puts the mixture in the place of v. Here v learns, by the mixture of both models
-    before this step, and stays what it is.
+    v, and then puts the mixture in the place of v. Here v learns from the mixture of both models
+    before this step, and is not replaced.
     """
 
     personal: nn.Module | None = None  # v
@@ -117,7 +117,7 @@ class MendedPFedMe(PFedMe):  # type: ignore[misc]
 
 
 def _mixed(personal: nn.Module, shared: nn.Module, share: float) -> dict[str, Tensor]:
-    """share · v + (1 − share) · w, whose gradient reaches v alone."""
+    """Return share · v + (1 − share) · w, whose gradient reaches v alone."""
     return {
         name: share * value + (1 - share) * shared.get_parameter(name).detach()
         for name, value in personal.named_parameters()
@@ -125,7 +125,7 @@ def _mixed(personal: nn.Module, shared: nn.Module, share: float) -> dict[str, Te
 
 
 def _descend(parameters: Iterable[nn.Parameter], loss: Tensor, rate: float) -> None:
-    """One step down the loss, in place."""
+    """Take one gradient step on the loss, in place."""
     leaves = list(parameters)
     _add(leaves, torch.autograd.grad(loss, leaves), -rate)
 

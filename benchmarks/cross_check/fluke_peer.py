@@ -1,4 +1,4 @@
-"""Trains fluke's methods on a split; runs in an environment of its own, which knows no app.
+"""Trains fluke's methods on a split; runs in its own environment, without the app.
 
     python -m benchmarks.cross_check.fluke_peer JOBS.json RESULTS.json
 
@@ -56,7 +56,7 @@ ALGORITHMS = {
 
 
 class GivenSplit:
-    """What fluke asks for its clients' images: here they are dealt already."""
+    """The images that fluke asks for, already dealt to clients."""
 
     def __init__(self, path: str) -> None:
         with np.load(path, allow_pickle=False) as arrays:
@@ -66,7 +66,7 @@ class GivenSplit:
         self.shape = self._arrays["x_train"].shape[1:]
 
     def assign(self, n_clients: int, batch_size: int) -> Any:
-        """Loaders of the clients' train and test images, and none for the server."""
+        """Return loaders of the clients' train and test images, and none for the server."""
         train = [self._loader("train", name, batch_size) for name in self.names]
         test = [self._loader("test", name, batch_size) for name in self.names]
         return (train, test), None
@@ -85,7 +85,7 @@ class GivenSplit:
 
 
 class Accuracies:
-    """Listens to the clients' last tests, which fluke numbers −1. phases: what to call fluke's."""
+    """Record the clients' last tests, which fluke numbers −1. phases: names of fluke's phases."""
 
     def __init__(self, clients: int, phases: Mapping[str, str]) -> None:
         self._phases = phases
@@ -99,7 +99,7 @@ class Accuracies:
 
 
 def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The accuracies of one method."""
+    """Train one method and return its accuracies."""
     environment = FlukeENV()
     environment.set_seed(job["seed"])
     environment.set_eval_cfg(pre_fit=True, post_fit=True, locals=False, server=False)
@@ -132,7 +132,7 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
 
 
 def _start(path: str, split: GivenSplit) -> EncoderHeadNet:
-    """The network with the parameters that the app starts from."""
+    """Return the network with the app's initial parameters."""
     network = SmallNetwork(split.shape, split.classes)
     with np.load(path, allow_pickle=False) as arrays:
         network.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})

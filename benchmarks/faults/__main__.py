@@ -3,11 +3,11 @@
     python -m benchmarks.faults [FAULT ...] [--list] [--output DIR] [--no-page]
 
 A SuperLink and three SuperNodes on loopback, with TLS and registered keys, anew for each fault;
-FUELS, or FedAvg where it says so, on six synthetic clients. Prints what happened, keeps the rows in
-the output folder and writes the table of docs/reliability.md from all rows there. Without names all
-faults are done, one after the other: about half an hour on two cores.
+FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened, keeps the
+rows in the output folder and writes the table of docs/reliability.md from all rows there. Without
+names all faults are run, one after the other: about half an hour on two cores.
 
-Exit code: 0 if everything went as expected, else 1. The full disk needs root and is else skipped.
+Exit code: 0 if everything went as expected, else 1. The full disk is skipped without root.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _done(name: str) -> list[Row]:
-    """Do one fault in a folder of its own, within the deadline."""
+    """Run one fault in its own folder, within the deadline."""
     if FAULTS[name].method:
         reference(FAULTS[name].method)
     with tempfile.TemporaryDirectory(prefix="fedproto-faults-") as folder:

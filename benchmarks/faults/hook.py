@@ -3,7 +3,7 @@
 A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run by Python before
 anything else. The environment variable FAULT says what the process then does wrong:
 
-    poison               this node's replies of rounds 1 … 4 hold what no reply may hold
+    poison               this node's replies of rounds 1 … 4 hold forbidden values
     duplicate            this node sends every reply twice
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
                          folder does not have its name yet; once, at round 2
@@ -70,7 +70,7 @@ def crash_in_checkpoint(checkpoint: Any) -> None:
             mark = root.parent / "crashed"
             if not mark.exists():
                 mark.touch()
-                os.truncate(path / "server.json", 100)  # what the disk had not got yet
+                os.truncate(path / "server.json", 100)  # not yet written to the disk
                 os.kill(os.getpid(), signal.SIGKILL)
 
     checkpoint.flush = flush_or_die
@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
 
 
 class ChangedModule(MetaPathFinder):
-    """Imports one module as others would, and then changes it."""
+    """Import one module in the usual way, and then change it."""
 
     def __init__(self, module: str, change: Callable[[Any], None]) -> None:
         self._module, self._change = module, change

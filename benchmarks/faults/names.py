@@ -1,4 +1,4 @@
-"""Faults of identity: a node with another's name, a new key, a revoked one."""
+"""Faults of identity: another node's name, a new key, a revoked key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the table out of runs that have ended."""
+"""Rows of the table from runs that have ended."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def log_lines(trial: Trial, *patterns: str) -> str:
 
 
 def counts(trial: Trial) -> list[tuple[int, int]]:
-    """Answered and asked, of each round."""
+    """Return (answered, asked) for each round."""
     return [(line["answered"], line["asked"]) for line in trial.rounds()]

@@ -103,7 +103,7 @@ def checkpoint_damaged(folder: Path) -> Iterator[Row]:
 
 
 def kill_server_in(trial: Trial, server_round: int, phase: str) -> None:
-    """SIGKILL the ServerApp when a node has begun with this order."""
+    """Send SIGKILL to the ServerApp when a node has begun with this order."""
     trial.wait_for_order(HIT, server_round, phase)
     trial.kill_serverapp()
     if len(trial.rounds()) >= server_round:

@@ -17,8 +17,8 @@ class Row:
     """One line of the table.
 
     expected, happened: the outcome; the table shows what happened only if it was not expected.
-    same: whether the result equals the uninterrupted run's, None where it need not.
-    lost: seconds, None where nothing can be lost.
+    same: whether the result equals the uninterrupted run's, None if it need not.
+    lost: seconds, None if nothing can be lost.
     """
 
     fault: str
@@ -34,7 +34,7 @@ Action = Callable[[Path], Iterator[Row]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done, in an empty folder. method: of the run that the result must equal, or ""."""
+    """A fault, caused in an empty folder. method: of the run whose result must be equal, or ""."""
 
     action: Action
     method: str

@@ -2,7 +2,7 @@
 
     python -m benchmarks.leakage [--data milano | electricity | synthetic] [--rounds 8] [--page]
 
-Real data where FEDPROTO_DATA has it, else the app's own; the tables say which. A minute on a core.
+Real data if FEDPROTO_DATA has it, else embedded data; the tables say which. A minute on a core.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measured(victims: Victims, console: Console) -> Figures:
-    """All attacks on these clients."""
+    """Run all attacks on these clients."""
     with console.status("reconstruction"):
         days, guessed = profiles(victims)
         window = window_from_gradient(victims)
@@ -78,7 +78,7 @@ def measured(victims: Victims, console: Console) -> Figures:
 
 
 def profile_table(figures: Figures) -> list[str]:
-    """A row for each array that is sent; the last row attacks one window's gradient."""
+    """Return a row for each array that is sent; the last row attacks one window's gradient."""
     head = ["what the server sees", "error reduction", "correlation"]
     lines = [head, ["---", "---:", "---:"]]
     for row in (*figures.profiles, figures.window):
@@ -87,7 +87,7 @@ def profile_table(figures: Figures) -> list[str]:
 
 
 def membership_table(rows: Sequence[Membership]) -> list[str]:
-    """A row for each array that is sent."""
+    """Return a row for each array that is sent."""
     lines = [["what the server sees", "scored", "AUC"], ["---", "---", "---:"]]
     lines += [[row.says, row.scored, _estimate(row.area, 3)] for row in rows]
     return [f"| {' | '.join(line)} |" for line in lines]

@@ -1,8 +1,8 @@
-"""What somebody can do who sees what clients send. Pure functions of arrays.
+"""Attacks by an observer of the arrays that clients send. Pure functions of arrays.
 
 Reconstruction: a decoder learned from other clients, whose data the attacker has; a window from the
-gradient of one sample. Membership: scores whose area under the curve tells how well members are
-told from others.
+gradient of one sample. Membership: scores whose area under the curve measures how well members
+are distinguished from other windows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAWS = 1000  # of a bootstrap
 
 
 class Estimate(NamedTuple):
-    """With a 95% confidence interval by bootstrap over clients."""
+    """A value with a 95% confidence interval by bootstrap over clients."""
 
     value: float
     low: float
@@ -64,7 +64,7 @@ def explained(guesses: Vectors, secrets: Vectors, seed: int = 0) -> Estimate:
 
 
 def correlation(guesses: Vectors, secrets: Vectors) -> float:
-    """The mean over clients of the correlation of guess and secret."""
+    """Return the mean over clients of the correlation of guess and secret."""
     pairs = zip(guesses, secrets, strict=True)
     return float(np.mean([np.corrcoef(guess, secret)[0, 1] for guess, secret in pairs]))
 
@@ -72,8 +72,8 @@ def correlation(guesses: Vectors, secrets: Vectors) -> float:
 def membership_area(
     members: Sequence[Vectors], strangers: Sequence[Vectors], seed: int = 0
 ) -> Estimate:
-    """The area under the curve of scores, higher for members: the chance that a member's is the
-    higher of two. Client by client, then the mean: windows of different clients are not compared.
+    """Return the area under the curve of scores: the chance that a member's score is higher than
+    a stranger's. Client by client, then the mean: windows of different clients are not compared.
 
     members, strangers: for each client the scores of its windows.
     """
@@ -83,7 +83,7 @@ def membership_area(
 
 
 def _area(members: Vectors, strangers: Vectors) -> float:
-    """The Mann-Whitney statistic, ties half."""
+    """Return the Mann-Whitney statistic; ties count half."""
     ranks = rankdata(np.concatenate([members, strangers]))[: len(members)]
     wins = ranks.sum() - len(members) * (len(members) + 1) / 2
     return float(wins / (len(members) * len(strangers)))
@@ -97,8 +97,8 @@ def bootstrapped(figure: Callable[[NDArray[np.int64]], float], clients: int, see
 
 
 def in_mean(windows: Vectors, mean: Vectors, population: Vectors) -> Vectors:
-    """[n] how much like members of a mean windows are: Σ (x − p)(m − p), the likelihood ratio of a
-    mean of independent values of one variance (Dwork et al., FOCS 2015).
+    """Return how likely each window is a member of a mean, [n]: Σ (x − p)(m − p), the likelihood
+    ratio for independent values of equal variance (Dwork et al., FOCS 2015).
 
     windows: [n, d]; mean: m [d], as sent; population: p [d], the attacker's guess without it.
     """
@@ -106,8 +106,8 @@ def in_mean(windows: Vectors, mean: Vectors, population: Vectors) -> Vectors:
 
 
 def in_products(windows: Vectors, gram: Vectors) -> Vectors:
-    """[n] how much like members of XᵀX windows are: minus their leverage xᵀ(XᵀX + λI)⁻¹x, as what
-    was added up is foreign to its own sum less than others.
+    """Return how likely each window is a member of XᵀX, [n]: minus its leverage
+    xᵀ(XᵀX + λI)⁻¹x, which is lower for members.
 
     windows: [n, d]; gram: [d, d].
     """

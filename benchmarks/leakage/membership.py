@@ -1,7 +1,7 @@
 """Whether a window, or a day, was among the data that a client trained on.
 
-A random half of each client's train days is trained on, then the other half. So each window is a
-member in one world and none in the other, and nothing but membership tells the two apart.
+One world trains on a random half of each client's train days, the other world on the other half.
+Each window is a member in one world only, and the worlds differ in nothing but membership.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Membership(NamedTuple):
 
 
 def memberships(victims: Victims) -> list[Membership]:
-    """All attacks, each as the area under its curve."""
+    """Run all attacks; return the area under the curve of each."""
     halves = [victims.halved(world) for world in (0, 1)]
     attacks = []
     for rounds in (victims.rounds, LONGER * victims.rounds):
@@ -78,14 +78,14 @@ def _area(scores: Sequence[Sequence[Sequence[Vectors]]]) -> Estimate:
 
 
 def _used(samples: CohortSamples) -> list[Tensor]:
-    """The numbers of each client's train windows."""
+    """Return the numbers of each client's train windows."""
     pairs = zip(samples.batches, samples.batch_counts, strict=True)
     return [batches[:count].flatten() for batches, count in pairs]
 
 
 @torch.no_grad()
 def _losses(victims: Victims, model: dict[str, Tensor]) -> list[Vectors]:
-    """Minus the squared errors of each client's train windows."""
+    """Return minus the squared errors of each client's train windows."""
     task, samples = victims.learner("fedavg").task, victims.samples()
     parameters = {n: v.expand(len(samples.names), *v.shape) for n, v in model.items()}
     forecast = task.forecast(parameters, samples.inputs)
@@ -94,14 +94,14 @@ def _losses(victims: Victims, model: dict[str, Tensor]) -> list[Vectors]:
 
 
 def _regressors(victims: Victims) -> list[Vectors]:
-    """[n, d] of each client's train windows, one step ahead."""
+    """Return the regressors of each client's train windows, one step ahead, each [n, d]."""
     task, samples = victims.learner("fedavg").task, victims.samples()
     regressors = next(task.layout.each_regressors(samples.inputs)).double()
     return [regressors[row, used].numpy() for row, used in enumerate(_used(samples))]
 
 
 def _days(victims: Victims) -> list[Vectors]:
-    """[S, p] the values of each client's train days."""
+    """Return the values of each client's train days, each [S, p]."""
     samples = victims.samples()
     pairs = zip(samples.batches, samples.batch_counts, strict=True)
     rows = enumerate(batches[:count] for batches, count in pairs)
@@ -109,12 +109,12 @@ def _days(victims: Victims) -> list[Vectors]:
 
 
 def _means(days: Sequence[Vectors], noise: float, world: int) -> list[Vectors]:
-    """Each client's mean day as it is sent."""
+    """Return each client's mean day as it is sent."""
     rng = numpy_stream(0, "mean days", world)
     return [day.mean(axis=0) + noise * rng.standard_normal(day.shape[1]) for day in days]
 
 
 def _products(days: Sequence[Vectors], means: Sequence[Vectors]) -> list[Vectors]:
-    """The attacker knows the other clients' mean days."""
+    """Return scores of an attacker who knows the other clients' mean days."""
     mean_days = mean_of_others(np.stack(means))
     return list(map(in_mean, days, means, mean_days))

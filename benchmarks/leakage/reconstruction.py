@@ -46,7 +46,7 @@ class Reconstruction:
 
 
 def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
-    """The clients' true mean days [N, p], and what is guessed of them, from nothing to all."""
+    """Return the clients' true mean days, [N, p], and the guesses, from nothing to all."""
     samples = victims.samples()
     days = mean_day(samples).double().numpy()
     prototypes = victims.prototypes()
@@ -90,7 +90,7 @@ def _noisy(prototypes: Vectors, scale: float, names: list[str]) -> Vectors:
 
 
 def _sums(victims: Victims) -> Vectors:
-    """[N, d] each client's sums per sample."""
+    """Return each client's sums per sample, [N, d]."""
     samples = victims.samples()
     gram, moment = _task(victims).regression_sums(samples)
     counts = torch.tensor(samples.train_samples)[:, None]
@@ -115,9 +115,9 @@ def _task(victims: Victims, **more: str) -> ForecastingTask:
 
 
 def window_from_gradient(victims: Victims) -> Reconstruction:
-    """One window of some clients, each from the gradient of that window alone at the first model.
+    """Guess one window of some clients from the gradient of that window at the first model.
 
-    What is guessed without the gradient is the mean of the others' windows of the same phase.
+    The guess without the gradient is the mean of the others' windows of the same phase.
     """
     learner, samples = victims.learner("fedavg"), victims.samples()
     task = learner.task

@@ -1,4 +1,4 @@
-"""What clients send: of FUELS as it crosses the wire, of the others as their learners give it."""
+"""The arrays that clients send: FUELS's from the wire, the others' from their learners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REAL = {
 
 
 def data_settings(name: str) -> tuple[str, dict[str, Any]]:
-    """What is attacked, in words, and the settings of it: the real set, else the embedded one."""
+    """Return the data's description and settings: the real set, else the embedded set."""
     file = data_root() / REAL.get(name, "")
     if name in REAL and file.is_file():
         return name, {"data.source": "wide-csv", "data.path": str(file), "data.max-steps": 720}
@@ -78,7 +78,8 @@ class Victims:
         return new_cohort(learner, parameters, samples, server_round=1)
 
     def halved(self, world: int) -> Victims:
-        """The same clients with a random half of their train days, or with the other half."""
+        """Return the same clients with a random half of their train days, or with the other
+        half."""
         half = copy(self)
         half.windows = []
         for client in self.windows:
@@ -120,7 +121,7 @@ class Victims:
         return model, updates[0], updates[-1]
 
     def prototypes(self) -> Vectors:
-        """[N, p · d_p] FUELS's prototypes of the last round, as the server received them."""
+        """Return FUELS's prototypes of the last round as the server received them, [N, p · d_p]."""
         with tempfile.TemporaryDirectory() as place:
             settings = self.settings(
                 "fuels", **{"output.dir": place, "output.name": "run", "output.pictures": False}

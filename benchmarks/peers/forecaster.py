@@ -1,4 +1,4 @@
-"""What all peers train: the forecaster, its loss, the clients' windows. Needs torch and numpy."""
+"""The task of all peers: the forecaster, its loss, the clients' windows. Needs torch and numpy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
-    """One epoch of a client's batches in random order, with an Adam of its own; the mean loss."""
+    """Train one epoch of a client's batches in random order with a new Adam; return the mean
+    loss."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
     total = 0.0
     for number in torch.randperm(len(batches)).tolist():
@@ -53,13 +54,14 @@ def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
 
 
 def one_thread() -> None:
-    """As the app's workers: one torch thread, whatever the environment says, no denormals."""
+    """Use one torch thread, whatever the environment says, and no denormals, as the app's
+    workers."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
 
 
 def read_clients(file: Path) -> list[list[Batch]]:
-    """The batches of each client, from the arrays that `benchmarks.stock_flower` wrote."""
+    """Return each client's batches, from the arrays that `benchmarks.stock_flower` wrote."""
     with np.load(file, allow_pickle=False) as arrays:
         read = [torch.from_numpy(arrays[name]) for name in ("inputs", "targets", "present")]
         counts = arrays["counts"].tolist()

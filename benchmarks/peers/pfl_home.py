@@ -1,4 +1,4 @@
-"""The environment of pfl-research: made once, apart from ours, as it asks for older packages."""
+"""The environment of pfl-research: made once, apart from ours, because it needs older packages."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from benchmarks.peers.forecaster import (
 
 
 class PflForecaster(Forecaster):
-    """With the methods that pfl asks for; it adds up the losses of a round."""
+    """The forecaster with pfl's methods; it adds up the losses of a round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class PflForecaster(Forecaster):
 
 
 class Lines(TrainingProcessCallback):  # type: ignore[misc]  # pfl has no types here
-    """Notes each round's mean loss over the batches of all clients."""
+    """Write each round's mean loss over the batches of all clients."""
 
     def __init__(self, module: PflForecaster, file: Path, clients: int) -> None:
         self._module, self._file, self._clients = module, file, clients
@@ -70,7 +70,7 @@ class Lines(TrainingProcessCallback):  # type: ignore[misc]  # pfl has no types 
 
 
 def shuffled(batches: list[Batch]) -> Dataset:
-    """A client's batches in an order drawn anew."""
+    """Return a client's batches in a new random order."""
     order = torch.randperm(len(batches)).tolist()
     columns = zip(*(batches[number] for number in order), strict=True)
     return Dataset(raw_data=tuple(torch.cat(column) for column in columns))
