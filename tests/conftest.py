@@ -1,4 +1,4 @@
-"""Settings of all tests, and parts of them."""
+"""Settings of all tests, and the division into parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """By the tests' names: a new one does not move the others to other parts."""
+    """Select a part by the tests' names, so that a new test does not move others."""
     part, parts = map(int, config.getoption("--part").split("/"))
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"--part {part}/{parts}: 1/{parts} … {parts}/{parts}")

@@ -1,6 +1,6 @@
-"""What reads bytes of others, each with anything: nothing but refusals may come out.
+"""Fuzz every reader of foreign bytes: it must accept the input or refuse it.
 
-A target draws an input, reads it, and raises if anything but the reader's own refusal came of it.
+A target draws an input, reads it, and raises if anything but the reader's own refusal results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXAMPLES = 100  # of a target, before the next has its turn
 
 
 def replies(data: st.DataObject) -> None:
-    """A reply is used as far as it is true, and refused by name where it is not."""
+    """A reply's valid parts are used, and its invalid parts are refused by name."""
     message = message_of()
     message.content = data.draw(spoilt_content(message.content, told(message)))
     assert received_bytes(message) >= 0
@@ -141,7 +141,7 @@ FILES: dict[str, tuple[Callable[[DataSettings], Any], bytes]] = {
 
 
 def files(data: st.DataObject) -> None:
-    """A site's file is read, or refused in words for its owner."""
+    """A site's file is read, or refused with a message for its owner."""
     source = data.draw(st.sampled_from(sorted(FILES)))
     load, good = FILES[source]
     with tempfile.TemporaryDirectory() as place:
@@ -159,7 +159,7 @@ TARGETS: dict[str, Target] = {
 
 
 def fuzz(target: Target, seconds: float, seed: int) -> int:
-    """Try the target for so long; returns how many inputs it had. The seed makes them again."""
+    """Run the target for so many seconds; return the number of inputs. The seed repeats them."""
     tried, end = 0, time.monotonic() + seconds
 
     def counting(data: st.DataObject) -> None:

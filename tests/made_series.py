@@ -41,7 +41,7 @@ def made_series() -> pd.DataFrame:
 
 
 def train_on(data: Path, tmp_path: Path, **changes: Any) -> tuple[RunFolder, Path]:
-    """A run of one node that holds the clients of a CSV file; the folder of the node's state."""
+    """Run one node with the clients of a CSV file; return the run and the node's state folder."""
     changes = {
         "method": "fuels",
         "rounds": 2,
@@ -64,12 +64,12 @@ def train_on(data: Path, tmp_path: Path, **changes: Any) -> tuple[RunFolder, Pat
 
 
 def histories(data: Path) -> list[ClientSeries]:
-    """The series of a CSV file, to its last row."""
+    """Return the series of a CSV file, to its last row."""
     return load_histories(DataSettings(source="wide-csv", path=str(data)))
 
 
 def one_step(state: NodeState, series: ClientSeries) -> float:
-    """The next value of the series."""
+    """Forecast the next value of the series."""
     [prediction], _ = forecast(state, [series], 1)
     return float(prediction.values[0])
 

@@ -1,6 +1,6 @@
-"""Two methods as somebody may bring them in a module: FedAvg with a penalty, and a prototype.
+"""Two methods in a user's module: FedAvg with a penalty, and a prototype.
 
-Tests copy this file into a folder of their own; nothing else of the app or of its tests knows it.
+Tests copy this file into their own folder; nothing else in the app or its tests imports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The programs that a page of the documents prints."""
+"""The programs that a page of the documentation prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def write_programs(page: str, folder: Path) -> dict[str, str]:
-    """Write each program into the folder, as its first line names it; returns them by name."""
+    """Write each program into the folder, under the name in its first line; return them by name."""
     text = (DOCS / page).read_text(encoding="utf-8")
     programs = {}
     for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):

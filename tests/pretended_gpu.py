@@ -1,9 +1,9 @@
-"""A device that is none: its tensors keep to themselves as a GPU's do, and all traffic is counted.
+"""A pretended device: its tensors are separate from the CPU's, as a GPU's, and traffic is counted.
 
-A tensor on `DEVICE` wraps one of the CPU, which does the work. Within `PretendedGpu` an operation
-on tensors of both sides fails, as it does with a real GPU, `.numpy()` too. What makes the program
-wait for a real GPU is counted: numbers and tensors that come back, and results whose size depends
-on values.
+A tensor on `DEVICE` wraps a CPU tensor, which does the work. Within `PretendedGpu` an operation on
+tensors of both devices fails, as with a real GPU, and so does `.numpy()`. Operations that wait for
+a real GPU are counted: numbers and tensors that are copied back, and results whose size depends on
+values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _OnDevice(Tensor):
 
 
 class _FromLists(TorchFunctionMode):
-    """Tensors made of numbers are made here and then copied, indices too."""
+    """Create tensors of numbers, and indices, on the CPU, and then copy them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -69,9 +69,10 @@ class _FromLists(TorchFunctionMode):
 
 
 class PretendedGpu(TorchDispatchMode):
-    """waits: what a program waits for the device for; copies: to the device. By operation.
+    """Count the operations on the device.
 
-    calls: operations on the device, all together.
+    waits: operations that wait for the device; copies: to the device; both by operation. calls:
+    all operations on the device.
     """
 
     def __init__(self) -> None:

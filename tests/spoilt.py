@@ -23,7 +23,7 @@ SIZES = st.integers(-2, 6) | st.sampled_from([10**6, 10**12, 2**31, 2**63, -(2**
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container in a value of JSON with a key of it."""
+    """Return every container in a JSON value, with each of its keys."""
     keys = range(len(value)) if isinstance(value, list) else value
     if not isinstance(value, list | dict):
         return []
@@ -32,7 +32,8 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 @st.composite
 def changed(draw: st.DrawFn, fields: Any) -> bytes:
-    """These fields as JSON, with up to three values changed, dropped or added, or bytes spoilt."""
+    """Draw these fields as JSON, with up to three values changed, dropped or added, or bytes
+    spoilt."""
     fields = copy.deepcopy(fields)
     for _ in range(draw(st.integers(0, 3))):
         container, key = draw(st.sampled_from(places(fields)))
@@ -57,7 +58,7 @@ def changed(draw: st.DrawFn, fields: Any) -> bytes:
 
 @st.composite
 def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
-    """Bytes like these with some changed, cut out, put in or repeated; or any others."""
+    """Draw these bytes with some changed, cut out, put in or repeated; or any other bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
     data = bytearray(good)
@@ -80,7 +81,7 @@ def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
 
 @st.composite
 def npy(draw: st.DrawFn) -> bytes:
-    """An array's file whose header says anything."""
+    """Draw an array's file with any header."""
     file = BytesIO()
     header = {
         "descr": draw(st.sampled_from(DTYPES)),

@@ -1,4 +1,4 @@
-"""The Python interface: docs/python.md as it stands, and what it refuses."""
+"""The Python interface: the programs of docs/python.md, and the refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
-    """A small run on data with times, whose state lies in its folder."""
+    """Make a small run on data with times, with state in the run's folder."""
     folder = tmp_path_factory.mktemp("api")
     hours = pd.date_range("2026-01-01", periods=24 * 14, freq="h", name="time")
     waves = [np.sin(np.arange(len(hours)) * np.pi / 12 + phase) for phase in range(4)]
@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """All of its programs, one after the other, as a script without a guard of its main part."""
+    """All programs, one after the other, as a script without a main guard."""
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(programs) == 5
     script = tmp_path / "page.py"
@@ -95,7 +95,7 @@ def test_a_clients_model_is_the_one_that_its_errors_are_of(run: fedproto_app.Run
 def test_a_forecast_of_a_frame_is_that_of_the_same_file(
     run: fedproto_app.Run, tmp_path: Path
 ) -> None:
-    """In dates, for the clients of both nodes, in the order of the columns."""
+    """Forecasts have dates, both nodes' clients, and the order of the columns."""
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving.inference import forecast, open_state
 
@@ -164,7 +164,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_method_remembers_comes_with_a_clients_model(tmp_path: Path) -> None:
-    """Fed-REACT's clients have no other model than their heads."""
+    """Fed-REACT's clients have no model except their heads."""
     settings = {
         **small_run("sequence-classification"),
         **METHODS["fed-react"].small,

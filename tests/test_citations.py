@@ -117,7 +117,7 @@ def test_every_citation_names_its_paper_and_what_that_paper_has() -> None:
 
 @cache
 def papers_text(name: str) -> str:
-    """The paper's text, from FEDPROTO_PAPERS or ../shared/papers; skips where there is none."""
+    """The paper's text, from FEDPROTO_PAPERS or ../shared/papers; skip the test without it."""
     folder = Path(os.environ.get("FEDPROTO_PAPERS", ROOT.parent / "shared/papers"))
     path = folder / PAPERS[name]["text"]
     if not path.is_file():
@@ -132,7 +132,7 @@ TAG = re.compile(
 
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_the_table_of_equations_agrees_with_the_paper(name: str) -> None:
-    """Its last equation may stand for more: the preprint's proofs have 29 of their own."""
+    """The last equation may stand for more: the preprint's proofs have 29 more equations."""
     text, table = papers_text(name), PAPERS[name]["equations"]
     places: dict[int, list[int]] = {}
     for match in TAG.finditer(text):
@@ -171,7 +171,7 @@ def rows() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def source_of(tree: ast.Module, text: str, name: str) -> str:
-    """The text of a class, function or ``Class.method``; empty where there is none."""
+    """Return the text of a class, function or ``Class.method``; empty without it."""
     body: list[ast.stmt] = tree.body
     node: ast.stmt | None = None
     for part in name.split("."):

@@ -1,4 +1,4 @@
-"""What the ClientApp does around a node's work."""
+"""The ClientApp's work around a node's orders."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ NODE = 1000
 
 
 def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Told:
-    """What the node says to an order for two clients."""
+    """Return the node's reply to an order for two clients."""
     order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
     message = write_order(order, NODE, phase)
     (reply,) = grid.send_and_receive([message])
@@ -76,7 +76,7 @@ def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Tol
 
 
 def solo_node(tmp_path: Path, **config: Any) -> LocalGrid:
-    """A node with two clients that train by themselves."""
+    """Return a node with two clients that train alone."""
     settings = small_settings(tmp_path, method="solo", **{"data.synthetic.clients": 2})
     common = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
     return LocalGrid(settings, [{**common, "node-name": "harbour", **config}])

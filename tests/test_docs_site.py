@@ -1,4 +1,5 @@
-"""The site of the docs builds without a warning and asks no other server; the notebook runs."""
+"""The docs' site builds without a warning and loads nothing from other servers; the notebook
+runs."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_server(tmp_path: Pa
 
 @pytest.mark.exhaustive
 def test_the_notebook_runs_without_a_word_on_stderr(tmp_path: Path) -> None:
-    """Its cells one after the other, as a script: what a kernel adds is not ours."""
+    """The cells run one after the other, as a script, without a kernel's output."""
     cells = json.loads((DOCS / "tour.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     script = tmp_path / "tour.py"

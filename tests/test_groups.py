@@ -1,6 +1,6 @@
-"""FUELS's claim about its prototypes: clients of one kind have prototypes alike.
+"""FUELS's claim about its prototypes: clients of one kind have similar prototypes.
 
-The synthetic sites know their kind; nothing in training sees it.
+The synthetic sites have a kind, which training does not use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def adjusted_rand_index(first: Sequence[Any], second: Sequence[Any]) -> float:
 
 
 def agreement(folder: Path) -> float:
-    """The clusters of a run's divergence matrix against the clients' true groups."""
+    """Compare the clusters of a run's divergence matrix with the clients' true groups."""
     with np.load(folder / "divergence.npz", allow_pickle=False) as file:
         divergence, groups = file["divergence"].astype(np.float64), file["groups"].tolist()
     tree = linkage(squareform(divergence), method="average")

@@ -1,4 +1,4 @@
-"""What a process waits for when it starts: libraries that take a second belong where they serve."""
+"""Imports at the start of a process: slow libraries are imported only where they are used."""
 
 from __future__ import annotations
 

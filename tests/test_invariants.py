@@ -1,4 +1,4 @@
-"""Design rule 1: same seed, same numbers, whatever the engine. Each invariant is a whole run."""
+"""Design rule 1: same seed, same numbers, whatever the engine. Each invariant needs whole runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REPEATING = [one_node_equals_eight, cohorts_equal_their_clients, seeds_repeat]
 
 
 def _cases() -> Iterator[Any]:
-    """Every method under the invariant that most would break, the papers' ones under all three."""
+    """Yield every method with the invariant that most bugs break, the papers' methods with all."""
     for task in TASK_NAMES:
         for method in methods_of(task):
             is_listed = TASK_OF_LEARNER[part_of(METHODS[method], "learner", task)] == task

@@ -29,7 +29,7 @@ def declared(method: str) -> tuple[Sends, ...]:
 
 
 def row(method: str) -> tuple[str, bool, str]:
-    """The method's row of the page's table."""
+    """Return the method's row of the page's table."""
     reason = unmaskable(declared(method))
     totals = " and of ".join(declaration.name for declaration in declared(method))
     return method, not reason, reason or f"totals of {totals}"

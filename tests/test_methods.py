@@ -124,7 +124,7 @@ WORKS_ON = {
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody's own modules on the path of this process."""
+    """Put a user's modules on the path of this process."""
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "loud_method.py").write_text(LOUD)

@@ -1,4 +1,4 @@
-"""No pickle on any path: the package's code is walked for what could load or write one."""
+"""No pickle on any path: the package's code must not load or write a pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_NUMPY = {"load", "save", "savez", "savez_compressed"}
 
 
 def faults(tree: ast.Module) -> Iterator[str]:
-    """What in a module could unpickle or pickle, with its line."""
+    """Yield the calls in a module that could unpickle or pickle, with their lines."""
     aliases = dict(_aliases(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -52,7 +52,7 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """What a name in the module stands for: np → numpy."""
+    """Yield the full names of a module's aliases: np → numpy."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias, name in zip(node.names, _imported(node), strict=True):

@@ -1,4 +1,4 @@
-"""A module in a folder is all that a method needs: masks, noise, rules and resuming come by its
+"""A method needs only a module in a folder: masks, noise, rules and resuming follow from its
 declaration."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def numbers(runs: SmallRuns, label: str, **changes: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
-    """Among them: killed and resumed it ends the same."""
+    """One invariant: a killed and resumed run ends the same."""
     runs = SmallRuns("forecasting", method, tmp_path)
     deviations = {name: check(runs) for name, check in invariants_of("forecasting").items()}
     assert {name: deviation for name, deviation in deviations.items() if not deviation.held} == {}

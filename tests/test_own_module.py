@@ -1,4 +1,4 @@
-"""Whole runs with a user's module: what every method makes of one, and who refuses it."""
+"""Whole runs with a user's module: its use by every method, and the refusals."""
 
 from __future__ import annotations
 

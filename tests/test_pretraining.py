@@ -1,4 +1,4 @@
-"""A first phase before a method's own rounds is what its record says, whatever the phase learns."""
+"""A first phase before a method's rounds follows its record, whatever the phase learns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ordered_names: list[list[str]] = []
 
 
 def same_samples(shard: Shard, names: list[str], *arguments: Any) -> Shard:
-    """The clients as they are; notes which the order is about."""
+    """Return the clients unchanged; record the ordered names."""
     ordered_names.append(names)
     return shard
 

@@ -1,4 +1,4 @@
-"""Which methods can be protected, by how much noise, and what is refused before anybody works."""
+"""Which methods can be protected, by how much noise, and what is refused before training starts."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, which holds the lock on the test's folder."""
+    """Start another process that holds the lock on the test's folder."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},

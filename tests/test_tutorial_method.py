@@ -23,7 +23,7 @@ BABU = "my_fedbabu:METHOD"
 
 @pytest.fixture(autouse=True)
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The page's programs by their names, importable."""
+    """Return the page's programs by name, importable."""
     written = write_programs("tutorial-your-method.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield written
@@ -51,7 +51,7 @@ def test_the_clients_own_models_forecast(tmp_path: Path, changes: dict[str, bool
 
 
 def test_the_next_round_starts_without_the_fine_tuning(tmp_path: Path) -> None:
-    """Whatever the tuning, the body learns the same; the more of it, the better a client's fit."""
+    """The body learns the same with any tuning; more tuning improves a client's fit."""
     errors, bodies = [], []
     for epochs in (1, 40):
         runs = SmallRuns(

@@ -1,4 +1,4 @@
-"""Functions that settings name, and where they are looked for."""
+"""Functions that settings name, and the search for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it is enough to train where nothing else is."""
+"""The wheel: its contents suffice to train in an environment without the checkout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUN = "from fedproto_app.cli import main; print(main.__file__); main.main()"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, as pip would build it, from a copy without what earlier builds left behind."""
+    """Build the wheel as pip does, from a copy without the files of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "copy"
     shutil.copytree(PACKAGE, copy / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -71,12 +71,12 @@ def test_it_trains_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
 
 
 def plain(name: str) -> str:
-    """A distribution's name as all spellings of it come to."""
+    """Return the normalised name of a distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def names_of(*table: str) -> set[str]:
-    """The distributions that a list of pyproject.toml asks for."""
+    """Return the distributions that a list of pyproject.toml requires."""
     listed: Any = PROJECT
     for key in table:
         listed = listed[key]

@@ -45,8 +45,8 @@ def test_the_tables_lines() -> None:
 
 
 def test_rivals() -> None:
-    """The clients take a and b, by their own errors; all together a. Of the first `steady`'s 0.4
-    beats 0.5 and not 0.3, of the second both."""
+    """By their own errors the clients choose a and b; all together choose a. `steady`'s 0.4 beats
+    the first client's 0.5 and not 0.3, and both of the second's."""
     alone = [
         row("a", [0.1, 0.3], [0.5, 0.6], 0.2, 0),
         row("b", [0.2, 0.1], [0.2, 0.3], 0.4, 0),

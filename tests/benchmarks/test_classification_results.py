@@ -1,4 +1,4 @@
-"""The tables of images: GLDP by every inference, and what the paper counts as a client's own."""
+"""The tables of images: GLDP by every inference, and the paper's personal models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cross-check against another library: what it exports, and what its tables say."""
+"""The cross-check against another library: its exports and its tables."""
 
 from __future__ import annotations
 

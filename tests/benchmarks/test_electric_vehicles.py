@@ -198,14 +198,14 @@ def _ridge(rows: np.ndarray, targets: np.ndarray, questions: np.ndarray) -> np.n
 
 
 def idealised(number: int = 0, **changes: float) -> Vehicle:
-    """A vehicle without friction and aids, which pays for motion and height alone."""
+    """Return a vehicle without friction and aids, which pays for motion and height alone."""
     usual = vehicle(number)
     kind = replace(usual.kind, drag_area=0.0, rolling=0.0, auxiliary=0.0, heating=0.0)
     return replace(usual, kind=kind, **changes)  # type: ignore[arg-type]
 
 
 def straight(metres: int, rise: float = 0.0, limit: float = 15.0, stops: float = 0.0) -> Road:
-    """A road with one limit (m/s) and a steady slope, `rise` metres in all."""
+    """Return a road with one limit (m/s) and a steady slope, `rise` metres in all."""
     points = metres // 10 + 1
     chance = np.zeros(points)
     chance[50::50] = stops
@@ -298,7 +298,7 @@ def test_home_charging_by_hand() -> None:
 
 
 def test_a_full_battery_keeps_nothing_of_what_braking_gives() -> None:
-    """Downhill and up again: from 100 % the way down is for nothing, from 80 % it pays."""
+    """Downhill and up again: at 100 % the way down gains nothing, at 80 % it does."""
     car = vehicle()
     rng = np.random.default_rng(0)
     down, up = (drive_along(straight(3000, rise), car, rng) for rise in (-250, 250))

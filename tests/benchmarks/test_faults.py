@@ -1,4 +1,4 @@
-"""What the script of faults tells of a run, and the harm that it does from inside a process."""
+"""The faults' summaries of a run, and the harm that they do from inside a process."""
 
 from __future__ import annotations
 

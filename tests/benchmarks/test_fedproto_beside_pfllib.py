@@ -1,4 +1,4 @@
-"""FedProto beside PFLlib: what both sides read, and what the table says."""
+"""FedProto beside PFLlib: the input of both sides, and the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured are the page's own commands, and all that they start."""
+"""The benchmark measures the page's own commands, with all processes that they start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guide tells a reader to type can be found, is shell, and is all of it played."""
+"""The guide's commands are found, are valid shell, and are all played."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def test_a_decoder_finds_what_was_sent_in_disguise_and_nothing_in_noise() -> Non
 
 
 def test_the_share_is_of_the_error_of_the_others_mean() -> None:
-    """Secrets 0, 3, 7: the others' means are 5, 3.5, 1.5, which err by 25, 0.25, 30.25. Guesses of
-    0, 0, 7 err by 3² in all."""
+    """Secrets 0, 3, 7: the others' means are 5, 3.5, 1.5, with errors 25, 0.25, 30.25. Guesses 0,
+    0, 7 have the total error 3²."""
     secrets = np.array([[0.0], [3], [7]])
     assert mean_of_others(secrets).tolist() == [[5], [3.5], [1.5]]
     estimate = explained(np.array([[0.0], [0], [7]]), secrets)
@@ -50,7 +50,7 @@ def test_an_area_is_the_chance_that_a_members_score_is_higher() -> None:
 
 
 def test_members_of_a_mean_and_of_a_sum_of_products_are_found_where_there_are_few() -> None:
-    """And not in a mean or a sum of others."""
+    """They are not found in a mean or a sum of others."""
     clients = [RNG.standard_normal((2, 5, 40)) for _ in range(20)]  # two worlds of five windows
     ways = {
         "mean": lambda windows, world: in_mean(windows, world.mean(axis=0), np.zeros(40)),

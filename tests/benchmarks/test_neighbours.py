@@ -1,4 +1,4 @@
-"""Neighbours without the matrix: divergences are the app's, recall counts what was found."""
+"""Neighbours without the matrix: divergences are the app's, recall counts the neighbours found."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_groups_hold_everybody_once_and_their_means_are_their_members() -> None:
 
 
 def test_the_error_of_a_mean_by_hand() -> None:
-    """PR of the first two is (1, 0), NR of the others (5, 0), so 4 apart. Told are the first three:
-    (0 + 2 + 4)/3 = 2, which is 1 from PR."""
+    """PR of the first two is (1, 0), NR of the others (5, 0), so 4 apart. Chosen are the first
+    three: (0 + 2 + 4)/3 = 2, which is 1 from PR."""
     prototypes = np.array([[0, 0], [2, 0], [4, 0], [6, 0]], np.float32)
     true = np.array([[True, True, False, False]] * 2)
     chosen = np.array([[True, True, False, False], [True, True, True, False]])

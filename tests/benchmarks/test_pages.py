@@ -213,14 +213,14 @@ def test_the_lowest_error_of_each_grid_is_bold_after_a_merge_too() -> None:
 
 
 def copied(tmp_path: Path) -> Page:
-    """The page of forecasts, whose file is a copy."""
+    """Return the page of forecasts, with a copy of its file."""
     page = forecasting_results.PAGE
     (tmp_path / page.file).write_text(page.path.read_text())
     return replace(page, file=str(tmp_path / page.file))
 
 
 def call(page: Page, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    """The script's command line, without runs of its own."""
+    """Call the script's command line, without making runs."""
     output = str(page.path.parent / "runs")
     arguments = ["script", *words, "--page-only", "--output", output]
     monkeypatch.setattr(sys, "argv", arguments)

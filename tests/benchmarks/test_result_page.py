@@ -73,7 +73,7 @@ JOB = Job("page/small", "demo.toml", {"rounds": ROUNDS, "data.synthetic.clients"
 
 
 def cut_off(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` of a run that is killed at its first checkpoint."""
+    """Replace `subprocess.run`: the run is killed at its first checkpoint."""
     checkpoint = Path(next(part for part in command if part.startswith("output.dir="))[11:])
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60

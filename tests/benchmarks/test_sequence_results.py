@@ -13,7 +13,7 @@ from fedproto_app.report.runs import Group, Run
 
 
 def group_of(folder: Path, *seeds: tuple[float, ...], **summary: float) -> Group:
-    """A run for each seed, with these accuracies of its clients."""
+    """Return a group with a run for each seed, with these accuracies of its clients."""
     runs = []
     for seed, accuracies in enumerate(seeds):
         run_folder = folder / str(seed)

@@ -1,4 +1,4 @@
-"""The peers of `fedproto run` get the same batches, and the table tells what was measured."""
+"""The peers of `fedproto run` get the same batches, and the table has the measurements."""
 
 from __future__ import annotations
 

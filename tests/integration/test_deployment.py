@@ -56,7 +56,7 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
 def three_nodes(
     federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Path]:
-    """Three nodes of the federation that are online, as the folders of their state."""
+    """Start three nodes of the federation; return their state folders once they are online."""
     folder = tmp_path_factory.mktemp("three-nodes")
     states = [folder / f"state-{index}" for index in range(3)]
     nodes = [
@@ -92,7 +92,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     entries: int,
     masked: bool,
 ) -> None:
-    """Bit for bit."""
+    """Clients' results are equal bit for bit."""
     changes = {
         "method": method,
         "data.calendar": calendar,

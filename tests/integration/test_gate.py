@@ -1,4 +1,4 @@
-"""A site whose gate stands before Flower's program, and runs that bring code of their own."""
+"""A site with a gate before Flower's program, and runs with custom code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The real app through real Flower: `fedproto run` submits with `flwr run` to a SuperLink, whose
-simulation must give what the same run gives in one process."""
+"""The real app through real Flower: `fedproto run` submits with `flwr run` to a SuperLink. Its
+simulation must equal the same run in one process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clients(folder: Path) -> list[dict[str, str]]:
 
 
 def command_of(settings: Settings) -> list[str]:
-    """`fedproto run` of these settings."""
+    """Return the `fedproto run` command of these settings."""
     # Real nodes have not answered when they are first asked for it.
     patience = {"nodes.start-deadline": 120.0, "nodes.round-deadline": 120.0}
     table = flat_settings(settings) | patience
@@ -42,7 +42,7 @@ def command_of(settings: Settings) -> list[str]:
 
 
 def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
-    """The run's folder and what it printed."""
+    """Run in Flower; return the run's folder and its output."""
     command = command_of(settings)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
 
 
 def assert_same_clients(flower: Path, local: Path) -> None:
-    """One machine, one thread count: the same bits, printed."""
+    """Check that printed results are equal to the last bit: one machine, one thread count."""
     numbers = [k for k in clients(flower)[0] if k not in ("client", "node", "group")]
     for ours, local_client in zip(clients(flower), clients(local), strict=True):
         assert ours["client"] == local_client["client"]
