@@ -98,7 +98,7 @@ def deployed(rounds: int, interval: str) -> Cost:
 
 
 def process_seconds() -> float:
-    """Return the seconds in which a new process for each node imports what an order needs."""
+    """Return the seconds that a new process per node takes to import what an order needs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", "import fedproto_app.client_app, fedproto_app.node.orders"]
     seconds = []

@@ -65,7 +65,7 @@ class Browser:
                 return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
             assert self._process.poll() is None, "the browser ended"
             time.sleep(0.05)
-        raise TimeoutError("the browser told no port")
+        raise TimeoutError("the browser printed no port")
 
     def _call(self, method: str, **parameters: Any) -> Any:
         self._number += 1

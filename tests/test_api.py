@@ -74,7 +74,7 @@ def test_importing_the_package_costs_nothing() -> None:
         _ = fedproto_app.nothing
 
 
-def test_tables_are_those_of_the_artefacts(run: fedproto_app.Run) -> None:
+def test_tables_equal_the_artefacts(run: fedproto_app.Run) -> None:
     assert list(run.rounds.index) == [1, 2, 3]
     assert run.clients["client"].tolist() == list("abcd")
     assert run.clients["mse"].mean() == pytest.approx(run.summary["mse"])
@@ -92,7 +92,7 @@ def test_a_clients_model_is_the_one_that_its_errors_are_of(run: fedproto_app.Run
         run.model("z")
 
 
-def test_a_forecast_of_a_frame_is_that_of_the_same_file(
+def test_a_forecast_of_a_frame_equals_the_forecast_of_its_file(
     run: fedproto_app.Run, tmp_path: Path
 ) -> None:
     """Forecasts have dates, both nodes' clients, and the order of the columns."""
@@ -129,7 +129,7 @@ def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> N
     assert {"coverage_80", "width_95"} <= set(run.clients.columns) & set(run.summary)
 
 
-def test_what_cannot_be_forecast_is_refused(run: fedproto_app.Run) -> None:
+def test_impossible_forecasts_are_refused(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     with pytest.raises(FedProtoError, match=r"no kept model of \['z'\]; there are: a, b, c, d"):
         run.forecast(frame, clients=["z"])
@@ -163,7 +163,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         fedproto_app.load(tmp_path)
 
 
-def test_what_a_method_remembers_comes_with_a_clients_model(tmp_path: Path) -> None:
+def test_a_clients_memory_comes_with_its_model(tmp_path: Path) -> None:
     """Fed-REACT's clients have no model except their heads."""
     settings = {
         **small_run("sequence-classification"),

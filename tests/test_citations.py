@@ -99,7 +99,7 @@ def test_a_wrong_number_is_found(citation: str, why: str | None) -> None:
     assert fault(match) == (why and f"{citation!r}: {why}")
 
 
-def test_every_citation_names_its_paper_and_what_that_paper_has() -> None:
+def test_every_citation_names_its_paper_and_an_existing_place() -> None:
     wrong, cited = [], 0
     for path in files():
         text = text_of(path)

@@ -126,7 +126,7 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
         ({"device": "cuda:99"}, "device = 'cuda:99': this machine has"),
     ],
 )
-def test_what_the_operator_can_mend_is_told_as_the_clients_reason(
+def test_the_clients_reason_names_what_the_operator_can_mend(
     tmp_path: Path, config: dict[str, Any], reason: str
 ) -> None:
     failed = ask(solo_node(tmp_path, **config))["failed"]

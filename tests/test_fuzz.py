@@ -27,7 +27,7 @@ def test_nothing_but_refusals_comes_out(name: str) -> None:
     assert tried > 0
 
 
-def test_what_escapes_is_found() -> None:
+def test_an_escaping_exception_is_found() -> None:
     """A target that raises the reader's exception fails, here with a refusal."""
 
     def careless(data: st.DataObject) -> None:

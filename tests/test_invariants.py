@@ -60,7 +60,7 @@ KEEPING_METHODS = [method for method in methods_of("forecasting") if method != "
 
 
 @pytest.mark.parametrize("method", KEEPING_METHODS)
-def test_what_is_kept_is_what_forecasts(tmp_path: Path, method: str) -> None:
+def test_the_kept_models_forecast(tmp_path: Path, method: str) -> None:
     deviation = kept_models_forecast(SmallRuns("forecasting", method, tmp_path))
     assert deviation.held, deviation
 

@@ -97,7 +97,7 @@ def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) ->
         ({"aggregation.secure-bits": 60}, "secure-bits = 60: input should be less than or equal"),
     ],
 )
-def test_what_does_not_go_with_it_is_told(changes: dict[str, object], why: str) -> None:
+def test_settings_that_exclude_masks_are_refused(changes: dict[str, object], why: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_from({"method": "fedavg", **MASKED, **changes})
     assert why in str(caught.value)

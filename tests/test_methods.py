@@ -167,7 +167,7 @@ def test_a_task_that_a_part_of_a_method_lacks_is_refused(part: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_methods_name_is_that_of_its_file_and_a_table_that_of_a_method(name: str) -> None:
+def test_a_method_has_its_files_name_and_a_table_its_methods(name: str) -> None:
     method = METHODS[name]
     assert method.name == name
     assert method.table_name in METHODS
@@ -181,7 +181,7 @@ def test_clients_choose_one_cluster_or_as_many_as_they_overlap() -> None:
         assert (section.choices, section.clusters) == (choices, 7)
 
 
-def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) -> None:
+def test_a_method_from_outside_runs_with_its_setting(tmp_path: Path) -> None:
     """Its loss is three times Solo's in the first epoch; artefacts have its name."""
     losses = {}
     for name, method in {
@@ -234,7 +234,7 @@ def test_flower_takes_its_table_for_its_keys_are_the_apps() -> None:
     assert settings_from(get_fused_config_from_dir(ROOT, config)) == settings
 
 
-def test_runs_with_other_numbers_of_its_own_are_other_runs(tmp_path: Path) -> None:
+def test_runs_with_different_settings_of_the_method_differ(tmp_path: Path) -> None:
     slow = settings_from({"method": LOUD_METHOD})
     fast = settings_from({"method": LOUD_METHOD, "loud.inner-steps": 2})
     assert slow != fast
@@ -297,16 +297,14 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_method_from_outside_is_told(
-    config: dict[str, Any], message: str
-) -> None:
+def test_errors_of_a_method_from_outside_are_reported(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_from(config)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_that_is_not_there_is_told_with_the_methods_name() -> None:
+def test_a_missing_class_is_reported_with_the_methods_name() -> None:
     with pytest.raises(SettingsError, match="lost's learner = 'loud_method:Learner': module"):
         settings_from({"method": "loud_method:LOST"})
     assert method_named("loud_method:LOST").works_with("classification")

@@ -61,7 +61,7 @@ def test_masks_hide_and_change_nothing(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("changes", [NOISED, TRIMMED], ids=["noised", "trimmed"])
-def test_noise_and_rules_change_what_is_learnt(
+def test_noise_and_rules_change_the_models(
     tmp_path: Path, method: str, changes: dict[str, Any]
 ) -> None:
     runs = SmallRuns("forecasting", method, tmp_path)
@@ -70,7 +70,7 @@ def test_noise_and_rules_change_what_is_learnt(
     assert not np.allclose(changed, numbers(runs, "plain"), rtol=1e-4)
 
 
-def test_costs_are_those_declared(tmp_path: Path) -> None:
+def test_costs_equal_the_declared_costs(tmp_path: Path) -> None:
     runs = SmallRuns("forecasting", "own_methods:PULL", tmp_path)
     first = read_rounds(runs.run("plain", 3))[0]
     assert first["parameters_up"] == 8 * 24 * 16  # clients, period, width
@@ -108,7 +108,7 @@ def test_a_changed_declaration_changes_costs_and_checkpoint(tmp_path: Path) -> N
         ({"combine": "each"}, TRIMMED, "makes no mean of its clients'"),
     ],
 )
-def test_a_changed_declaration_changes_what_protection_goes_with_it(
+def test_a_changed_declaration_changes_the_possible_protection(
     fields: dict[str, Any], settings: dict[str, Any], reason: str
 ) -> None:
     run = {"method": "own_methods:CHANGED", **settings}
@@ -118,7 +118,7 @@ def test_a_changed_declaration_changes_what_protection_goes_with_it(
 
 
 @pytest.mark.parametrize("consent", ["", "tells-classes"])
-def test_a_changed_declaration_changes_what_a_site_must_allow(tmp_path: Path, consent: str) -> None:
+def test_a_changed_declaration_changes_the_needed_consent(tmp_path: Path, consent: str) -> None:
     file = tmp_path / "site.toml"
     file.write_text('[data]\nsource = "synthetic-traffic"\n[code]\nown = ["own_methods:CHANGED"]\n')
     run = {"method": "own_methods:CHANGED", **changed(consent=consent)}
@@ -144,7 +144,7 @@ def test_a_changed_declaration_changes_the_memory_that_a_rule_needs(tmp_path: Pa
     assert estimates[0] != estimates[1]
 
 
-def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path) -> None:
+def test_a_method_without_a_declaration_is_shown_an_example(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"(?s)SilentLearner does not declare .*def sends\("):
         SmallRuns("forecasting", "own_methods:SILENT", tmp_path).run("run", 1)
 
@@ -156,7 +156,7 @@ def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path)
         ("MISSHAPEN", r"'mine'.*\(8, 1, 16\).*\(8, 24, 16\)"),
     ],
 )
-def test_what_differs_from_the_declaration_is_refused_at_the_first_reply(
+def test_undeclared_arrays_are_refused_at_the_first_reply(
     tmp_path: Path, method: str, message: str
 ) -> None:
     with pytest.raises(FederationError, match=message):

@@ -54,7 +54,7 @@ def test_every_method_is_protected_or_refused_with_the_reason(task: str) -> None
         ("sequence-classification", "fed-react", (1, 1)),
     ],
 )
-def test_what_a_round_releases(task: str, method: str, releases: tuple[int, int]) -> None:
+def test_releases_of_a_round(task: str, method: str, releases: tuple[int, int]) -> None:
     assert plan(task, method=method).releases == releases
 
 
@@ -83,7 +83,7 @@ def test_noise_is_made_for_the_planned_rounds_of_both_phases() -> None:
         ({"privacy.delta": 0.0}, "privacy.delta = 0.0"),
     ],
 )
-def test_what_cannot_be_given_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+def test_impossible_protection_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         plan(**changes)
 

@@ -47,7 +47,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_second_process_is_told_who_holds_it_and_since_when(
+def test_a_second_process_reads_who_holds_the_lock_and_since_when(
     tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     holder_text = (

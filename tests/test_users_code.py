@@ -24,7 +24,7 @@ def test_the_function_is_found() -> None:
         (":join", "expected package.module:NAME"),
     ],
 )
-def test_what_cannot_be_found_is_told_with_its_setting(setting: str, reason: str) -> None:
+def test_a_missing_function_is_reported_with_its_setting(setting: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=f"^model.module = '{setting}': .*{reason}"):
         named_function("model.module", setting, SettingsError)
 

@@ -28,7 +28,7 @@ ANSWERS = {"toy": Answers(ROWS, [])}
     ("rule", "expected"),
     [*zip(RULES, ["lucky", "lucky", "lucky", "cheap", "steady"], strict=True)],
 )
-def test_what_each_rule_chooses(rule: str, expected: str) -> None:
+def test_choice_of_each_rule(rule: str, expected: str) -> None:
     assert ROWS[int(RULES[rule](ROWS).argmin())].name == expected
 
 

@@ -25,7 +25,7 @@ def labelled(images: LabelledImages) -> list[tuple[bytes, int]]:
     return [(pixels.tobytes(), label) for pixels, label in pairs]
 
 
-def test_both_sides_read_what_the_app_dealt(tmp_path: Path) -> None:
+def test_both_sides_read_the_apps_split(tmp_path: Path) -> None:
     dealt = split.deal(CLIENTS, SEED)
     arrays = split.archive(dealt, SEED)
     path = tmp_path / "images.npz"
@@ -67,7 +67,7 @@ def test_a_client_keeps_a_quarter_to_all_of_its_images() -> None:
     assert split.kept_images(1, 0, 4) == 1
 
 
-def test_the_interval_is_that_of_a_paired_t_test() -> None:
+def test_the_interval_equals_a_paired_t_tests() -> None:
     ours, peers = [0.9, 0.8, 0.7], [0.8, 0.8, 0.9]
     # Differences 0.1, 0, −0.2: mean −1/30, deviation √(7/300); t of two degrees 4.3027.
     difference = paired(ours, peers)

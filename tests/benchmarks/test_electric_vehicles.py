@@ -90,7 +90,7 @@ def test_kinds_take_turns_and_are_the_groups() -> None:
         assert KINDS[int(window[0, KIND])].name == cars.groups[str(name)]
 
 
-def test_window_and_stride_are_those_of_the_settings() -> None:
+def test_window_and_stride_follow_the_settings() -> None:
     """Overlapping windows show the same steps, and the target belongs to the last of them."""
     cars = pool(clients=1, window=60, stride=20)
     first, second = cars.sequences[:2]
@@ -297,7 +297,7 @@ def test_home_charging_by_hand() -> None:
     assert charged_at_home(eager, 90, hours=5) == 90  # no charger takes anything out
 
 
-def test_a_full_battery_keeps_nothing_of_what_braking_gives() -> None:
+def test_a_full_battery_gains_nothing_from_braking() -> None:
     """Downhill and up again: at 100 % the way down gains nothing, at 80 % it does."""
     car = vehicle()
     rng = np.random.default_rng(0)

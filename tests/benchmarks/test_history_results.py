@@ -61,7 +61,7 @@ def test_with_equal_history_errors_equal_the_errors_of_runs(
         assert errors_here[method] == pytest.approx(expected, rel=1e-4), method
 
 
-def test_a_newcomer_forecasts_without_a_day_of_its_own(tmp_path: Path) -> None:
+def test_a_newcomer_forecasts_without_a_day_of_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "none")
     series = load_series(settings.data)
     of_all, contributions = with_equal_history(series, settings, 0)

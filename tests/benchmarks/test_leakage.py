@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 SECRETS = RNG.standard_normal((30, 6)) + 5
 
 
-def test_a_decoder_finds_what_was_sent_in_disguise_and_nothing_in_noise() -> None:
+def test_a_decoder_finds_disguised_secrets_and_nothing_in_noise() -> None:
     disguised = SECRETS @ RNG.standard_normal((6, 40)) + 7
     assert explained(decoded(disguised, SECRETS), SECRETS).low > 0.99
     noise = RNG.standard_normal((30, 40))

@@ -28,7 +28,7 @@ def test_divergences_of_some_are_the_apps() -> None:
     np.testing.assert_allclose(divergences(halves, entropies, rows), matrix[rows], atol=1e-7)
 
 
-def test_groups_hold_everybody_once_and_their_means_are_their_members() -> None:
+def test_groups_hold_every_client_once_and_have_their_members_mean() -> None:
     prototypes = made_prototypes(400)
     grouped = make_groups(hellinger_projection(prototypes), prototypes, 20)
     assert grouped.sizes.sum() == len(grouped.labels) == 400

@@ -299,7 +299,7 @@ def test_a_trial_and_a_table_without_a_section_leave_the_page(
     assert page.path.read_text() == before
 
 
-def test_a_row_stays_whose_figures_only_a_run_of_its_own_has(tmp_path: Path) -> None:
+def test_a_row_stays_if_only_its_own_run_has_its_figures(tmp_path: Path) -> None:
     """GLDP's run has the accuracies of all three inferences, and the other figures of one."""
     page = classification_results.PAGE
     experiment = page.experiments["digits-paper"]

@@ -61,7 +61,7 @@ def test_a_run_of_other_settings_is_refused_even_where_the_row_leaves_the_defaul
         {"encoder.path": "/elsewhere/pendigits-clusters/encoder-svm-s0"},
     ],
 )
-def test_what_no_figure_depends_on_may_be_otherwise(
+def test_settings_without_effect_on_figures_may_differ(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     make_row(tmp_path, SEQUENCES, "a1", **changes)

@@ -65,7 +65,7 @@ def test_ratios_are_of_the_same_repetition_and_their_median_is_judged() -> None:
     assert losses.endswith("at most 10% allowed: the same")
 
 
-def test_who_did_not_reach_the_loss_did_not_do_the_work() -> None:
+def test_a_contestant_that_misses_the_loss_did_not_do_the_work() -> None:
     lazy = RUNS | {"lazy": [Timing([0.1], 0.9, 1)]}
     assert loss_spread(RUNS) < stock_flower.SAME_LOSS < loss_spread(lazy)
     assert "NOT the same" in list(verdicts(lazy))[-1]

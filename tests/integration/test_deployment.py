@@ -118,7 +118,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_method_in_a_module_of_its_own_runs_on_nodes_that_have_the_module(
+def test_a_method_in_a_users_module_runs_on_nodes_that_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
     modules = tmp_path / "modules"

@@ -45,7 +45,7 @@ def audit_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
 
-def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: Path) -> None:
+def test_a_site_decides_which_code_runs(federation: LocalFederation, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     app = write_app(tmp_path / "app")
     (app / "hostile").mkdir()
