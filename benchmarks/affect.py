@@ -73,7 +73,7 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     progress(f"{clients} clients: one estimate, one clustering")
     factor, _ = timed(lambda: forgetting_factor(past, current, labels))
     cluster, _ = timed(lambda: agglomerate(psi, CLUSTERS))
-    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
+    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
 
     progress(f"{clients} clients: sklearn")
     sklearn, reference = timed(lambda: _sklearn_labels(psi))

@@ -170,7 +170,7 @@ INFERENCES = {
     "global-prototypes": "global prototypes",
     "head": "head",
 }
-# Of rows that are not called by their method alone.
+# Titles of rows that are not named after their method alone.
 TITLES = {
     "naive": "most frequent class",
     "census": "**Census**",
@@ -189,7 +189,9 @@ _FIGURES = {
     "few_local": "few-shot A_loc",
 }
 _CLASSES = ("own classes", "everybody's")
-ON_ALL_CLASSES = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
+ON_ALL_CLASSES = (
+    "-everybody"  # behind a row's name: the same method, tested on all clients' classes
+)
 
 _PERCENT_POINT = 0.01
 
@@ -348,7 +350,7 @@ class Scores(NamedTuple):
     averaged: str  # A_glo
     personal: str  # A_loc
     papers_personal: str  # A_loc, of the model that the paper counts as a client's own
-    complete: bool  # only of a run's chosen inference is there more than the accuracies
+    complete: bool  # only a run's chosen inference has more figures than the accuracies
 
 
 def methods_table(

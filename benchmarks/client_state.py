@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=6_000, metavar="N", help="of a client")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="at least 4")
     parser.add_argument("--trained", type=int, default=64, metavar="N", help="clients; 0: none")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="whose disk to measure")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="on the disk to measure")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

@@ -114,7 +114,7 @@ class Composed:
         return summary
 
     def read(self, name: str, file: str) -> str:
-        # Root there, without capabilities, cannot read the files of who runs the code.
+        # Root there, without capabilities, cannot read the files of the user who runs this.
         user = ("-T", "--user", "10001:10001")
         return self("exec", *user, "serverapp", "cat", f"/runs/{name}/{file}", must=False)
 

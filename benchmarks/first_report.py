@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fedproto", type=Path, help="the program, if not that on the path")
+    parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)
     fedproto = options.fedproto or Path(shutil.which("fedproto") or "fedproto")
     page = PAGE.read_text(encoding="utf-8")

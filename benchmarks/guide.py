@@ -37,7 +37,7 @@ PLACES = ("one", "server", "site")
 LONGEST, READY = 1800.0, 900.0  # seconds: of one command; until containers are healthy
 INTERNET = "guide-internet"
 ROUNDS = 6
-# Root there, without capabilities, cannot read the files of who runs the code.
+# Root there, without capabilities, cannot read the files of the user who runs this.
 READER = ("--user", "10001:10001", "fedproto-server_serverapp_1")
 _BLOCK = re.compile(r"<!-- run: (\S+) (\S+) -->\n```\n(.*?)```", re.DOTALL)
 _FUNCTION = re.compile(r"^\w+\(\) \{.*\}$", re.MULTILINE)

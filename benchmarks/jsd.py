@@ -131,7 +131,7 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     contrast, _ = timed(
         lambda: contrast_prototypes(prototypes, divergence, threshold(divergence, "percentile", 50))
     )
-    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
+    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
     return Timing(clients, full, tenth, contrast, peak_memory)
 
 

@@ -22,7 +22,7 @@ from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import Group
 
 PANELS = {"airwriting-clusters": "air-writing", "pendigits-clusters": "PenDigits"}
-# A1 to A3 have EC's clusters, whatever they make of the heads.
+# A1 to A3 have EC's clusters and differ only in the heads.
 CURVES = ("sc", "ec", "a1-toolbox", "a1-all-rounds", "a1-centred", "a1-norms", "ifca")
 
 

@@ -63,7 +63,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "trimmed": {"aggregation.rule": "trimmed-mean", "aggregation.hostile-share": 0.2},
     "resumed": {},
 }
-# What differs between two runs of the same code, or says which code it was.
+# Fields that differ between two runs of the same code, or that name the code.
 UNEQUAL = {"seconds", "node_seconds", "settings_digest", "versions"}
 
 
@@ -142,7 +142,7 @@ def _compare(cases: list[Case], folder: Path, before: Path, at_once: int) -> dic
         )
         later = pool.map(partial(_end, ROOT, folder / "now"), cases)
         for case, end in zip(cases, later, strict=True):
-            # Settings that a method does not go with; whatever stops a plain run is a fault.
+            # A method may refuse these settings; a refused plain run is a fault.
             settings = bool(VARIANTS[case.variant])
             verdict = _verdict(earlier[case.expected], end, may_be_refused=settings)
             equal[case] = not verdict.startswith("DIFFERS")

@@ -109,7 +109,7 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
     looking.start()
     assert run.stderr is not None
     for line in run.stderr:
-        if ROUND.match(line):  # not what a round says of clients
+        if ROUND.match(line):  # not a line about a round's clients
             family.look()
             cost.rounds.append(Moment(time.perf_counter() - start, family.processor_seconds))
     code = run.wait()
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", nargs="+", type=int, default=[100, 1000], metavar="N")
     parser.add_argument("--rounds", type=int, default=4, metavar="N", help="of each run (4)")
-    parser.add_argument("--folder", type=Path, help="whose disk takes the runs (the temporary one)")
+    parser.add_argument("--folder", type=Path, help="folder of the runs (temporary)")
     parser.add_argument("--quick", action="store_true", help="50 and 200 clients, 3 rounds")
     arguments = parser.parse_args()
     if arguments.quick:

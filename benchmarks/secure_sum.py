@@ -50,7 +50,7 @@ HIT = NODES[1]
 ROUNDS = 2
 COST = "cost"
 TRIALS = (COST, *hook.STEPS)
-ALIKE = 1e-5  # of a value of a model whose values are below 1: float32, and two rounds
+ALIKE = 1e-5  # difference of a value below 1: float32, after two rounds
 SETTINGS = {
     "method": "fedavg",
     "rounds": ROUNDS,

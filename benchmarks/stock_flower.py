@@ -48,7 +48,7 @@ from fedproto_app.settings import flower_config, settings_from
 REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 2  # rounds
 DEADLINE = 180.0  # seconds without a new round
-SAME_LOSS = 0.1  # of the mean of all; first models and the order of batches are each one's own
+SAME_LOSS = 0.1  # of the mean of all; first models and orders of batches differ
 OURS = "fedproto run"
 PROGRAM = "from fedproto_app.cli.main import main; main()"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -181,7 +181,7 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
         start(work, Path(folder)) as running,
     ):
         file, ends = GrowingFile(running.rounds_file), list[float]()
-        spent: list[float] = []  # by the end of each round that was seen
+        spent: list[float] = []  # by the end of each observed round
         loss, last_line_at = float("nan"), time.monotonic()
         while len(ends) < work.rounds:
             time.sleep(0.005)

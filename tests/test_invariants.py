@@ -65,8 +65,8 @@ def test_the_kept_models_forecast(tmp_path: Path, method: str) -> None:
     assert deviation.held, deviation
 
 
-# A method that breaks every one of them: unseeded noise in the loss, and judged by other models
-# than those that are kept.
+# A method that breaks every invariant: unseeded noise in the loss, and evaluation with other models
+# than the kept models.
 LAWLESS = """
 import torch
 

@@ -43,7 +43,7 @@ MAKER = "benchmarks.cross_check"
 PEER = "benchmarks.cross_check.fluke_peer"
 NODES = 2
 
-# Of one seed: by method and model, a number a client in the order of their names.
+# A seed's accuracies by method and model, one per client in the order of their names.
 Accuracies = Mapping[str, Mapping[Judged, Sequence[float]]]
 
 

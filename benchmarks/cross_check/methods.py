@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Changes = Mapping[str, Any]
-# A client's model after the last average came, as local training left it before that, or as the
-# client makes it of the average.
+# A client's model after the last average, after the last local training, or adapted from the
+# average.
 Judged = Literal["averaged", "trained", "adapted"]
 
 OUR_COLUMNS: Mapping[Judged, str] = {
@@ -16,7 +16,7 @@ OUR_COLUMNS: Mapping[Judged, str] = {
     "trained": "accuracy_local",
     "adapted": "accuracy_kept",
 }
-# What stands for a number of the experiment.
+# Placeholders for a number of the experiment.
 EPOCHS, TWICE, RATE = "local epochs", "twice the local epochs", "learning rate"
 
 

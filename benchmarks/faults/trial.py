@@ -56,7 +56,7 @@ class Trial:
         shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
         self.federation = LocalFederation(folder / "federation", self._environment(fault))
         self.nodes: dict[str, NodeProcess] = {}
-        self.runs: list[str] = []  # Flower's ids of what was submitted
+        self.runs: list[str] = []  # Flower's ids of the submitted runs
         output = {"output.dir": str(folder / "runs")}
         self._settings = settings_from({**SETTINGS, **output, **(changes or {})})
         self._away = 0.0  # seconds from the checkpoint that a resumed run used to its next order
@@ -86,7 +86,7 @@ class Trial:
             try:
                 node.wait_until_joined()
             except FederationError:
-                node.kill()  # what else there is of it
+                node.kill()  # its other processes
                 if time.monotonic() - begin > deadline:
                     raise
                 time.sleep(RESTART_PAUSE)

@@ -68,7 +68,7 @@ def test_a_newcomer_forecasts_without_a_day_of_data(tmp_path: Path) -> None:
     errors = newcomers(series, settings, 0, contributions)
     assert list(errors) == [LAST_VALUE, LAST_PERIOD, KINDRED]
     assert np.mean(errors[KINDRED]) < min(np.mean(errors[LAST_VALUE]), np.mean(errors[LAST_PERIOD]))
-    # Nothing of its own samples counts: with others' priors alone, whatever it told them.
+    # The client's own samples do not count: others' priors alone, whatever the client sent.
     lied = [{name: array * 0 for name, array in contributions[0].items()}, *contributions[1:]]
     lied[0]["prototype"] = contributions[0]["prototype"]
     assert newcomers(series[:1], settings, 0, lied)[KINDRED] == [errors[KINDRED][0]]

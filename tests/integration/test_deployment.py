@@ -43,7 +43,7 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
         assert node.wait_until_ended(deadline=120) == 1, node.name
         code = 303 if node.name == "plaintext-key" else 305
         node.wait_for_log(rf"Exit Code: {code}\n[^~]*{reason}", deadline=1)
-    # Without a key it takes the SuperLink for absent, and tries again and again.
+    # Without a key the node takes the SuperLink for absent, and keeps trying.
     plaintext.wait_for_log(r"(?s)Connection attempt failed.*Connection attempt failed")
     assert federation.online() == set()
     for node in (plaintext, *refused):

@@ -74,7 +74,7 @@ def test_a_site_decides_which_code_runs(federation: LocalFederation, tmp_path: P
         settings = small_settings(tmp_path, rounds=1, **{**nodes, "output.name": name, **changes})
         return federation.wait(federation.submit(flower_config(settings), app)).completed
 
-    # Its own copy works, whatever the run brings.
+    # The site's own copy works, whatever code the run brings.
     assert run("installed"), node.log_text()
     assert not marker.exists()
     lines = audit_of(tmp_path)
@@ -85,7 +85,7 @@ def test_a_site_decides_which_code_runs(federation: LocalFederation, tmp_path: P
     assert train["arrays"]
     assert train["settings"]["method"] == "fuels"
 
-    # What is listed runs, and leaves nothing behind.
+    # Listed code runs, and leaves nothing behind.
     site.write_text(f'{head}[code]\nrun = "listed"\ndigests = ["{train["digest"]}"]\n{table}')
     assert run("listed"), node.log_text()
     assert marker.read_text() == "this ran"

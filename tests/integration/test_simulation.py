@@ -33,7 +33,7 @@ def clients(folder: Path) -> list[dict[str, str]]:
 
 def command_of(settings: Settings) -> list[str]:
     """Return the `fedproto run` command of these settings."""
-    # Real nodes have not answered when they are first asked for it.
+    # Real nodes have not replied at the first query.
     patience = {"nodes.start-deadline": 120.0, "nodes.round-deadline": 120.0}
     table = flat_settings(settings) | patience
     changes = [f"--set={key}={value}" for key, value in table.items()]
