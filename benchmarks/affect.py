@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def measure(clients: int, progress: Callable[[str], None]) -> Timing:
-    """Time one round of all clients, from their heads to clusters with the numbers of before."""
+    """Time a round of all clients, from their heads to clusters numbered as in the round before."""
     progress(f"{clients} clients: the round before")
     past = similarity(_heads(clients, 0), "cosine")
     previous = agglomerate(past, CLUSTERS)
@@ -73,18 +73,18 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     progress(f"{clients} clients: one estimate, one clustering")
     factor, _ = timed(lambda: forgetting_factor(past, current, labels))
     cluster, _ = timed(lambda: agglomerate(psi, CLUSTERS))
-    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
+    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
 
     progress(f"{clients} clients: sklearn")
-    sklearn, theirs = timed(lambda: _sklearn_labels(psi))
-    agreement = rand_score(labels, theirs)
+    sklearn, reference = timed(lambda: _sklearn_labels(psi))
+    agreement = rand_score(labels, reference)
     return Timing(
         clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak_memory
     )
 
 
 def table(timings: list[Timing]) -> Table:
-    """The measurements, with the clustering beside sklearn's."""
+    """Return the measurements, with the clustering beside sklearn's."""
     result = Table(
         title=f"One round of AFFECT, heads of {WEIGHTS:,} weights, {CLUSTERS} clusters",
         caption=machine_line(),
@@ -111,7 +111,7 @@ def table(timings: list[Timing]) -> Table:
 
 
 def _heads(clients: int, seed: int) -> Matrix:
-    """[N, WEIGHTS] heads of one round, client i around centre i mod CLUSTERS."""
+    """Return the heads of one round, [N, WEIGHTS], client i around centre i mod CLUSTERS."""
     centres = np.random.default_rng(2).standard_normal((CLUSTERS, WEIGHTS), np.float32)
     heads = np.random.default_rng(seed).standard_normal((clients, WEIGHTS), np.float32)
     heads *= NOISE

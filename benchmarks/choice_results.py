@@ -3,10 +3,10 @@
     python -m benchmarks.choice_results                      # from the runs of forecasting_results
     python -m benchmarks.choice_results --runs FOLDER
 
-Trains nothing: it reads what `benchmarks.forecasting_results` left. Each of its tables is one
-question that many methods answered. A rule chooses among those that share something, by validation
-errors and costs; then test errors tell how good the choice was. The rule of the package was chosen
-for its reason, which the page tells, not because it is the best of these on these tables.
+Trains nothing: it reads the runs of `benchmarks.forecasting_results`. Each table compares many
+methods. A rule chooses among the methods that share something, by validation errors and costs; then
+test errors show how good the choice was. The package's rule was chosen for the reason that the page
+gives, not because it is the best on these tables.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def tables(runs: Iterable[Run]) -> dict[str, Answers]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """Return the words with which all names begin."""
+    """Return the words that all names begin with."""
     words = zip(*(name.split("-") for name in names), strict=False)
     return "-".join(
         words_at[0] for words_at in takewhile(lambda words_at: len(set(words_at)) == 1, words)

@@ -3,13 +3,13 @@
     python -m benchmarks.classification_results                      # all of it
     python -m benchmarks.classification_results digits --seeds 0 1 2
     python -m benchmarks.classification_results cifar10-if50 --only gldp,fedavg
-    python -m benchmarks.classification_results --page-only          # from the runs that there are
+    python -m benchmarks.classification_results --page-only          # from existing runs
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
-experiment, whichever call made them, and has the page's lines whose runs are not there. A run there
-with other settings than its row now has is refused. Test images choose nothing: between variants
-the errors on validation images choose.
+can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
+experiment, from any call, and keeps the page's lines whose runs are missing. A run whose settings
+differ from its row's present settings is refused. Test images are never used to choose:
+validation errors choose between variants.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ INFERENCES = {
     "global-prototypes": "global prototypes",
     "head": "head",
 }
-# Of rows that are not called by their method alone.
+# Titles of rows that are not named after their method alone.
 TITLES = {
     "naive": "most frequent class",
     "census": "**Census**",
@@ -189,7 +189,9 @@ _FIGURES = {
     "few_local": "few-shot A_loc",
 }
 _CLASSES = ("own classes", "everybody's")
-ON_ALL_CLASSES = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
+ON_ALL_CLASSES = (
+    "-everybody"  # behind a row's name: the same method, tested on all clients' classes
+)
 
 _PERCENT_POINT = 0.01
 
@@ -348,7 +350,7 @@ class Scores(NamedTuple):
     averaged: str  # A_glo
     personal: str  # A_loc
     papers_personal: str  # A_loc, of the model that the paper counts as a client's own
-    complete: bool  # only of a run's chosen inference is there more than the accuracies
+    complete: bool  # only a run's chosen inference has more figures than the accuracies
 
 
 def methods_table(
@@ -438,7 +440,7 @@ def _scores(name: str, group: Group) -> list[Scores]:
             scores.append(Scores(head, name, UNKNOWN, personal, personal, complete=False))
         return scores
     chosen = str(group.runs[0].settings["gldp.inference"])
-    # What is inferred otherwise than by default trains alike: its row is there to complete one.
+    # Another inference trains alike: its row is only shown beside the default's.
     shown = INFERENCES if chosen == "local-prototypes" else [chosen]
     scores = []
     for inference in shown:

@@ -10,7 +10,7 @@ only then. Seconds are medians over the rounds from the fourth on, when old stat
 
 Then each trains and evaluates 64 clients of the synthetic traffic with FUELS, and writes their
 state (1.3 MB a client) after each round, as a node of a deployment does. The ratio of the seconds
-of these rounds tells what the store costs in practice.
+of these rounds shows what the store costs in practice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=6_000, metavar="N", help="of a client")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="at least 4")
     parser.add_argument("--trained", type=int, default=64, metavar="N", help="clients; 0: none")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="whose disk to measure")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="on the disk to measure")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -74,7 +74,7 @@ def checked_out(commit: str, tree: Path) -> Iterator[Path]:
 def measure(
     arguments: argparse.Namespace, trees: dict[str, Path], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each version's answers to every step, in the order of the steps."""
+    """Return each version's answers to every step, in the order of the steps."""
     workers = {
         version: subprocess.Popen(
             [sys.executable, str(Path(__file__)), *sys.argv[1:], "--worker"],
@@ -127,15 +127,15 @@ def report(arguments: argparse.Namespace, answers: dict[str, list[dict[str, Any]
     for step in (*STEPS, TRAINING) if arguments.trained else STEPS:
         cells = []
         for key in ("seconds", "processor"):
-            before, now = (median(version, step, key) for version in answers)
-            cells += [f"{before:.3f} s", f"{now:.3f} s", f"{now / before:.2f}"]
+            before, after = (median(version, step, key) for version in answers)
+            cells += [f"{before:.3f} s", f"{after:.3f} s", f"{after / before:.2f}"]
         table.add_row(step, *cells)
     for key, name in (("bytes", "MB on the disk"), ("memory", "MB of memory, peak")):
-        before, now = (
+        before, after = (
             [answer[key] for answer in steps if answer["step"] in STEPS][-1]
             for steps in answers.values()
         )
-        table.add_row(name, f"{before / 1e6:.0f}", f"{now / 1e6:.0f}", f"{now / before:.2f}")
+        table.add_row(name, f"{before / 1e6:.0f}", f"{after / 1e6:.0f}", f"{after / before:.2f}")
     console = Console(width=120)
     console.print(table)
     console.print(machine_line(), style="dim")
@@ -238,7 +238,7 @@ def trainer(folder: Path, clients: int) -> Callable[[int], None]:
 
 
 def either(name: str, *modules: str) -> Any:
-    """What has this name in the first of these modules that the version has."""
+    """Return the object with this name from the first of these modules that the version has."""
     module = next(module for module in modules if has_module(module))
     return getattr(import_module(module), name)
 

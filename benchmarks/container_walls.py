@@ -1,4 +1,4 @@
-"""What a run's code, or a container among the nodes, must not reach; tried in containers."""
+"""Check in containers what a run's code, and a node's container, must not reach."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Compose = Callable[..., str]  # one compose command: what it wrote to stdout
 
 
 def walls_hold(compose: Compose, site: str) -> tuple[bool, str]:
-    """Whether every attempt fails, and what must be possible is; and what was seen.
+    """Return whether every attempt fails and all that must work does, and a summary.
 
     site: the name of one of docker-compose.yml.
     """
@@ -27,21 +27,21 @@ def walls_hold(compose: Compose, site: str) -> tuple[bool, str]:
         "the server's audit log": ("serverapp", "ls /audit"),
         "the control port from a node": (site, _reaches("superlink", 8000)),
     }
-    possible = [what for what, attempt in attempts.items() if _succeeds(compose, *attempt)]
+    possible = [name for name, attempt in attempts.items() if _succeeds(compose, *attempt)]
     if "PRIVATE" in compose("run", "--rm", "-T", "register", "sh", "-c", "cat /nodes/*"):
         possible.append("the nodes' private keys in register")
-    needed = {
+    required = {
         "reading the data as user 10001": (
             clientapp,
             "head -c 1 /data/traffic.csv && test $(id -u) = 10001",
         ),
         "the server from a SuperNode": (site, _reaches("superlink", 9092)),
     }
-    impossible = [what for what, attempt in needed.items() if not _succeeds(compose, *attempt)]
-    seen = f"{len(attempts) + 1 - len(possible)} attempts refused"
-    seen += f"; possible: {', '.join(possible)}" if possible else ""
-    seen += f"; impossible: {', '.join(impossible)}" if impossible else ""
-    return not possible and not impossible, seen
+    impossible = [name for name, attempt in required.items() if not _succeeds(compose, *attempt)]
+    summary = f"{len(attempts) + 1 - len(possible)} attempts refused"
+    summary += f"; possible: {', '.join(possible)}" if possible else ""
+    summary += f"; impossible: {', '.join(impossible)}" if impossible else ""
+    return not possible and not impossible, summary
 
 
 def _reaches(host: str, port: int) -> str:
@@ -49,7 +49,7 @@ def _reaches(host: str, port: int) -> str:
 
 
 def _succeeds(compose: Compose, service: str, command: str) -> bool:
-    """Whether the user whom a run's code is can do it there."""
+    """Return whether the user that runs a run's code can do it there."""
     shell = ["sh", "-c", f"({command}) && echo :done"]
-    said = compose("exec", "-T", "--user", "10001:10001", service, *shell, must=False)
-    return said.rstrip().endswith(":done")
+    output = compose("exec", "-T", "--user", "10001:10001", service, *shell, must=False)
+    return output.rstrip().endswith(":done")

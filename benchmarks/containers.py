@@ -4,8 +4,8 @@
 
 Builds the image and starts docker-compose.yml, the server and three sites with TLS, registered
 keys and process isolation, in a project of its own. Prints a row for each thing that must hold,
-with the seconds it took, and removes what it made but the image. Exit code 0 if all hold. Where
-no Docker engine answers, or the base image cannot be had, it says so and ends with 0.
+with the seconds it took, and removes everything it made except the image. Exit code 0 if all
+hold. If no Docker engine answers, or the base image is not available, it says so and ends with 0.
 
 --short leaves out the faults: a node restarted, a node cut off from the network for a minute.
 """
@@ -53,11 +53,11 @@ output.pictures = false
 
 
 class Check(NamedTuple):
-    """One thing that must hold."""
+    """A statement that must hold, and whether it did."""
 
-    what: str
+    name: str
     holds: bool
-    seen: str
+    detail: str
     seconds: float
 
 
@@ -85,7 +85,7 @@ class Composed:
     def __call__(
         self, *arguments: str, seconds: float = COMMAND_DEADLINE, must: bool = True
     ) -> str:
-        """Run one compose command; returns what it wrote to stdout."""
+        """Run a compose command and return its output."""
         command = [*self._command, *arguments]
         return _run(command, self._environment, seconds, must=must).stdout
 
@@ -105,21 +105,21 @@ class Composed:
         )
 
     def rounds(self, name: str) -> list[dict[str, Any]]:
-        """The rounds of a run so far."""
+        """Return the rounds of a run so far."""
         return [json.loads(line) for line in self.read(name, "rounds.jsonl").splitlines()]
 
     def summary(self, name: str) -> dict[str, Any]:
-        """The summary of a run, {} if it has not ended well."""
+        """Return the summary of a run, {} if it has not ended well."""
         summary: dict[str, Any] = json.loads(self.read(name, "summary.json") or "{}")
         return summary
 
     def read(self, name: str, file: str) -> str:
-        # Root there, without capabilities, cannot read the files of who runs the code.
+        # Root there, without capabilities, cannot read the files of the user who runs this.
         user = ("-T", "--user", "10001:10001")
         return self("exec", *user, "serverapp", "cat", f"/runs/{name}/{file}", must=False)
 
     def states(self) -> dict[str, str]:
-        """What the engine says of each container: its health, else its status."""
+        """Return each container's health, else its status, from the engine."""
         ids = self("ps", "-q").split()
         ask = "{{.Name}} {{if .State.Health}}{{.State.Health.Status}}{{else}}"
         ask += "{{.State.Status}}:{{.State.ExitCode}}{{end}}"
@@ -132,8 +132,8 @@ def check_all(composed: Composed, *, short: bool) -> Iterator[Check]:
     yield _timed("keys and three sites made, in the image", lambda: _prepare(composed))
     yield _timed("docker-compose up: all healthy, keys registered", lambda: _up(composed))
     yield _timed("registering again changes nothing", lambda: _register_again(composed))
-    what = "a run's code has data, but no key, secret, log, way out or write"
-    yield _timed(what, lambda: walls_hold(composed, SITES[0]))
+    name = "a run's code has data, but no key, secret, log, way out or write"
+    yield _timed(name, lambda: walls_hold(composed, SITES[0]))
     yield _timed(f"FUELS trains {SHORT_ROUNDS} rounds to the end", lambda: _train(composed))
     if not short:
         yield _timed("a node and its SuperExec restarted in training", lambda: _restart(composed))
@@ -154,8 +154,8 @@ def _prepare(composed: Composed) -> tuple[bool, str]:
     copy = "mkdir /federation/nodes && cp /federation/keys/nodes/*.pub /federation/nodes"
     _docker(*inside, "sh", "-c", copy)
     _docker(*inside, "python3", "/docker/example.py", "/federation/sites")
-    made = sorted(path.name for path in (federation / "sites").iterdir())
-    return made == sorted(SITES), ", ".join(made)
+    sites = sorted(path.name for path in (federation / "sites").iterdir())
+    return sites == sorted(SITES), ", ".join(sites)
 
 
 def _up(composed: Composed) -> tuple[bool, str]:
@@ -174,21 +174,21 @@ def _up(composed: Composed) -> tuple[bool, str]:
 
 
 def _register_again(composed: Composed) -> tuple[bool, str]:
-    said = composed("run", "--rm", "-T", "register")
-    lines = said.splitlines()
+    output = composed("run", "--rm", "-T", "register")
+    lines = output.splitlines()
     return sorted(lines) == sorted(f"{site}: is registered" for site in SITES), "; ".join(lines)
 
 
 def _train(composed: Composed) -> tuple[bool, str]:
     process = composed.submit("short", SHORT_ROUNDS, 300.0)
-    said, ended = _end_of(process)
+    output, ended = _end_of(process)
     summary = composed.summary("short")
     if not (ended and summary):
-        return False, said[-300:]
-    seconds = [one["seconds"]["total"] for one in composed.rounds("short")]
-    whole = summary["clients"] == CLIENTS and len(seconds) == SHORT_ROUNDS
-    told = ", ".join(f"{one:.1f}" for one in seconds)
-    return whole, f"{summary['clients']} clients, mse {summary['mse']:.4f}; rounds of {told} s"
+        return False, output[-300:]
+    seconds = [line["seconds"]["total"] for line in composed.rounds("short")]
+    complete = summary["clients"] == CLIENTS and len(seconds) == SHORT_ROUNDS
+    shown = ", ".join(f"{duration:.1f}" for duration in seconds)
+    return complete, f"{summary['clients']} clients, mse {summary['mse']:.4f}; rounds of {shown} s"
 
 
 def _restart(composed: Composed) -> tuple[bool, str]:
@@ -216,36 +216,36 @@ def _cut(composed: Composed) -> tuple[bool, str]:
         _until(went_on, RUN_DEADLINE / 3)
         _docker("network", "connect", network, node)
 
-    good, seen = _with_fault(composed, "cut", CUT_ROUNDS, deadline, fault)
-    return good and went_on(), seen
+    good, detail = _with_fault(composed, "cut", CUT_ROUNDS, deadline, fault)
+    return good and went_on(), detail
 
 
 def _with_fault(
     composed: Composed, name: str, rounds: int, deadline: float, fault: Callable[[], None]
 ) -> tuple[bool, str]:
-    """Train, and do harm after the second round: all rounds must come, the last one whole."""
+    """Train, and do harm after the second round: all rounds must end, the last with all clients."""
     process = composed.submit(name, rounds, deadline)
     if not _until(lambda: len(composed.rounds(name)) >= 2, RUN_DEADLINE / 3):
         process.terminate()
         return False, _end_of(process)[0][-300:]
     fault()
-    said, ended = _end_of(process)
+    output, ended = _end_of(process)
     lines = composed.rounds(name)
     trained = [line["clients"] for line in lines]
     good = ended and len(lines) == rounds and trained[-1] == CLIENTS
     seconds = [round(line["seconds"]["total"]) for line in lines]
-    seen = f"clients by round {trained}, seconds {seconds}"
-    return good, seen if good else f"{seen}: {said[-300:]}"
+    detail = f"clients by round {trained}, seconds {seconds}"
+    return good, detail if good else f"{detail}: {output[-300:]}"
 
 
 def _end_of(process: subprocess.Popen[str]) -> tuple[str, bool]:
-    """What the process said, and whether it ended well and in time."""
+    """Return the process's output, and whether it ended well and in time."""
     try:
-        said, _ = process.communicate(timeout=RUN_DEADLINE)
+        output, _ = process.communicate(timeout=RUN_DEADLINE)
     except subprocess.TimeoutExpired:
         process.kill()
         return f"not done within {RUN_DEADLINE:.0f} s", False
-    return said, process.returncode == 0
+    return output, process.returncode == 0
 
 
 def _until(holds: Callable[[], bool], seconds: float) -> bool:
@@ -257,13 +257,13 @@ def _until(holds: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _timed(what: str, action: Callable[[], tuple[bool, str]]) -> Check:
+def _timed(name: str, action: Callable[[], tuple[bool, str]]) -> Check:
     start = time.monotonic()
     try:
-        holds, seen = action()
+        holds, detail = action()
     except RuntimeError as error:
-        holds, seen = False, str(error)
-    return Check(what, holds, seen, time.monotonic() - start)
+        holds, detail = False, str(error)
+    return Check(name, holds, detail, time.monotonic() - start)
 
 
 def _docker(*arguments: str, seconds: float = COMMAND_DEADLINE) -> str:
@@ -286,26 +286,26 @@ def _run(
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{' '.join(command)}: not done within {seconds:.0f} s") from None
     if must and done.returncode:
-        said = (done.stderr or done.stdout).strip()[-1000:]
-        raise RuntimeError(f"{' '.join(command)}: code {done.returncode}: {said}")
+        message = (done.stderr or done.stdout).strip()[-1000:]
+        raise RuntimeError(f"{' '.join(command)}: code {done.returncode}: {message}")
     return done
 
 
 def find_compose() -> list[str]:
-    """The compose command of this machine; `CannotTry` without it or without an engine."""
+    """Return this machine's compose command; raise `CannotTry` without it or without an engine."""
     if shutil.which("docker") is None:
         raise CannotTry("there is no docker command here")
     if _run(["docker", "info"], None, 60, must=False).returncode:
         raise CannotTry("no Docker engine answers here (docker info)")
     for command in (["docker", "compose"], ["docker-compose"]):
-        known = shutil.which(command[0])
-        if known and not _run([*command, "version"], None, 60, must=False).returncode:
+        program = shutil.which(command[0])
+        if program and not _run([*command, "version"], None, 60, must=False).returncode:
             return command
     raise CannotTry("there is no docker-compose here")
 
 
 def build(base_image: str, tag: str) -> Check:
-    """Build the image; `CannotTry` if its base is neither here nor to be had."""
+    """Build the image; raise `CannotTry` if its base is not available."""
     if (
         _run(["docker", "image", "inspect", base_image], None, 60, must=False).returncode
         and _run(["docker", "pull", base_image], None, BUILD_DEADLINE, must=False).returncode
@@ -367,7 +367,7 @@ def main() -> None:
 
 def _tell(check: Check) -> None:
     outcome = "ok    " if check.holds else "FAILED"
-    print(f"{outcome} {check.seconds:4.0f} s  {check.what}: {check.seen}", flush=True)
+    print(f"{outcome} {check.seconds:4.0f} s  {check.name}: {check.detail}", flush=True)
 
 
 def _keep_logs(composed: Composed) -> Path:

@@ -37,8 +37,8 @@ DEADLINE = 900.0
 
 
 class Cost(NamedTuple):
-    """Of one run: seconds until its first round had ended, of a later round, of a node's work in
-    it; medians."""
+    """A run's median seconds: until its first round ended, for a later round, and for a node's work
+    in it."""
 
     first: float
     later: float
@@ -46,7 +46,7 @@ class Cost(NamedTuple):
 
 
 def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
-    """The run's settings, nested."""
+    """Return the run's settings, nested."""
     config = {
         "rounds": rounds,
         "nodes.minimum": NODES,
@@ -58,7 +58,7 @@ def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def simulated(rounds: int) -> Cost:
-    """The run in Flower's simulation."""
+    """Time the run in Flower's simulation."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
@@ -73,7 +73,7 @@ def simulated(rounds: int) -> Cost:
 
 
 def deployed(rounds: int, interval: str) -> Cost:
-    """The run on SuperNodes, whose SuperExecs look for work at this interval."""
+    """Time the run on SuperNodes whose SuperExecs look for work at this interval."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
@@ -98,7 +98,7 @@ def deployed(rounds: int, interval: str) -> Cost:
 
 
 def process_seconds() -> float:
-    """Until as many fresh processes as there are nodes have imported what an order needs."""
+    """Return the seconds that a new process per node takes to import what an order needs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", "import fedproto_app.client_app, fedproto_app.node.orders"]
     seconds = []
@@ -112,7 +112,7 @@ def process_seconds() -> float:
 
 
 def table(costs: dict[str, Cost], starts: float) -> Table:
-    """A row a way of running; where a deployed round's seconds go."""
+    """Return a row for each way to run: where a deployed round's seconds go."""
     shown = Table(title=f"FUELS, 24 clients on {NODES} nodes, seconds")
     shown.add_column("run")
     headings = (
@@ -124,9 +124,9 @@ def table(costs: dict[str, Cost], starts: float) -> Table:
     base = costs["simulation"].later
     for name, cost in costs.items():
         start = 0.0 if name == "simulation" else starts
-        rest = cost.later - cost.work - start
-        figures = (cost.first, cost.later, cost.work, start, rest)
-        shown.add_row(name, *(f"{one:.1f}" for one in figures), f"{cost.later / base:.1f}")
+        overhead = cost.later - cost.work - start
+        figures = (cost.first, cost.later, cost.work, start, overhead)
+        shown.add_row(name, *(f"{figure:.1f}" for figure in figures), f"{cost.later / base:.1f}")
     return shown
 
 

@@ -9,7 +9,7 @@ the place, the direction and the temperature say how far a vehicle has come sinc
 What that means in per cent depends on the vehicle: battery, age, home, charger, habits.
 
 Every vehicle draws from (seed, vehicle) and the hills from the seed, so a vehicle is the same
-however many others there are. One step is one second. A drive obeys limits, stops and the
+for any number of vehicles. One step is one second. A drive obeys limits, stops and the
 vehicle's own acceleration; the battery pays for rolling, air, inertia, slope and heating.
 """
 
@@ -106,7 +106,7 @@ class Road:
     stop_chance: Vector
 
     def back(self) -> Road:
-        """The same road the other way."""
+        """Return the same road in the other direction."""
         return Road(
             self.latitude[::-1],
             self.longitude[::-1],
@@ -118,7 +118,7 @@ class Road:
 
 @dataclass(frozen=True)
 class Vehicle:
-    """One vehicle and the habits of who drives it."""
+    """A vehicle and its driver's habits."""
 
     name: str
     kind: Kind
@@ -158,7 +158,7 @@ class Terrain:
         self.heights = rng.uniform(-120, 220, 40)
 
     def elevation(self, east: Vector, north: Vector) -> Vector:
-        """[P] metres above the sea, at these kilometres from the middle."""
+        """Return the elevation, [P] in metres, at these kilometres from the middle."""
         across, along = east[:, None] - self.centres[:, 0], north[:, None] - self.centres[:, 1]
         bumps = np.exp(-0.5 * (across**2 + along**2) / self.widths**2)
         metres: Vector = 500 + bumps @ self.heights
@@ -175,7 +175,8 @@ class Weather:
             self.daily[day] = 0.75 * self.daily[day - 1] + shocks[day]
 
     def temperature(self, hours: Vector, elevation: Vector) -> Vector:
-        """[T] °C, at hours since the year began; 6.5 K less a kilometre up."""
+        """Return the temperature, [T] in °C, at hours since the year began; 6.5 K less per km
+        up."""
         season = 9 - 10 * np.cos(2 * np.pi * (hours / 24 - 20) / 365)
         of_the_day = -4 * np.cos(2 * np.pi * (hours - 4) / 24)
         spell = np.interp(hours / 24, np.arange(len(self.daily)), self.daily)
@@ -184,10 +185,10 @@ class Weather:
 
 
 def load(settings: DataSettings) -> SequencePool:
-    """Windows of ``data.sequences.window`` seconds; the target is the charge, 0 … 100 %.
+    """Yield windows of ``data.sequences.window`` seconds; the target is the charge, 0 … 100 %.
 
     ``data.synthetic.clients`` vehicles have from a third to three and a half times `WINDOWS`
-    windows each. The group of a vehicle is its kind. Raises `DataError` where no trip is as long as
+    windows each. The group of a vehicle is its kind. Raises `DataError` if no trip is as long as
     a window.
     """
     synthetic = settings.synthetic
@@ -214,7 +215,7 @@ def load(settings: DataSettings) -> SequencePool:
 
 
 def new_vehicle(number: int, terrain: Terrain, rng: Generator) -> Vehicle:
-    """A vehicle with its home, roads and habits; kinds take turns."""
+    """Return a vehicle with its home, roads and habits; kinds take turns."""
     kind = KINDS[number % len(KINDS)]
     home = rng.uniform(-12, 12, 2)
     return Vehicle(
@@ -236,7 +237,7 @@ def new_vehicle(number: int, terrain: Terrain, rng: Generator) -> Vehicle:
 
 
 def _road(kind: Kind, home: Vector, terrain: Terrain, rng: Generator) -> Road:
-    """A winding road to a place; slow streets at both ends, faster ones between."""
+    """Return a winding road to a place, with slow streets at both ends and faster roads between."""
     angle, reach = rng.uniform(0, 2 * np.pi), rng.uniform(*kind.reach)
     ahead = reach * np.array([np.cos(angle), np.sin(angle)])
     aside = np.array([-ahead[1], ahead[0]])
@@ -260,7 +261,8 @@ def _road(kind: Kind, home: Vector, terrain: Terrain, rng: Generator) -> Road:
 
 
 def _limits(points: Vector, rng: Generator) -> Vector:
-    """[P] m/s, in sections of 0.4 to 2 km: a town's at the ends, a country road's between."""
+    """Return limits, [P] in m/s, in sections of 0.4 to 2 km: a town's at the ends, a country
+    road's between."""
     edges = np.cumsum(rng.uniform(0.4, 2, int(points[-1] / 0.4) + 1))
     inside = np.minimum(points, points[-1] - points) / 4  # 0 at the ends, 1 from 4 km on
     choice = rng.uniform(0, 1, len(edges) + 1)[np.searchsorted(edges, points)]
@@ -270,9 +272,9 @@ def _limits(points: Vector, rng: Generator) -> Vector:
 
 
 def _recorded(
-    vehicle: Vehicle, most: int, weather: Weather, settings: DataSettings, rng: Generator
+    vehicle: Vehicle, limit: int, weather: Weather, settings: DataSettings, rng: Generator
 ) -> tuple[list[NDArray[np.float32]], list[float]]:
-    """The first `most` windows of the vehicle's trips, and the charge at the end of each."""
+    """Return the first `limit` windows of the vehicle's trips, and the charge after each."""
     length, stride = settings.sequences.window, settings.sequences.stride
     windows: list[NDArray[np.float32]] = []
     charges: list[float] = []
@@ -280,19 +282,19 @@ def _recorded(
         for first in range(0, len(steps) - length + 1, stride):
             windows.append(steps[first : first + length])
             charges.append(float(np.round(level[first + length - 1], DECIMALS)))
-        if len(windows) >= most:
+        if len(windows) >= limit:
             break
         if number == PATIENCE and not windows:
             raise DataError(
                 f"data.sequences.window = {length}: no trip of {vehicle.name} takes so many seconds"
             )
-    return windows[:most], charges[:most]
+    return windows[:limit], charges[:limit]
 
 
 def trips(
     vehicle: Vehicle, weather: Weather, rng: Generator
 ) -> Iterator[tuple[NDArray[np.float32], Vector]]:
-    """The vehicle's trips, day after day without end: features [T, 8] and charge [T] in %."""
+    """Yield the vehicle's trips, day after day without end: features [T, 8], charge [T] in %."""
     kind, charge = vehicle.kind, vehicle.charge_to
     for day in count(vehicle.first_day):
         hour = 24 * day + vehicle.leaves + rng.normal(0, 0.2)
@@ -315,7 +317,7 @@ def trips(
 
 
 def _steps(drive: Drive, temperature: Vector, kind: int) -> NDArray[np.float32]:
-    """[T, 8] the features in their order."""
+    """Return the features in their order, [T, 8]."""
     columns = [
         drive.latitude,
         drive.longitude,
@@ -365,7 +367,7 @@ def drive_along(road: Road, vehicle: Vehicle, rng: Generator) -> Drive:
 
 
 def battery_power(vehicle: Vehicle, drive: Drive, temperature: Vector) -> Vector:
-    """[T] W drawn from the battery; negative where braking gives more than all else takes."""
+    """Return the battery's power, [T] in W; negative if braking gives more than the rest takes."""
     kind = vehicle.kind
     # Mean speed of the second: so that the work of inertia is just the gain in kinetic energy.
     speed = drive.speed + drive.acceleration / 2
@@ -382,7 +384,7 @@ def battery_power(vehicle: Vehicle, drive: Drive, temperature: Vector) -> Vector
 
 
 def battery_level(vehicle: Vehicle, drive: Drive, temperature: Vector, charge: float) -> Vector:
-    """[T] % after each second of a drive that begins with `charge` per cent.
+    """Return the level, [T] in %, after each second of a drive that begins with `charge` per cent.
 
     What braking gives to a full battery is lost.
     """
@@ -393,7 +395,7 @@ def battery_level(vehicle: Vehicle, drive: Drive, temperature: Vector, charge: f
 
 
 def charged_at_home(vehicle: Vehicle, charge: float, hours: float) -> float:
-    """The charge (%) after so many hours there, plugged in or not as is the owner's habit."""
+    """Return the charge (%) after so many hours at home, plugged in if the owner does so."""
     if charge >= vehicle.plug_in_below:
         return charge
     gained = 100 * vehicle.charger * max(hours, 0) / vehicle.capacity

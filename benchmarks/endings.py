@@ -1,8 +1,9 @@
-"""How a simulation ends that is ended: what was expected, what happened.
+"""How a stopped simulation ends: the expected and the actual outcome.
 
     python -m benchmarks.endings
 
-Each case is a real ``fedproto run`` on the embedded traffic, ended from outside; about two minutes.
+Each case is a real ``fedproto run`` on the embedded traffic, stopped from outside. Takes about two
+minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROUNDS = 40
 
 
 class Case:
-    """One command in a folder of its own, and all that it starts."""
+    """A command in its own folder, with all processes that it starts."""
 
     def __init__(self, folder: Path, name: str = "mine") -> None:
         self.folder, self.run = folder, folder / "runs" / name
@@ -48,24 +49,25 @@ class Case:
         return self.command(*SMALL, f"--set=rounds={ROUNDS}", f"--set=output.name={self.run.name}")
 
     def await_rounds(self, number: int) -> None:
-        """Until the run has done so many rounds."""
+        """Wait until the run has done so many rounds."""
         lines = self.run / "rounds.jsonl"
         while not lines.exists() or len(lines.read_text().splitlines()) < number:
             time.sleep(0.05)
 
-    def left(self) -> int:
-        """Living processes of the case, two seconds after."""
+    def processes_left(self) -> int:
+        """Count the case's living processes, two seconds later."""
         time.sleep(2)
         return len(marked_processes(self.folder))
 
     def resumed(self) -> str:
-        """Whether the run, resumed, ends as one that nobody ended."""
+        """Resume the run, and return whether it ends as an uninterrupted run."""
         done = self.command("--resume", str(self.run))
         done.communicate(timeout=300)
-        whole = Case(self.folder, "whole")
-        whole.start().communicate(timeout=300)
-        same = (self.run / "clients.csv").read_bytes() == (whole.run / "clients.csv").read_bytes()
-        return "resumed: clients.csv equal" if same else "resumed: clients.csv DIFFERS"
+        uninterrupted = Case(self.folder, "whole")
+        uninterrupted.start().communicate(timeout=300)
+        tables = [(run / "clients.csv").read_bytes() for run in (self.run, uninterrupted.run)]
+        equal = tables[0] == tables[1]
+        return "resumed: clients.csv equal" if equal else "resumed: clients.csv DIFFERS"
 
 
 def killed_command(case: Case) -> str:
@@ -73,18 +75,19 @@ def killed_command(case: Case) -> str:
     case.await_rounds(5)
     process.kill()
     process.wait()
-    return f"{case.left()} processes left; {case.resumed()}"
+    return f"{case.processes_left()} processes left; {case.resumed()}"
 
 
 def killed_worker(case: Case) -> str:
     process = case.start()
     case.await_rounds(5)
-    there = marked_processes(case.folder).items()
-    workers = [process_id for process_id, words in there if "worker" in words]
+    processes = marked_processes(case.folder).items()
+    workers = [process_id for process_id, words in processes if "worker" in words]
     os.kill(max(workers), signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
-    last = [line for line in said.splitlines() if line.startswith("error")][-1]
-    return f"exit {process.returncode}, {last!r}; {case.left()} processes left; {case.resumed()}"
+    _, errors = process.communicate(timeout=60)
+    last = [line for line in errors.splitlines() if line.startswith("error")][-1]
+    living = case.processes_left()
+    return f"exit {process.returncode}, {last!r}; {living} processes left; {case.resumed()}"
 
 
 def one_name_twice(case: Case) -> str:
@@ -98,13 +101,13 @@ def resumed_while_it_lives(case: Case) -> str:
     first = case.start()
     case.await_rounds(3)
     second = case.command("--resume", str(case.run))
-    _, said = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=60)
     first.wait(300)
-    return f"second: exit {second.returncode}, {said.strip().splitlines()[-1][:100]!r}"
+    return f"second: exit {second.returncode}, {errors.strip().splitlines()[-1][:100]!r}"
 
 
 def interrupted(after: float | int) -> Callable[[Case], str]:
-    """By Ctrl-C, after a second or so many rounds."""
+    """Return a case that is stopped by Ctrl-C, after some seconds or rounds."""
 
     def do(case: Case) -> str:
         process = case.start()
@@ -113,12 +116,13 @@ def interrupted(after: float | int) -> Callable[[Case], str]:
         else:
             time.sleep(after)
         process.send_signal(signal.SIGINT)
-        asked = time.monotonic()
-        _, said = process.communicate(timeout=60)
-        seconds = time.monotonic() - asked
-        line = said.strip().splitlines()[-1]
+        interrupted = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        seconds = time.monotonic() - interrupted
+        line = errors.strip().splitlines()[-1]
         line = line.replace(str(case.folder), "")
-        return f"exit {process.returncode} after {seconds:.1f} s, {line!r}; {case.left()} left"
+        living = case.processes_left()
+        return f"exit {process.returncode} after {seconds:.1f} s, {line!r}; {living} left"
 
     return do
 
@@ -134,7 +138,7 @@ CASES: list[tuple[str, str, Callable[[Case], str]]] = [
 
 
 def main() -> None:
-    """Do each case, and print what happened."""
+    """Run each case, and print what happened."""
     table = Table("what is done", "expected", "what happened", title="Endings of a simulation")
     for title, expected, do in CASES:
         with tempfile.TemporaryDirectory(prefix="fedproto-endings-") as folder:

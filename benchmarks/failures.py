@@ -65,7 +65,7 @@ def failure(attack: str) -> Callable[[Callable[[Path], str]], None]:
 
 
 class HostileGrid(LocalGrid):
-    """Two nodes, the second of which alters its replies to orders."""
+    """Two nodes; the second alters its replies to orders."""
 
     def __init__(self, settings: Settings, configs: list[dict[str, Any]], tamper: Tamper) -> None:
         super().__init__(settings, configs)
@@ -84,7 +84,7 @@ def settings_of(folder: Path, **changes: Any) -> Settings:
 
 
 def attacked(folder: Path, tamper: Tamper, **changes: Any) -> str:
-    """A run with a hostile node: it must end well, and name and refuse that node alone."""
+    """Run with a hostile node: the run must end well, and refuse that node alone, by name."""
     settings = settings_of(folder, **changes)
     configs = nodes_sharing(settings.data, 2, folder / "state")
     with RunFolder(settings) as run:
@@ -107,13 +107,13 @@ def with_arrays(value: float) -> Tamper:
     return tamper
 
 
-def with_told(change: Callable[[dict[str, Any]], None]) -> Tamper:
+def with_fields(change: Callable[[dict[str, Any]], None]) -> Tamper:
     def tamper(reply: Message) -> Message:
 
         record = reply.content.config_records["told"]
-        told = json.loads(record["json"])  # type: ignore[arg-type]
-        change(told)
-        reply.content["told"] = ConfigRecord({**record, "json": json.dumps(told).encode()})
+        fields = json.loads(record["json"])  # type: ignore[arg-type]
+        change(fields)
+        reply.content["told"] = ConfigRecord({**record, "json": json.dumps(fields).encode()})
         return reply
 
     return tamper
@@ -131,18 +131,18 @@ def huge_models(folder: Path) -> str:
 
 @failure("a node reports losses of 1.7e308")
 def huge_losses(folder: Path) -> str:
-    def change(told: dict[str, Any]) -> None:
-        told["losses"] = {name: [1.7e308] * len(v) for name, v in told["losses"].items()}
+    def change(fields: dict[str, Any]) -> None:
+        fields["losses"] = {name: [1.7e308] * len(v) for name, v in fields["losses"].items()}
 
-    return attacked(folder, with_told(change), method="fuels")
+    return attacked(folder, with_fields(change), method="fuels")
 
 
 @failure("a second server writes the folder of a running run")
 def second_writer(folder: Path) -> str:
     with RunFolder(settings_of(folder)):
-        again = settings_of(folder, **{"output.resume": True})
+        resumed = settings_of(folder, **{"output.resume": True})
         try:
-            RunFolder(again)
+            RunFolder(resumed)
         except SettingsError as error:
             return f"refused: {str(error).partition(' since')[0].replace(str(folder), '…')}"
     raise AssertionError("two processes write one run")
@@ -193,36 +193,36 @@ print(pid, left)
 def daemon(folder: Path) -> str:
     command = [sys.executable, "-c", _DAEMON]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    pid, left = map(int, done.stdout.split())
+    pid, ended = map(int, done.stdout.split())
     assert not Path(f"/proc/{pid}").exists(), "it lives"
-    return f"{left} process ended with its order"
+    return f"{ended} process ended with its order"
 
 
 @failure("FedAvg: a node claims 10**9 samples for each client")
 def huge_weight(folder: Path) -> str:
-    def change(told: dict[str, Any]) -> None:
-        told["samples"] = [10**9] * len(told["samples"])
+    def change(fields: dict[str, Any]) -> None:
+        fields["samples"] = [10**9] * len(fields["samples"])
 
-    return attacked(folder, with_told(change), method="fedavg")
+    return attacked(folder, with_fields(change), method="fedavg")
 
 
 @failure("a node reports 20,000 failures with terminal codes")
 def codes(folder: Path) -> str:
-    def change(told: dict[str, Any]) -> None:
-        told["failed"] = {f"\x1b[31m{number}": "\x1b]0;x\x07" for number in range(20_000)}
+    def change(fields: dict[str, Any]) -> None:
+        fields["failed"] = {f"\x1b[31m{number}": "\x1b]0;x\x07" for number in range(20_000)}
 
-    said = attacked(folder, with_told(change), method="fuels")
+    message = attacked(folder, with_fields(change), method="fuels")
     text = (folder / "runs" / "run" / "rounds.jsonl").read_bytes()
     assert b"\x1b" not in text
     assert len(text) < 10**6
-    return f"{said}; rounds.jsonl has {len(text) / 1000:.0f} kB and no code"
+    return f"{message}; rounds.jsonl has {len(text) / 1000:.0f} kB and no code"
 
 
 @failure("an npz of 300 bytes declares 4 exabytes")
 def npz(folder: Path) -> str:
-    with zipfile.ZipFile(folder / "x.npz", "w") as file, file.open("values.npy", "w") as to:
+    with zipfile.ZipFile(folder / "x.npz", "w") as file, file.open("values.npy", "w") as array:
         shape = {"descr": "<f8", "fortran_order": False, "shape": (2**59, 1)}
-        npy.write_array_header_1_0(to, shape)
+        npy.write_array_header_1_0(array, shape)
     try:
         load_series(DataSettings(source="npz", path=str(folder / "x.npz")))
     except DataError as error:

@@ -1,9 +1,9 @@
-"""FedProto of this app and of PFLlib on the same split of the digits.
+"""Compare FedProto in this app and in PFLlib on the same split of the digits.
 
     python -m benchmarks.fedproto_beside_pfllib CHECKOUT [--seeds 0,1,2,3,4] [--page]
 
 CHECKOUT is a clone of https://github.com/TsingZ0/PFLlib; nothing of it is part of this app. It runs
-as a process of its own, with this Python, which then needs h5py, scikit-learn and matplotlib.
+in its own process, with this Python, which then needs h5py, scikit-learn and matplotlib.
 
 Both sides have the same train and test images of every client, the same first parameters of the
 same small CNN, plain SGD, and the same number of full batches: PFLlib leaves out a last batch that
@@ -50,19 +50,19 @@ def main() -> None:
         "| seed | rule | ours % | PFLlib % | ours, s | PFLlib, s |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    found: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
+    pairs: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as folder:
             job = made_job(seed, Path(folder))
-            ours, theirs = our_figures(job, Path(folder)), peer_figures(job, arguments.checkout)
+            ours, peers = our_figures(job, Path(folder)), peer_figures(job, arguments.checkout)
         for rule in RULES:
-            pair = ours[rule], theirs[rule]
-            found[rule].append(pair)
-            accuracies = " | ".join(f"{100 * one:.1f}" for one in pair)
-            seconds = f"{ours['seconds']:.0f} | {theirs['seconds']:.0f}"
+            pair = ours[rule], peers[rule]
+            pairs[rule].append(pair)
+            accuracies = " | ".join(f"{100 * accuracy:.1f}" for accuracy in pair)
+            seconds = f"{ours['seconds']:.0f} | {peers['seconds']:.0f}"
             lines.append(f"| {seed} | {rule} | {accuracies} | {seconds} |")
             print(lines[-1], flush=True)
-    lines += [mean_line(rule, found[rule]) for rule in RULES]
+    lines += [mean_line(rule, pairs[rule]) for rule in RULES]
     lines += ["", footnote(arguments)]
     print("\n".join(lines))
     if arguments.page:
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def made_job(seed: int, folder: Path) -> dict[str, Any]:
-    """The archives of a seed, written, and what is to be done with them."""
+    """Write the archives of a seed, and return the job for both sides."""
     shard = split.deal(CLIENTS, seed, alpha=0.3, samples=IMAGES, test_ratio=0.25)
     images, start = folder / "images.npz", folder / "start.npz"
     split.write(split.archive(shard, seed, fewest=1.0), images)
@@ -88,7 +88,7 @@ def made_job(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def our_figures(job: Mapping[str, Any], folder: Path) -> Figures:
-    """What this app finds for the job."""
+    """Return this app's figures for the job."""
     settings = {
         **split.data_settings(Path(job["split"]), job["seed"], NETWORK),
         "method": "fedproto",
@@ -113,13 +113,13 @@ def our_figures(job: Mapping[str, Any], folder: Path) -> Figures:
 
 
 def peer_figures(job: Mapping[str, Any], checkout: Path) -> Figures:
-    """What PFLlib finds for the job."""
+    """Return PFLlib's figures for the job."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "system"
         work.mkdir()
-        asked, answered = work / "job.json", work / "result.json"
-        asked.write_text(json.dumps(job), encoding="utf-8")
-        command = [sys.executable, "-m", PEER, str(checkout), str(asked), str(answered)]
+        job_file, answered = work / "job.json", work / "result.json"
+        job_file.write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-m", PEER, str(checkout), str(job_file), str(answered)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             command, cwd=work, env=environment, capture_output=True, text=True, check=False
@@ -132,16 +132,16 @@ def peer_figures(job: Mapping[str, Any], checkout: Path) -> Figures:
 
 
 def mean_line(rule: str, pairs: Sequence[tuple[float, float]]) -> str:
-    """The means over the seeds, and the mean difference with its 95% interval."""
-    ours, theirs = zip(*pairs, strict=True)
-    difference = paired(ours, theirs)
-    means = " | ".join(f"{100 * statistics.fmean(side):.1f}" for side in (ours, theirs))
+    """Return the means over the seeds, and the mean difference with its 95% interval."""
+    ours, peers = zip(*pairs, strict=True)
+    difference = paired(ours, peers)
+    means = " | ".join(f"{100 * statistics.fmean(side):.1f}" for side in (ours, peers))
     limit = f"{100 * difference.mean:+.1f} ± {100 * difference.limit:.1f}"
     return f"| mean, difference {limit} | {rule} | {means} | | |"
 
 
 def footnote(arguments: argparse.Namespace) -> str:
-    """What the table was made with."""
+    """Return the note on how the table was made."""
     seeds = ",".join(map(str, arguments.seeds))
     version = _commit(arguments.checkout)
     return (
@@ -153,7 +153,7 @@ def footnote(arguments: argparse.Namespace) -> str:
 
 
 def _commit(checkout: Path) -> str:
-    """The commit of the checkout, or what its folder is called where git does not know."""
+    """Return the commit of the checkout, or its folder's name without git."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or checkout.name.removeprefix("PFLlib-")

@@ -1,12 +1,12 @@
-"""From a table to a report, as a new user goes: the block of commands in docs/your-data.md.
+"""Time a new user's way from a table to a report: the block of commands in docs/your-data.md.
 
-    python -m benchmarks.first_report                       # measures and tells
+    python -m benchmarks.first_report                       # measures and prints
     python -m benchmarks.first_report --fedproto PROGRAM    # one installed elsewhere
 
-In an empty folder it writes the page's `loads.csv`, then does what the page's block of commands
-says, one after the other, with nothing set that the page does not set. `.ci/wheel` does so with an
-installed wheel. Processor seconds are of the command and all that it started; those on the clock
-depend on what else the machine does, so its load is told beside them.
+In an empty folder it writes the page's `loads.csv`, then runs the page's block of commands, one
+after the other, with the page's settings alone. `.ci/wheel` does so with an installed wheel.
+Processor seconds are of the command and all that it started; those on the clock depend on what else
+the machine does, so its load is printed beside them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Took:
 
 
 def program_of(page: str) -> str:
-    """The program that writes the table."""
+    """Return the program that writes the table."""
     (program,) = re.findall(rf"```python\n(# {re.escape(PROGRAM)}\n.*?)```", page, re.DOTALL)
     return str(program)
 
@@ -51,15 +51,17 @@ def program_of(page: str) -> str:
 def block_of(page: str) -> tuple[str, list[str]]:
     """The page's ``loads.toml``, and its commands up to the report."""
     (block,) = re.findall(r"```\n(cat > loads\.toml <<END\n.*?)```", page, re.DOTALL)
-    settings, rest = re.fullmatch(r"cat > .*? <<END\n(.*?)^END\n(.*)", block, re.S | re.M).groups()  # type: ignore[union-attr]
-    commands = [line for line in rest.splitlines() if line]
+    settings, command_lines = re.fullmatch(
+        r"cat > .*? <<END\n(.*?)^END\n(.*)", block, re.S | re.M
+    ).groups()  # type: ignore[union-attr]
+    commands = [line for line in command_lines.splitlines() if line]
     if strange := [line for line in commands if not line.startswith(_COMMAND)]:
         raise SystemExit(f"{PAGE}: not a command of fedproto: {strange[0]}")
     return settings, commands
 
 
 def measured(commands: Sequence[str], fedproto: Path, folder: Path) -> list[Took]:
-    """Each command's seconds, in this folder; ends with the first that fails."""
+    """Return each command's seconds, in this folder; exit if a command fails."""
     took = []
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in commands:
@@ -75,7 +77,7 @@ def measured(commands: Sequence[str], fedproto: Path, folder: Path) -> list[Took
 
 
 def _children() -> float:
-    """Processor seconds of all children that ended, and of theirs."""
+    """Return the processor seconds of all ended children and their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -84,9 +86,9 @@ def lines_of(took: Sequence[Took], load: float) -> list[str]:
     """Return a table of the seconds, and the line below it."""
     rows = [*took, Took("together", sum(t.processor for t in took), sum(t.clock for t in took))]
     table = [
-        f"| {f'`{one.command}`' if one.command.startswith(_COMMAND) else one.command} "
-        f"| {one.processor:.1f} | {one.clock:.1f} |"
-        for one in rows
+        f"| {f'`{row.command}`' if row.command.startswith(_COMMAND) else row.command} "
+        f"| {row.processor:.1f} | {row.clock:.1f} |"
+        for row in rows
     ]
     return [
         "",
@@ -103,24 +105,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fedproto", type=Path, help="the program, if not that on the path")
+    parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)
     fedproto = options.fedproto or Path(shutil.which("fedproto") or "fedproto")
     page = PAGE.read_text(encoding="utf-8")
     settings, commands = block_of(page)
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         (folder / PROGRAM).write_text(program_of(page), encoding="utf-8")
         subprocess.run([sys.executable, PROGRAM], cwd=folder, check=True)
         (folder / "loads.toml").write_text(settings, encoding="utf-8")
         load = os.getloadavg()[0]
         took = measured(commands, fedproto.absolute(), folder)
-        left = [path for path in (folder / "runs").glob("*.html") if path.stat().st_size]
-        if not left:
+        reports = [path for path in (folder / "runs").glob("*.html") if path.stat().st_size]
+        if not reports:
             raise SystemExit("no report was made")
     print("\n".join(lines_of(took, load)))
-    if (whole := sum(one.processor for one in took)) > AIM:
-        raise SystemExit(f"{whole:.0f} processor seconds, above the aim of {AIM:.0f}")
+    if (total := sum(row.processor for row in took)) > AIM:
+        raise SystemExit(f"{total:.0f} processor seconds, above the aim of {AIM:.0f}")
 
 
 if __name__ == "__main__":

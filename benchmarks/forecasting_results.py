@@ -3,16 +3,16 @@
     python -m benchmarks.forecasting_results                        # everything
     python -m benchmarks.forecasting_results milano --seeds 0       # one table, one seed
     python -m benchmarks.forecasting_results milano --only kindred,solo
-    python -m benchmarks.forecasting_results milano-day --page-only # from the runs that there are
+    python -m benchmarks.forecasting_results milano-day --page-only # from existing runs
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
-experiment, whichever call made them, and has the page's lines whose runs are not there. The share
+can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
+experiment, from any call, and keeps the page's lines whose runs are missing. The share
 of clients that are better off compares with the rows without sharing whose runs are present: make
-those too next to a new row. All rows of a table have the same inputs: the papers' windows and the
+those too beside a new row. All rows of a table have the same inputs: the papers' windows and the
 phase of the day; on electricity, which has dates, also the day of the week. Methods that train stop
-when their validation error has not fallen for 20 rounds, at 200 at most. Test errors choose
-nothing.
+when their validation error has not fallen for 20 rounds, at 200 at most. Test errors are never
+used to choose.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ OF_GRAPHS = ("fcgcn", "cnfgnn", "cnfgnn-fuels")
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
 # By validation (docs/results/systems.md); electricity and M4 have no positions.
 _POSITIONS: Changes = {"graph.source": "positions"}
-# Too few weeks for FedDA's statistics, of which a window needs four: theirs are means of four days.
+# FedDA's statistics need four weeks a window, which these lack: means of four days instead.
 FEW_WEEKS = ("milano", "m4")
 # M4's clients are not measured at the same times, and all prototypes to all of 414 take long; a
 # week of METR-LA has no window of statistics.

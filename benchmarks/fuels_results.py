@@ -2,13 +2,13 @@
 
     python -m benchmarks.fuels_results                       # everything
     python -m benchmarks.fuels_results milano --seeds 0      # one table, one seed
-    python -m benchmarks.fuels_results beta rho --page-only  # from the runs that there are
+    python -m benchmarks.fuels_results beta rho --page-only  # from existing runs
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. Tables share runs: every sweep has the
-default, and `causes` reads runs of milano. A table tells of all finished runs of its experiment,
-whichever call made them, and has the page's lines whose runs are not there. A run there with other
-settings than its row now has is refused. Test errors choose nothing.
+default, and `causes` reads runs of milano. A table summarises all finished runs of its
+experiment, from any call, and keeps the page's lines whose runs are missing. A run whose settings
+differ from its row's present settings is refused. Test errors are never used to choose.
 """
 
 from __future__ import annotations

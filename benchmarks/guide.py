@@ -1,17 +1,17 @@
-"""The commands of docs/deployment.md, run as they stand there, on a real engine.
+"""Run the commands of docs/deployment.md, as printed there, on a real engine.
 
     python -m benchmarks.guide [one] [many] [--base-image IMAGE]
 
 A command to be run has a comment before it in the page: ``<!-- run: PLACE NAME -->``. PLACE is the
-machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with a
-copy of what the guide says it needs (`one` has the repository), and a compose project of its own.
+machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with
+the files that the guide asks for (`one` has the repository), and a compose project of its own.
 `one` is the first chapter; `many` the others: a server and a site, a killed server and its resumed
 run, a site that joins late, one that pauses and is upgraded, one that gets a new key and one that
 leaves for good.
 
-What the script does besides is what a person or the network does between the commands (`Play`), and
-what `adapted` says. Prints a row for each command. Exit code 0 if all succeed. Without an engine it
-says so and ends with 0.
+Between the commands the script also does what a person or the network does (`Play`), and it
+adapts the commands (`adapted`). Prints a row for each command. Exit code 0 if all succeed. Without
+an engine it says so and ends with 0.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PLACES = ("one", "server", "site")
 LONGEST, READY = 1800.0, 900.0  # seconds: of one command; until containers are healthy
 INTERNET = "guide-internet"
 ROUNDS = 6
-# Root there, without capabilities, cannot read the files of who runs the code.
+# Root there, without capabilities, cannot read the files of the user who runs this.
 READER = ("--user", "10001:10001", "fedproto-server_serverapp_1")
 _BLOCK = re.compile(r"<!-- run: (\S+) (\S+) -->\n```\n(.*?)```", re.DOTALL)
 _FUNCTION = re.compile(r"^\w+\(\) \{.*\}$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """Commands of the guide that stand together."""
+    """A block of commands of the guide."""
 
     place: str
     name: str
@@ -52,15 +52,15 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> dict[tuple[str, str], Block]:
-    """All marked blocks of a page, by place and name."""
-    found = [Block(*parts) for parts in _BLOCK.findall(page)]
-    named = {(one.place, one.name): one for one in found}
-    assert len(named) == len(found), "two blocks have one name"
-    return named
+    """Return all marked blocks of a page, by place and name."""
+    marked = [Block(*parts) for parts in _BLOCK.findall(page)]
+    by_name = {(block.place, block.name): block for block in marked}
+    assert len(by_name) == len(marked), "two blocks have one name"
+    return by_name
 
 
 class Machine:
-    """A folder that stands for a machine: where its reader types, and its /etc and /srv."""
+    """A folder in place of a machine: its working folder, and its /etc and /srv."""
 
     def __init__(self, folder: Path, place: str, site: str = "harbour", base: str = "") -> None:
         self.folder, self.place, self.site, self._base = folder, place, site, base
@@ -74,19 +74,19 @@ class Machine:
             shutil.copy(REPOSITORY / file, folder / file)
 
     def type(self, block: Block, seconds: float = LONGEST) -> str:
-        """Run the block's commands here; RuntimeError if one fails."""
+        """Run the block's commands here; raise RuntimeError if a command fails."""
         process = self.begin(block)
         try:
-            said, _ = process.communicate(timeout=seconds)
+            output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise RuntimeError(f"not done within {seconds:.0f} s") from None
         if process.returncode:
-            raise RuntimeError(f"code {process.returncode}: {said[-2000:]}")
-        return said
+            raise RuntimeError(f"code {process.returncode}: {output[-2000:]}")
+        return output
 
     def begin(self, block: Block) -> subprocess.Popen[str]:
-        """Start the block's commands; a reader who does not wait."""
+        """Start the block's commands without waiting for them."""
         commands = self.adapted(block.commands)
         self._functions += _FUNCTION.findall(commands)
         return subprocess.Popen(
@@ -100,7 +100,8 @@ class Machine:
         )
 
     def adapted(self, commands: str) -> str:
-        """What must differ: no sudo, folders of this machine, no terminal, the engine's network."""
+        """Return the commands adapted: no sudo, this machine's folders, no terminal, the engine's
+        network."""
         for folder in ("/etc/fedproto", "/srv/traffic"):
             commands = re.sub(rf"(?<![\w/]){folder}(?=[/\s:])", f"{self.folder}{folder}", commands)
             # What containers mount has the name that it has in the guide.
@@ -112,7 +113,7 @@ class Machine:
         return commands.replace("docker build", build)
 
     def edit(self, file: str, *changes: tuple[str, str]) -> None:
-        """What the guide tells a person to edit."""
+        """Edit a file as the guide asks."""
         path = self.folder / file
         text = path.read_text(encoding="utf-8")
         for before, after in changes:
@@ -121,7 +122,7 @@ class Machine:
         path.write_text(text, encoding="utf-8")
 
     def containers(self) -> dict[str, str]:
-        """What the engine says of this machine's containers: their health, else their status."""
+        """Return the health, else the status, of this machine's containers."""
         ask = '{{.Label "com.docker.compose.service"}} {{.Status}}'
         project = {"one": "one", "server": "fedproto-server"}.get(self.place, f"site-{self.site}")
         listed = docker(
@@ -131,7 +132,7 @@ class Machine:
         return dict(line.split(" ", 1) for line in listed.splitlines())
 
     def await_health(self) -> None:
-        """Until all are healthy but those that have ended well; RuntimeError."""
+        """Wait until all running containers are healthy; raise RuntimeError after the deadline."""
         deadline = time.monotonic() + READY
         while True:
             states = self.containers()
@@ -151,8 +152,8 @@ class Play:
         self._guide = blocks(GUIDE.read_text(encoding="utf-8"))
         self.failed = False
 
-    def one(self) -> None:
-        """The chapter of one machine."""
+    def one_machine(self) -> None:
+        """Play the chapter of one machine."""
         machine = Machine(self._folder / "one", "one", base=self._base)
         machine.edit("configs/federation.toml", *_run_of(2, sites=3))
         for name in ("image", "keys", "sites", "start"):
@@ -161,8 +162,8 @@ class Play:
         for name in ("train", "look", "audit", "delete"):
             self._type(machine, name)
 
-    def many(self) -> None:
-        """The chapters of several machines."""
+    def several_machines(self) -> None:
+        """Play the chapters of several machines."""
         server = Machine(self._folder / "server", "server")
         sites = [Machine(self._folder / f"site-{n}", "site", n) for n in ("harbour", "oldtown")]
         harbour, oldtown = sites
@@ -185,7 +186,10 @@ class Play:
         self._site(oldtown)
         self._do("SIGKILL of SuperLink and ServerApp", lambda: self._kill(server, run))
         self._type(server, "resume")
-        self._do("the resumed run has all rounds, the late site too", lambda: self._whole(server))
+        self._do(
+            "the resumed run has all rounds, the late site too",
+            lambda: self._run_is_complete(server),
+        )
         self._type(harbour, "pause")
         self._type(server, "upgrade")
         self._type(harbour, "upgrade")
@@ -201,12 +205,12 @@ class Play:
         self._internet("site-harbour_supernode_1")
         self._do("the site is online with its new key", lambda: self._rekeyed(server, old))
         self._type(server, "revoke")
-        self._do("the site that left is gone", lambda: self._left(server))
+        self._do("the site that left is gone", lambda: self._one_node_left(server))
 
     def _nodes(self, server: Machine) -> dict[str, tuple[str, str]]:
-        """The status and key of each node, by name, as the guide's command shows them."""
-        said = server.type(self._guide[("server", "list")])
-        rows = [line.split() for line in said.splitlines() if "SHA256:" in line]
+        """Return each node's status and key, by name, as the guide's command shows them."""
+        output = server.type(self._guide[("server", "list")])
+        rows = [line.split() for line in output.splitlines() if "SHA256:" in line]
         return {
             row[0]: (row[1], next(cell for cell in row if cell[:7] == "SHA256:")) for row in rows
         }
@@ -219,7 +223,7 @@ class Play:
             time.sleep(5)
         assert state[1] != old, "harbour has its old key"
 
-    def _left(self, server: Machine) -> None:
+    def _one_node_left(self, server: Machine) -> None:
         names = list(self._nodes(server))
         assert names == ["harbour"], f"known are {names}"
 
@@ -241,13 +245,13 @@ class Play:
         self._do(f"the site {site.site} becomes healthy", site.await_health)
 
     def _carry_keys(self, server: Machine, site: Machine) -> None:
-        """The post: a site's public key to the server, the CA's certificate to the site."""
+        """Copy a site's public key to the server, and the CA's certificate to the site."""
         public = f"{site.site}.pub"
         shutil.copy(site.folder / "etc/fedproto/keys/nodes" / public, server.folder / public)
         shutil.copy(server.folder / "etc/fedproto/keys/ca.crt", site.folder / "etc/fedproto/ca.crt")
 
     def _give_data(self, site: Machine) -> None:
-        """A site has data: those of the example."""
+        """Give a site the example's data."""
         inside = f"{site.folder}:/made"
         docker(
             *("run", "--rm", "--network", "none", "--user", "0:0", "-v", inside),
@@ -258,10 +262,10 @@ class Play:
         shutil.copytree(site.folder / "example" / site.site / "data", site.folder / "srv/traffic")
 
     def _internet(self, container: str, name: str = "") -> None:
-        """A network and a name service between machines that are one machine here."""
+        """Connect the containers of all machines to a network with a name service."""
         alias = ["--alias", name] if name else []
-        there = docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", container)
-        if f'"{INTERNET}"' not in there:  # a container that was not made anew is in it
+        networks = docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", container)
+        if f'"{INTERNET}"' not in networks:  # a container that was not made anew is in it
             docker("network", "connect", *alias, INTERNET, container)
 
     def _await_rounds(self, server: Machine, count: int) -> None:
@@ -277,11 +281,11 @@ class Play:
     def _rounds(self, server: Machine) -> int:
         file = "/runs/RUN/rounds.jsonl"
         command = ["docker", "exec", *READER, "wc", "-l", file]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-        return int(said.split()[0]) if said else 0
+        output = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        return int(output.split()[0]) if output else 0
 
     def _kill(self, server: Machine, run: subprocess.Popen[str]) -> None:
-        """As when the machine loses its power, and comes back."""
+        """Kill the server as if its machine lost power, and start it again."""
         parts = [f"fedproto-server_{part}_1" for part in ("superlink", "serverapp")]
         docker("kill", *parts)
         os.killpg(run.pid, signal.SIGTERM)
@@ -289,12 +293,12 @@ class Play:
         docker("start", *parts)
         server.await_health()
 
-    def _whole(self, server: Machine) -> None:
+    def _run_is_complete(self, server: Machine) -> None:
         command = "cat /runs/RUN/rounds.jsonl /runs/RUN/clients.csv"
-        said = docker("exec", *READER, "sh", "-c", command)
-        numbers = [int(number) for number in re.findall(r'"round": ?(\d+)', said)]
+        output = docker("exec", *READER, "sh", "-c", command)
+        numbers = [int(number) for number in re.findall(r'"round": ?(\d+)', output)]
         assert numbers == list(range(1, len(numbers) + 1)), f"rounds {numbers}"
-        assert "oldtown" in said, "the late site is in no row"
+        assert "oldtown" in output, "the late site is in no row"
 
     def _type(self, machine: Machine, name: str) -> None:
         block = self._guide[(machine.place, name)]
@@ -305,14 +309,14 @@ class Play:
         print(f"begun           {machine.folder.name}: {name}", flush=True)
         return machine.begin(self._guide[(machine.place, name)])
 
-    def _do(self, what: str, action: Callable[[], object]) -> None:
+    def _do(self, step: str, action: Callable[[], object]) -> None:
         start = time.monotonic()
         try:
             action()
         except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
-            print(f"FAILED {time.monotonic() - start:4.0f} s  {what}: {error}", flush=True)
+            print(f"FAILED {time.monotonic() - start:4.0f} s  {step}: {error}", flush=True)
             raise SystemExit(1) from None
-        print(f"ok     {time.monotonic() - start:4.0f} s  {what}", flush=True)
+        print(f"ok     {time.monotonic() - start:4.0f} s  {step}", flush=True)
 
 
 def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
@@ -325,7 +329,7 @@ def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
 
 
 def docker(*arguments: str) -> str:
-    """One command of the engine; RuntimeError if it fails."""
+    """Run a command of the engine; raise RuntimeError if it fails."""
     command = ["docker", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
     if done.returncode:
@@ -346,8 +350,8 @@ def cleaned_up(folder: Path) -> Iterator[None]:
                 (["volume", "ls", "-q"], ["volume", "rm"]),
                 (["network", "ls", "-q"], ["network", "rm"]),
             ):
-                if made := docker(*kind, "--filter", label).split():
-                    docker(*remove, *made)
+                if names := docker(*kind, "--filter", label).split():
+                    docker(*remove, *names)
         subprocess.run(["docker", "network", "rm", INTERNET], capture_output=True)
         inside = ["run", "--rm", "--network", "none", "--user", "0:0", "-v", f"{folder}:/made"]
         docker(*inside, "fedproto-app", "sh", "-c", "rm -rf /made/*")
@@ -363,13 +367,13 @@ def main() -> None:
     except CannotTry as error:
         print(f"guide: skipped: {error}")
         return
-    with tempfile.TemporaryDirectory(prefix="fedproto-guide-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="fedproto-guide-") as temporary:
+        folder = Path(temporary)
         folder.chmod(0o755)
         with cleaned_up(folder):
             play = Play(folder, arguments.base_image)
             for chapter in arguments.chapters:
-                {"one": play.one, "many": play.many}[chapter]()
+                {"one": play.one_machine, "many": play.several_machines}[chapter]()
     print(machine_line())
 
 

@@ -1,16 +1,16 @@
-"""docs/results/history.md: what a client forecasts with few days of its own.
+"""docs/results/history.md: forecasts of a client with few days of data.
 
     python -m benchmarks.history_results                    # all sets
     python -m benchmarks.history_results milano             # one
-    python -m benchmarks.history_results --page-only        # from the figures that there are
+    python -m benchmarks.history_results --page-only        # from existing figures
 
-Closed forms alone: ridge regression and Kindred, each client for itself, and Kindred. First every
-client has so many days of train samples; then one client does, in turn, and all others have all of
-theirs. Both halves of the methods are the app's own, one client after the other in one process; so
-with all days these are the errors of `fedproto run` with the same settings.
+Only closed forms: ridge regression and Kindred, each client for itself, and Kindred. First every
+client has so many days of train samples; then one client at a time does, while the others have all
+their days. Both halves of the methods are the app's own, one client after the other in one process;
+so with all days these are the errors of `fedproto run` with the same settings.
 
-With fewer days a client's scale is another. All its errors are on the scale of its whole training
-part. The validation part is what it always is: days of history are days of training.
+With fewer days a client's scale differs, so all its errors are on the scale of its whole training
+part. The validation part never changes: days of history are days of training.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def priors_of(
 def with_equal_history(
     series: Sequence[ClientSeries], settings: Settings, days: int
 ) -> tuple[Errors, Any]:
-    """Give all clients the same days. Returns their errors and their contributions."""
+    """Give all clients the same days; return their errors and contributions."""
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     clients = [Client(client_series, settings, days) for client_series in series]
     errors: Errors = {RIDGE: [], ALONE: [], KINDRED: []}

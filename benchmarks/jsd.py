@@ -43,7 +43,7 @@ OURS = "this app"
 
 
 class Timing(NamedTuple):
-    """One line of the table: times in seconds, memory in bytes."""
+    """A line of the table: times in seconds, memory in bytes."""
 
     clients: int
     full: float
@@ -73,49 +73,52 @@ def main() -> None:
 
 
 def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
-    """Pairs a second of us and the peers, in each repetition; ends where results differ."""
+    """Return the pairs per second of each repetition, ours and the peers'; exit if results
+    differ."""
     generator = torch.Generator().manual_seed(0)
     prototypes = torch.randn(PEERS_CLIENTS, ROWS, WIDTH, generator=generator)
     contestants = {OURS: pairwise_divergence, "torch, float32": by_torch, "scipy, C": by_scipy}
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for repetition in range(1, REPETITIONS + 1):
-        found = {}
+        results = {}
         for name, compute in contestants.items():
             progress(f"{name}, {PEERS_CLIENTS} clients, {repetition} of {REPETITIONS}")
-            seconds, found[name] = timed(partial(compute, prototypes))
+            seconds, results[name] = timed(partial(compute, prototypes))
             rates[name].append(PEERS_CLIENTS * (PEERS_CLIENTS - 1) / 2 / seconds)
-        for name, theirs in found.items():
-            if (apart := (theirs.double() - found[OURS].double()).abs().max()) > AGREEMENT:
+        for name, result in results.items():
+            if (apart := (result.double() - results[OURS].double()).abs().max()) > AGREEMENT:
                 sys.exit(f"{name} differs from us by {apart:.2g} nats")
     return rates
 
 
 def by_scipy(prototypes: Tensor) -> Tensor:
-    """[N, B, d] → [N, N]; scipy tells the square root of the divergence, row by row."""
+    """Return the divergences, [N, B, d] → [N, N]; scipy gives their square roots, row by row."""
     rows = prototype_distributions(prototypes).transpose(0, 1).numpy()  # (B, N, d)
     roots = np.stack([pdist(row, "jensenshannon") for row in rows])
     return torch.from_numpy(squareform(np.square(roots).mean(axis=0)))
 
 
 def by_torch(prototypes: Tensor) -> Tensor:
-    """[N, B, d] → [N, N]; the upper triangle, H(m) − (H(p) + H(q)) / 2."""
+    """Return the upper triangle of H(m) − (H(p) + H(q)) / 2, [N, B, d] → [N, N]."""
     clients = len(prototypes)
     flat = prototype_distributions(prototypes).float().flatten(1)
     entropies = -torch.special.xlogy(flat, flat).sum(1)
     result = torch.zeros(clients, clients)
     for top in range(0, clients, BLOCK):
-        for left in range(top, clients, BLOCK):
-            means = (flat[top : top + BLOCK, None] + flat[None, left : left + BLOCK]).div_(2)
+        for column in range(top, clients, BLOCK):
+            means = (flat[top : top + BLOCK, None] + flat[None, column : column + BLOCK]).div_(2)
             mixed = means.log().mul_(means).sum(2)
-            own = entropies[top : top + BLOCK, None] + entropies[None, left : left + BLOCK]
-            block = (-mixed - own / 2) / ROWS
-            result[top : top + BLOCK, left : left + BLOCK] = block
-            result[left : left + BLOCK, top : top + BLOCK] = block.T
+            entropy_sums = (
+                entropies[top : top + BLOCK, None] + entropies[None, column : column + BLOCK]
+            )
+            block = (-mixed - entropy_sums / 2) / ROWS
+            result[top : top + BLOCK, column : column + BLOCK] = block
+            result[column : column + BLOCK, top : top + BLOCK] = block.T
     return result
 
 
 def measure(clients: int, progress: Callable[[str], None]) -> Timing:
-    """Time the full matrix, a round in which 10% reported, and the contrast prototypes of all."""
+    """Time the full matrix, a round with reports of 10%, and the contrast prototypes of all."""
     generator = torch.Generator().manual_seed(0)
     prototypes = torch.randn(clients, ROWS, WIDTH, generator=generator)
     reported = torch.randperm(clients, generator=generator)[: max(1, clients // 10)]
@@ -128,12 +131,12 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     contrast, _ = timed(
         lambda: contrast_prototypes(prototypes, divergence, threshold(divergence, "percentile", 50))
     )
-    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
+    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
     return Timing(clients, full, tenth, contrast, peak_memory)
 
 
 def table(timings: list[Timing]) -> Table:
-    """Our own measurements, once each."""
+    """Return our own measurements, each made once."""
     result = Table(
         title=f"Jensen-Shannon divergence of {ROWS} x {WIDTH} prototypes, "
         f"{torch.get_num_threads()} threads",
@@ -153,16 +156,16 @@ def table(timings: list[Timing]) -> Table:
 
 
 def peer_table(rates: dict[str, list[float]]) -> Table:
-    """Medians; the ratio's spread is that of the repetitions."""
+    """Return medians; the ratio's spread is over the repetitions."""
     result = Table(title=f"{PEERS_CLIENTS:,} clients, {REPETITIONS} times in turns")
     result.add_column("")
     for heading in ("pairs/s", "ratio", "spread"):
         result.add_column(heading, justify="right")
-    for name, theirs in rates.items():
-        ratios = np.array(rates[OURS]) / np.array(theirs)
+    for name, peer_rates in rates.items():
+        ratios = np.array(rates[OURS]) / np.array(peer_rates)
         result.add_row(
             name,
-            f"{statistics.median(theirs):,.0f}",
+            f"{statistics.median(peer_rates):,.0f}",
             f"{np.median(ratios):.1f}",
             f"{ratios.min():.1f}–{ratios.max():.1f}",
         )

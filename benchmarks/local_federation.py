@@ -1,4 +1,4 @@
-"""A federation of real processes on loopback, to try what happens to one on real machines.
+"""A federation of real processes on loopback, to test what can happen on real machines.
 
     with LocalFederation(folder) as federation:
         nodes = [federation.add_node(f"site-{n}", config) for n, config in enumerate(configs)]
@@ -43,7 +43,7 @@ from fedproto_app.ops.superlink import (
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Up to 1.39 SuperNodes speak gRPC, on a port of their own; later ones HTTP, on that of all others.
+# Up to 1.39 SuperNodes speak gRPC, on a port of their own; later versions HTTP, on the common port.
 GRPC = tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
 
 _T = TypeVar("_T")
@@ -56,7 +56,7 @@ _GONE_DEADLINE = 20.0  # from SIGKILL until the last process has left
 
 
 class MarkedProcess:
-    """One of Flower's programs that stay, and all it starts; `home` is its mark."""
+    """A long-running program of Flower's and all its processes; `home` marks them."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class MarkedProcess:
         self._log_start = 0
 
     def start(self) -> None:
-        """Start it, or start it again; the log goes on."""
+        """Start the program, or restart it; the log continues."""
         assert not self.pids(), f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._log_start = log.tell()
@@ -89,11 +89,11 @@ class MarkedProcess:
             )
 
     def pids(self) -> dict[int, str]:
-        """All its living processes, each with its command line."""
+        """Return all its living processes, each with its command line."""
         return marked_processes(self._home)
 
     def child(self, program: str, deadline: float = 60.0) -> int:
-        """The id of a process of it that runs this program, waited for."""
+        """Wait for a child process that runs this program; return its id."""
 
         def find() -> int | None:
             return next((p for p, line in self.pids().items() if f"/{program} " in line), None)
@@ -107,7 +107,7 @@ class MarkedProcess:
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, as when the machine loses its power; returns when nothing of it runs."""
+        """Send SIGKILL, as if the machine lost power; return when no process is left."""
         deadline = time.monotonic() + _GONE_DEADLINE
         while self.pids():
             assert time.monotonic() < deadline, f"{self.name}: {self.pids()} did not end"
@@ -117,32 +117,32 @@ class MarkedProcess:
             self._process.wait(timeout=_GONE_DEADLINE)
 
     def stop(self) -> None:
-        """SIGSTOP: it hangs, and its connections stay open."""
+        """Send SIGSTOP: the program hangs, and its connections stay open."""
         for _ in range(2):  # once more for what started while the first signals were sent
             self.signal(signal.SIGSTOP)
 
     def cont(self) -> None:
-        """SIGCONT: it goes on after `stop`."""
+        """Send SIGCONT: the program continues after `stop`."""
         self.signal(signal.SIGCONT)
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """Return the exit code, None while the program runs."""
         assert self._process is not None, f"{self.name} was never started"
         return self._process.poll()
 
-    def said(self) -> str:
-        """Its log since it was started last."""
+    def log_text(self) -> str:
+        """Return the log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
-    def wait_until_said(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
-        """Wait for a line of its log since it was started; its end is an error."""
+    def wait_for_log(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
+        """Wait for a line of the log since the last start; raise an error if the program ends."""
 
         def find() -> re.Match[str] | None:
-            ended = self.exit_code  # asked first: what it said at its end is then all there
-            match = re.search(pattern, self.said())
+            ended = self.exit_code  # read first: its log is then complete
+            match = re.search(pattern, self.log_text())
             if match is None and ended is not None:
                 raise FederationError(f"{self.name} ended with code {ended}; {self._last_lines()}")
             return match
@@ -150,22 +150,22 @@ class MarkedProcess:
         return self._wait(find, f"{pattern!r} in its log", deadline)
 
     def wait_until_ended(self, deadline: float = 60.0) -> int:
-        """Wait until it has ended by itself; its exit code."""
+        """Wait until the program has ended by itself; return its exit code."""
 
         def code() -> tuple[int] | None:
             return None if self.exit_code is None else (self.exit_code,)
 
         return self._wait(code, "its end", deadline)[0]
 
-    def _wait(self, look: Callable[[], _T | None], what: str, deadline: float) -> _T:
+    def _wait(self, look: Callable[[], _T | None], awaited: str, deadline: float) -> _T:
         end = time.monotonic() + deadline
-        while (seen := look()) is None:
+        while (value := look()) is None:
             if time.monotonic() > end:
                 raise FederationError(
-                    f"{self.name}: waited {deadline:g} s for {what}; {self._last_lines()}"
+                    f"{self.name}: waited {deadline:g} s for {awaited}; {self._last_lines()}"
                 )
             time.sleep(_LOOK_EVERY)
-        return seen
+        return value
 
     def _last_lines(self) -> str:
         return f"its last lines:\n{tail(self.log)}"
@@ -175,15 +175,15 @@ class NodeProcess(MarkedProcess):
     """A SuperNode."""
 
     def wait_until_joined(self, deadline: float = 60.0) -> int:
-        """Wait until the SuperLink has taken it in; its node id."""
-        return int(self.wait_until_said(r"SuperNode ID: (\d+)", deadline)[1])
+        """Wait until the SuperLink has accepted the node; return the node's id."""
+        return int(self.wait_for_log(r"SuperNode ID: (\d+)", deadline)[1])
 
 
 class LocalFederation:
     """A SuperLink and its SuperNodes for the length of a ``with`` block.
 
-    folder: an empty one, outside git work trees, for keys, homes, logs and the database.
-    environment: over the inherited one, of the SuperLink and so of the ServerApp.
+    folder: empty, outside git work trees, for keys, homes, logs and the database.
+    environment: variables added for the SuperLink, and so for the ServerApp.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -256,11 +256,11 @@ class LocalFederation:
         known_as: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> NodeProcess:
-        """Make a node's key, register it, and start the node; it may not have joined yet.
+        """Create a node's key, register it, and start the node, without waiting for it to join.
 
-        known_as: under which name the key is registered, by default `name`. ca: the certificate it
-        trusts, by default the federation's. has_key, registered, plaintext:
-        what a node that must be refused does otherwise.
+        known_as: the registered name, by default `name`. ca: the certificate that the node
+        trusts, by default the federation's. has_key, registered, plaintext: changed for a node
+        that must be refused.
         """
         command: list[str | Path] = ["flower-supernode"]
         command += ["--superlink", f"127.0.0.1:{self._fleet_port if GRPC else self._port}"]
@@ -278,7 +278,7 @@ class LocalFederation:
         return node
 
     def register(self, name: str, known_as: str = "") -> int:
-        """Register the key of a node; its node id. known_as: the name to give it if not its own."""
+        """Register a node's key; return the node's id. known_as: the registered name."""
         public = self.keys / "nodes" / f"{name}.pub"
         answer = self.connection.ask(
             "supernode", "register", str(public), _CONNECTION, "--name", known_as or name
@@ -290,12 +290,12 @@ class LocalFederation:
         self.connection.ask("supernode", "unregister", str(node_id), _CONNECTION)
 
     def online(self) -> set[int]:
-        """The ids of the nodes that the SuperLink holds for connected."""
+        """Return the ids of the nodes that the SuperLink counts as connected."""
         nodes = self.connection.ask("supernode", "list", _CONNECTION)["nodes"]
         return {int(node["node-id"]) for node in nodes if node["status"] == "online"}
 
     def submit(self, run_config: Mapping[str, Any], app: Path = REPOSITORY) -> str:
-        """Submit the app with these settings (nested, or with dotted keys); Flower's run id."""
+        """Submit the app with these settings (nested, or with dotted keys); return the run id."""
         return self.connection.submit(app, run_config)
 
     def wait(self, run_id: str, deadline: float = 300.0) -> RunStatus:
@@ -310,11 +310,11 @@ class LocalFederation:
         return status
 
     def _works(self) -> bool:
-        """Whether a ServerApp is at work."""
+        """Return whether a ServerApp is running."""
         return any("flwr-serverapp" in line for line in self.superlink.pids().values())
 
     def run_log(self, run_id: str) -> str:
-        """What the ServerApp of a run has logged so far."""
+        """Return the log of a run's ServerApp so far."""
         log = self.user_home / f"log-{run_id}"
         with log.open("wb") as file:
             command = [str(_PROGRAMS / "flwr"), "log", run_id, _CONNECTION, "--show"]
@@ -325,7 +325,7 @@ class LocalFederation:
         return ca or self.keys / "ca.crt"
 
     def _end(self) -> None:
-        """End everything; what cannot be ended must not keep the rest alive."""
+        """End all processes, even if some cannot be ended."""
         errors: list[Exception] = []
         for process in (*self.nodes, self.superlink):
             try:
@@ -337,7 +337,7 @@ class LocalFederation:
 
 
 def _node_config(config: Mapping[str, str | int | float]) -> str:
-    """As ``--node-config`` takes it: texts are quoted."""
+    """Return the settings as ``--node-config`` takes them: texts are quoted."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 

@@ -12,18 +12,18 @@ import torch
 
 
 def machine_line() -> str:
-    """One line for below a table: cores, processor, versions and the load of other programs."""
+    """Return a line for a table's note: cores, processor, versions, other programs' load."""
     load, _, _ = os.getloadavg()
     return f"{processors()}, torch {torch.__version__}, Python {python_version()}, load {load:.1f}"
 
 
 def processors() -> str:
-    """The cores that this process may use, and their kind."""
+    """Return the cores that this process may use, and their kind."""
     return f"{_cores()} cores, {_processor()}"
 
 
 def gemm_rate(size: int = 1024, repetitions: int = 9) -> float:
-    """FLOP/s of a float32 product of two [size, size] matrices with this process's threads."""
+    """Return the FLOP/s of a float32 product of two [size, size] matrices on these threads."""
     first, second = torch.randn(size, size), torch.randn(size, size)
     out = first @ second
     seconds = []
@@ -35,7 +35,7 @@ def gemm_rate(size: int = 1024, repetitions: int = 9) -> float:
 
 
 def _cores() -> int:
-    """The cores this process may use, which can be fewer than the machine has."""
+    """Return the cores this process may use, which can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,19 +1,19 @@
-"""Who is like whom among 100,000 clients, without the matrix of all pairs.
+"""Find similar clients among 100,000 without the matrix of all pairs.
 
     python -m benchmarks.neighbours [--clients 100000] [--groups 1000] [--sample 100]
 
 The matrix of 100,000 clients has 40 GB and 5·10⁹ pairs. Two ways around it are tried on prototypes
 of 24 x 32 values, made as FUELS's are on M4 and Milano: 20 directions, the k-th with a k-th of the
-first's variance, hold 98%; along them half of the variance is that of 300 centres, unevenly many
-clients at each, and half is a client's own. k-means puts the square roots of the rows'
+first's variance, hold 98%; along them half of the variance comes from 300 centres, with unevenly
+many clients at each, and half is a client's own. k-means puts the square roots of the rows'
 probabilities (whose Euclidean distance is Hellinger's, a bound of the Jensen-Shannon divergence)
 into groups, along the principal directions of a sample.
 
 *Nearest*: a client's candidates are the members of the nearest groups; the exact divergence picks
-among them. Recall is that of its true 10 and 100 nearest. *Means*: FUELS asks for the means of the
+among them. Recall is over its true 10 and 100 nearest. *Means*: FUELS asks for the means of the
 clients below a threshold and of the others. A group is taken whole, by the divergence of its mean
 prototype from the client's (a row of so many groups for each client) or from the client's own
-group's mean (a matrix of groups alone). Truth are exact rows of a sample of clients.
+group's mean (a matrix of groups alone). The truth is exact rows of a sample of clients.
 """
 
 from __future__ import annotations
@@ -65,40 +65,45 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100_000, metavar="N")
     parser.add_argument("--groups", type=int, default=1000, metavar="N")
     parser.add_argument("--sample", type=int, default=100, metavar="N")
-    asked = parser.parse_args()
-    if not max(PROBES) <= asked.groups <= asked.clients or asked.clients <= max(NEAREST):
+    arguments = parser.parse_args()
+    in_order = max(PROBES) <= arguments.groups <= arguments.clients
+    if not in_order or arguments.clients <= max(NEAREST):
         parser.error(f"--groups: {max(PROBES)} to --clients; --clients: more than {max(NEAREST)}")
 
     console = Console()
     with console.status("prototypes") as status:
-        prototypes = made_prototypes(asked.clients)
+        prototypes = made_prototypes(arguments.clients)
         halves, entropies = scaled_halves(prototypes)
         check_against_the_app(prototypes, halves, entropies)
-        sample = np.sort(np.random.default_rng(1).permutation(asked.clients)[: asked.sample])
-        status.update(f"exact rows of {asked.sample} clients")
+        sample = np.sort(
+            np.random.default_rng(1).permutation(arguments.clients)[: arguments.sample]
+        )
+        status.update(f"exact rows of {arguments.sample} clients")
         rows_took, exact = timed(lambda: divergences(halves, entropies, sample))
         status.update("groups")
         projecting, projected = timed(lambda: hellinger_projection(prototypes))
-        grouping, grouped = timed(lambda: make_groups(projected, prototypes, asked.groups))
+        grouping, grouped = timed(lambda: make_groups(projected, prototypes, arguments.groups))
         status.update("candidates")
         search = nearest_table(exact, sample, projected, grouped, halves, entropies)
         status.update("means")
         means = means_table(exact, sample, prototypes, projected, grouped)
-    pairs = asked.clients * asked.sample / rows_took
-    whole = asked.clients**2 / 2
+    pairs = arguments.clients * arguments.sample / rows_took
+    all_pairs = arguments.clients**2 / 2
     console.print(search)
     console.print(means)
     console.print(
-        f"exact rows: {pairs / 1e6:.1f} M pairs/s; so the matrix of all {asked.clients:,} would "
-        f"take {whole / pairs / 60:.0f} minutes and {asked.clients**2 * 4 / 1e9:.1f} GB. "
-        f"Projection {projecting:.1f} s, {asked.groups} groups {grouping:.1f} s; "
+        f"exact rows: {pairs / 1e6:.1f} M pairs/s; so the matrix of all {arguments.clients:,} "
+        f"would take {all_pairs / pairs / 60:.0f} minutes and "
+        f"{arguments.clients**2 * 4 / 1e9:.1f} GB. "
+        f"Projection {projecting:.1f} s, {arguments.groups} groups {grouping:.1f} s; "
         f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2:.2f} GiB"
     )
     console.print(machine_line(), style="dim")
 
 
 def made_prototypes(clients: int) -> Floats:
-    """[N, ROWS·WIDTH]: a centre and a client's own along DIRECTIONS, and noise."""
+    """Return prototypes, [N, ROWS·WIDTH]: a centre and a personal part along DIRECTIONS, and
+    noise."""
     draws = np.random.default_rng(0)
     size = ROWS * WIDTH
     scales = 1 / np.sqrt(np.arange(1, DIRECTIONS + 1))
@@ -108,15 +113,15 @@ def made_prototypes(clients: int) -> Floats:
     shares = draws.dirichlet(np.ones(CENTRES))  # unevenly many at each
     along = centres[draws.choice(CENTRES, clients, p=shares)]
     along += draws.standard_normal((clients, DIRECTIONS)) * scales
-    made = along.astype(np.float32) @ directions
+    prototypes = along.astype(np.float32) @ directions
     for rows in _blocks(clients, 4096):
         noise = draws.standard_normal((rows.stop - rows.start, size), np.float32)
-        made[rows] += DEVIATION * math.sqrt(NOISE) * noise
-    return made
+        prototypes[rows] += DEVIATION * math.sqrt(NOISE) * noise
+    return prototypes
 
 
 def scaled_halves(prototypes: Floats) -> tuple[Floats, NDArray[np.float64]]:
-    """d·p/2 of each client's rows, [N, D], and Σ x log x of x = d·p, [N], as the app has them."""
+    """Return d·p/2 of each client's rows, [N, D], and Σ x log x of x = d·p, [N], as in the app."""
     halves = np.empty_like(prototypes)
     entropies = np.empty(len(prototypes))
     for rows in _blocks(len(prototypes), 4096):
@@ -130,20 +135,20 @@ def scaled_halves(prototypes: Floats) -> tuple[Floats, NDArray[np.float64]]:
 def divergences(
     halves: Floats, entropies: NDArray[np.float64], rows: Places, columns: Places | None = None
 ) -> Floats:
-    """Exact divergences of these clients from all or some others: [K], [M] → [K, M], in nats."""
-    others = np.arange(len(halves)) if columns is None else columns
-    result = np.empty((len(rows), len(others)), np.float32)
+    """Return the divergences of these clients from all or some others, [K, M], in nats."""
+    compared = np.arange(len(halves)) if columns is None else columns
+    result = np.empty((len(rows), len(compared)), np.float32)
 
     def fill(block: slice) -> None:
-        those = others[block]
-        near = halves[those]
+        chosen = compared[block]
+        near = halves[chosen]
         for place, row in enumerate(rows):
             x = near + halves[row]
-            apart = (entropies[row] + entropies[those]) / 2 - np.vecdot(x, np.log(x))
+            apart = (entropies[row] + entropies[chosen]) / 2 - np.vecdot(x, np.log(x))
             result[place, block] = np.maximum(apart, 0) / (ROWS * WIDTH)
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for _ in pool.map(fill, _blocks(len(others), BLOCK)):
+        for _ in pool.map(fill, _blocks(len(compared), BLOCK)):
             pass
     return result
 
@@ -151,21 +156,21 @@ def divergences(
 def check_against_the_app(
     prototypes: Floats, halves: Floats, entropies: NDArray[np.float64]
 ) -> None:
-    """These divergences must be the app's."""
-    few = np.arange(30)
-    shaped = torch.from_numpy(prototypes[few]).reshape(-1, ROWS, WIDTH)
+    """Check that these divergences are the app's."""
+    rows = np.arange(30)
+    shaped = torch.from_numpy(prototypes[rows]).reshape(-1, ROWS, WIDTH)
     np.testing.assert_allclose(
-        divergences(halves, entropies, few, few), pairwise_divergence(shaped).numpy(), atol=1e-6
+        divergences(halves, entropies, rows, rows), pairwise_divergence(shaped).numpy(), atol=1e-6
     )
 
 
 def hellinger_projection(prototypes: Floats) -> Floats:
-    """[N, PROJECTED]: square roots of the probabilities, along a sample's principal directions."""
+    """Return √probabilities along a sample's principal directions, [N, PROJECTED]."""
 
     def roots(rows: slice) -> Floats:
         shaped = torch.from_numpy(prototypes[rows]).reshape(-1, ROWS, WIDTH)
-        found: Floats = prototype_distributions(shaped).sqrt().float().flatten(1).numpy()
-        return found
+        distributions: Floats = prototype_distributions(shaped).sqrt().float().flatten(1).numpy()
+        return distributions
 
     fitted = PCA(PROJECTED, svd_solver="randomized", random_state=0).fit(roots(slice(LEARNT_FROM)))
     blocks = _blocks(len(prototypes), 4096)
@@ -173,9 +178,9 @@ def hellinger_projection(prototypes: Floats) -> Floats:
 
 
 def make_groups(projected: Floats, prototypes: Floats, groups: int) -> Grouped:
-    """k-means; groups that end empty are dropped."""
-    found = MiniBatchKMeans(groups, batch_size=8192, n_init=1, max_iter=20, random_state=0)
-    taken, labels = np.unique(found.fit_predict(projected), return_inverse=True)
+    """Group clients by k-means; empty groups are dropped."""
+    kmeans = MiniBatchKMeans(groups, batch_size=8192, n_init=1, max_iter=20, random_state=0)
+    used_groups, labels = np.unique(kmeans.fit_predict(projected), return_inverse=True)
     sizes = np.bincount(labels)
     order = np.argsort(labels, kind="stable")
     starts = np.cumsum(sizes) - sizes
@@ -185,7 +190,7 @@ def make_groups(projected: Floats, prototypes: Floats, groups: int) -> Grouped:
             for begin, size in zip(starts, sizes, strict=True)
         ]
     )
-    return Grouped(labels, sizes, means, found.cluster_centers_[taken].astype(np.float32))
+    return Grouped(labels, sizes, means, kmeans.cluster_centers_[used_groups].astype(np.float32))
 
 
 def nearest_table(
@@ -196,7 +201,7 @@ def nearest_table(
     halves: Floats,
     entropies: NDArray[np.float64],
 ) -> Table:
-    """Recall of the true nearest among the members of the nearest groups."""
+    """Return the recall of the true nearest among the members of the nearest groups."""
     result = Table(title=f"Nearest of {len(sample)} clients among {len(projected):,}")
     headings = ("groups looked into", "candidates", "ms a client")
     for heading in (*headings, *(f"recall of {k}" for k in NEAREST)):
@@ -206,14 +211,14 @@ def nearest_table(
     members = [order[b : b + n] for b, n in zip(starts, grouped.sizes, strict=True)]
     for probes in PROBES:
         shares, recalls = [], []
-        started, found = time.perf_counter(), []
+        started, searches = time.perf_counter(), []
         for client in sample:
             near = np.square(grouped.centres - projected[client]).sum(axis=1)
             candidates = np.concatenate([members[g] for g in np.argsort(near)[:probes]])
             apart = divergences(halves, entropies, np.array([client]), candidates)[0]
-            found.append((candidates, apart))
+            searches.append((candidates, apart))
         seconds = time.perf_counter() - started
-        for number, (candidates, apart) in enumerate(found):
+        for number, (candidates, apart) in enumerate(searches):
             shares.append(len(candidates) / len(projected))
             recalls.append(
                 [
@@ -236,15 +241,15 @@ def nearest_table(
 def means_table(
     exact: Floats, sample: Places, prototypes: Floats, projected: Floats, grouped: Grouped
 ) -> Table:
-    """Who is below the threshold, and what that does to FUELS's means."""
+    """Return how well groups find the clients below the threshold, and the error of the means."""
     result = Table(title=f"Clients below the threshold; {len(grouped.sizes)} groups")
     for heading in ("threshold", "compared", "recall", "precision", "error of PR", "pairs a round"):
         result.add_column(heading, justify="left" if heading == "compared" else "right")
     clients, groups = len(prototypes), len(grouped.sizes)
-    both = np.concatenate([grouped.means, prototypes[sample]])
-    halves, entropies = scaled_halves(both)
+    vectors = np.concatenate([grouped.means, prototypes[sample]])
+    halves, entropies = scaled_halves(vectors)
     columns = np.arange(groups)
-    of_clients = divergences(halves, entropies, np.arange(groups, len(both)), columns)
+    of_clients = divergences(halves, entropies, np.arange(groups, len(vectors)), columns)
     of_groups = divergences(halves, entropies, grouped.labels[sample], columns)
     squares = np.square(projected).sum(axis=1)
     took, flat = timed(
@@ -257,14 +262,14 @@ def means_table(
             ("client, groups", of_clients[:, grouped.labels], clients * groups),
             ("group, groups", of_groups[:, grouped.labels], groups**2 / 2),
         ):
-            told = near <= np.percentile(near, percentile)
-            hits = np.count_nonzero(truth & told, axis=1)
-            errors = mean_errors(prototypes, truth, told)
+            chosen = near <= np.percentile(near, percentile)
+            hits = np.count_nonzero(truth & chosen, axis=1)
+            errors = mean_errors(prototypes, truth, chosen)
             result.add_row(
                 f"{percentile}%",
                 name,
                 f"{np.mean(hits / truth.sum(axis=1)):.1%}",
-                f"{np.mean(hits / np.maximum(told.sum(axis=1), 1)):.1%}",
+                f"{np.mean(hits / np.maximum(chosen.sum(axis=1), 1)):.1%}",
                 f"{np.median(errors):.1%}",
                 f"{pairs:.1g}",
             )
@@ -276,25 +281,26 @@ def means_table(
 
 
 def mean_errors(
-    prototypes: Floats, truth: NDArray[np.bool_], told: NDArray[np.bool_]
+    prototypes: Floats, truth: NDArray[np.bool_], chosen: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """How far the means of those told are from the true PR, over the distance of PR and NR.
+    """Return how far the means of the chosen clients are from the true PR, over the distance of PR
+    and NR, [K].
 
-    prototypes: [N, D]. truth, told: [K, N], who is below the threshold. Returns [K].
+    prototypes: [N, D]. truth, chosen: [K, N], whether a client is below the threshold.
     """
 
     def means(chosen: NDArray[np.bool_]) -> Floats:
         counts = np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
-        found: Floats = chosen.astype(np.float32) @ prototypes / counts
-        return found
+        mean_prototypes: Floats = chosen.astype(np.float32) @ prototypes / counts
+        return mean_prototypes
 
     positive = means(truth)
     apart = np.linalg.norm(positive - means(~truth), axis=1)
-    return np.asarray(np.linalg.norm(means(told) - positive, axis=1) / apart, np.float64)
+    return np.asarray(np.linalg.norm(means(chosen) - positive, axis=1) / apart, np.float64)
 
 
 def _nearest(apart: Floats, count: int) -> Places:
-    """The places of the least."""
+    """Return the indices of the smallest values."""
     return np.argpartition(apart, count - 1)[:count]
 
 

@@ -84,7 +84,7 @@ def main() -> None:
 def measured(
     settings: Settings, shard: Shard, order: Order, cuts: Sequence[Cut], repetitions: int
 ) -> list[list[float]]:
-    """Processor seconds of each repetition, by cut: the machine's other work counts less."""
+    """Return the processor seconds of each repetition, by cut; other work affects these less."""
     seconds: list[list[float]] = [[] for _ in cuts]
     replies: dict[str, Reply] = {}
     for repetition in track(
@@ -100,7 +100,7 @@ def measured(
 
 
 def unequal(settings: Settings, counts: Sequence[int]) -> Shard:
-    """The clients, each with so many of its batches."""
+    """Return the clients, each with so many of its batches."""
     shard, clients = load_shard(settings, 0, 1), {}
     for (name, client), count in zip(shard.clients.items(), counts, strict=True):
         assert isinstance(client, ClientWindows)
@@ -109,7 +109,7 @@ def unequal(settings: Settings, counts: Sequence[int]) -> Shard:
 
 
 def by_name(settings: Settings, shard: Shard, order: Order) -> Cut:
-    """In the order of names, with each cohort's longest first, as all cohorts have them."""
+    """Return cohorts in the order of names, each with its longest client first."""
     names, size = sorted(order.clients), settings.cohort_on_cpu
     parts = [names[first : first + size] for first in range(0, len(names), size)]
     for part in parts:
@@ -118,15 +118,15 @@ def by_name(settings: Settings, shard: Shard, order: Order) -> Cut:
 
 
 def by_length(settings: Settings, shard: Shard, order: Order) -> Cut:
-    """As the app cuts them."""
+    """Return cohorts as the app cuts them."""
     shares = shares_of(order, shard, make_task(settings, shard.shape), settings.cohort_on_cpu)
     return cut("by length", shares, shard)
 
 
 def cut(name: str, shares: Sequence[Share], shard: Shard) -> Cut:
-    """With what an epoch of it is."""
+    """Return the cut with the steps of an epoch."""
     counts = [[batches(shard, client) for client in share.clients] for share in shares]
-    steps = sum(max(one) for one in counts)
+    steps = sum(max(shard_batches) for shard_batches in counts)
     return Cut(name, list(shares), steps, sum(map(sum, counts)) / steps)
 
 
@@ -137,7 +137,7 @@ def batches(shard: Shard, name: str) -> int:
 
 
 def a_round(settings: Settings, shard: Shard, order: Order, shares: Sequence[Share]) -> Reply:
-    """Train and evaluate everybody."""
+    """Train and evaluate all clients."""
     learner = make_learner(settings, make_task(settings, shard.shape))
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         node = Node(
@@ -150,16 +150,19 @@ def a_round(settings: Settings, shard: Shard, order: Order, shares: Sequence[Sha
 
 
 def require_same(first: Reply, second: Reply) -> None:
-    """The clients' losses and metrics, whichever cohort they were in."""
-    mine, theirs = told(first), told(second)
-    for (client, what), value in mine.items():
-        if not np.isclose(value, theirs[client, what], rtol=1e-4):
-            raise SystemExit(f"{client}: {what} is {value} and {theirs[client, what]}")
+    """Exit unless the clients' losses and metrics are equal in both cuts."""
+    mine, others = numbers_of(first), numbers_of(second)
+    for (client, name), value in mine.items():
+        if not np.isclose(value, others[client, name], rtol=1e-4):
+            raise SystemExit(f"{client}: {name} is {value} and {others[client, name]}")
 
 
-def told(reply: Reply) -> dict[tuple[str, str], float]:
-    """Each client's numbers."""
-    tables = [*reply.losses.items(), *((str(one), values) for one, values in reply.metrics.items())]
+def numbers_of(reply: Reply) -> dict[tuple[str, str], float]:
+    """Return each client's numbers, by client and name."""
+    tables = [
+        *reply.losses.items(),
+        *((str(metric), values) for metric, values in reply.metrics.items()),
+    ]
     return {
         (client, name): value
         for name, values in tables
@@ -170,17 +173,17 @@ def told(reply: Reply) -> dict[tuple[str, str], float]:
 def add_rows(
     result: Table, name: str, cuts: Sequence[Cut], seconds: Sequence[Sequence[float]]
 ) -> None:
-    """Medians; the ratio is that of the repetitions in turn, with both ends."""
-    for one, spent in zip(cuts, seconds, strict=True):
+    """Add medians; the ratio is over the repetitions in turn, with both ends."""
+    for cut, spent in zip(cuts, seconds, strict=True):
         ratios = [a / b for a, b in zip(seconds[0], spent, strict=True)]
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         result.add_row(
             name,
-            one.name,
-            str(one.steps),
-            f"{one.clients:.1f}",
+            cut.name,
+            str(cut.steps),
+            f"{cut.clients:.1f}",
             f"{statistics.median(spent):.2f}",
-            spread if one is not cuts[0] else "",
+            spread if cut is not cuts[0] else "",
         )
 
 

@@ -142,7 +142,7 @@ def _figures(cell: str) -> int:
 
 
 class Provenance(NamedTuple):
-    """When, with which versions and on which machines the runs of a table were made."""
+    """The dates, versions and machines of a table's runs."""
 
     dates: frozenset[str]
     versions: frozenset[str]

@@ -1,4 +1,4 @@
-"""What benchmarks of parts share: a call that is timed, a process that is ended."""
+"""Shared by benchmarks: time a call, end a process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Result = TypeVar("Result")
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Seconds by the clock, and what the call returned."""
+    """Return the clock's seconds, and the call's result."""
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = 20.0) -> None:
-    """SIGTERM, and SIGKILL if that does not help within so many seconds."""
+    """Send SIGTERM, and SIGKILL if the process still runs after so many seconds."""
     process.terminate()
     try:
         process.wait(timeout=seconds)

@@ -1,4 +1,4 @@
-"""What somebody who may see all clients' data could do: boosted trees on their pooled samples.
+"""The centralised reference: boosted trees on all clients' pooled samples.
 
 A row from outside the app, for tables: LightGBM (the extra `lightgbm`), one step ahead, on the
 samples that the app's methods see. The number of trees is chosen by the pooled validation samples.
@@ -24,16 +24,18 @@ PARAMETERS = {"learning_rate": 0.05, "num_leaves": 31, "verbosity": -1, "num_thr
 
 
 def is_there() -> bool:
-    """Whether the extra is installed."""
+    """Return whether the extra is installed."""
     return find_spec("lightgbm") is not None
 
 
-def errors(run_settings: Mapping[str, object], kept: Path) -> dict[str, float]:
-    """The figures of the row, as `summary.json` calls them, for data as a run with these settings
-    saw them; kept: the file that keeps them, so that they are made once."""
-    if not kept.exists():
-        kept.write_text(json.dumps(_errors(settings_from(run_settings))) + "\n", encoding="utf-8")
-    figures: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
+def errors(run_settings: Mapping[str, object], cache_file: Path) -> dict[str, float]:
+    """Return the figures of the row, as `summary.json` names them, for the data of a run with
+    these settings. cache_file: keeps the figures, so that they are computed once."""
+    if not cache_file.exists():
+        cache_file.write_text(
+            json.dumps(_errors(settings_from(run_settings))) + "\n", encoding="utf-8"
+        )
+    figures: dict[str, float] = json.loads(cache_file.read_text(encoding="utf-8"))
     return figures
 
 
@@ -43,14 +45,17 @@ def _errors(settings: Settings) -> dict[str, float]:
     clients = list(load_shard(settings, 0, 1).clients.values())
     assert settings.data.horizon == 1
     parts: dict[str, list[tuple[NDArray[np.float32], NDArray[np.float32]]]] = {}
-    for one in clients:
-        assert isinstance(one, ClientWindows)
-        for part, rows in (("train", one.batches.ravel()), ("validation", one.validation)):
-            there = one.present[rows, 0]
+    for client in clients:
+        assert isinstance(client, ClientWindows)
+        for part, rows in (("train", client.batches.ravel()), ("validation", client.validation)):
+            present = client.present[rows, 0]
             parts.setdefault(part, []).append(
-                (one.inputs[rows][there], one.targets[rows, 0][there])
+                (client.inputs[rows][present], client.targets[rows, 0][present])
             )
-    pooled = {part: tuple(map(np.concatenate, zip(*of, strict=True))) for part, of in parts.items()}
+    pooled = {
+        part: tuple(map(np.concatenate, zip(*pieces, strict=True)))
+        for part, pieces in parts.items()
+    }
     train, validation = (
         lightgbm.Dataset(inputs, label=targets) for inputs, targets in pooled.values()
     )
@@ -62,18 +67,18 @@ def _errors(settings: Settings) -> dict[str, float]:
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     mse, mase = [], []
-    for one in clients:
-        assert isinstance(one, ClientWindows)
-        there = one.present[one.test, 0]
-        made = np.asarray(trees.predict(one.inputs[one.test]))
-        error = (made - one.targets[one.test, 0].astype(np.float64))[there]
+    for client in clients:
+        assert isinstance(client, ClientWindows)
+        present = client.present[client.test, 0]
+        forecasts = np.asarray(trees.predict(client.inputs[client.test]))
+        error = (forecasts - client.targets[client.test, 0].astype(np.float64))[present]
         mse.append(float((error**2).mean()))
-        if one.seasonal_difference > 0:
-            mase.append(float(np.abs(error).mean() * one.std / one.seasonal_difference))
-    every = np.array(mse)
+        if client.seasonal_difference > 0:
+            mase.append(float(np.abs(error).mean() * client.std / client.seasonal_difference))
+    squared_errors = np.array(mse)
     return {
-        "mse": float(every.mean()),
-        "mse_median": float(np.median(every)),
-        "mse_worst_tenth": worst_tenth(every),
+        "mse": float(squared_errors.mean()),
+        "mse_median": float(np.median(squared_errors)),
+        "mse_worst_tenth": worst_tenth(squared_errors),
         "mase_median": float(np.median(mase)),
     }

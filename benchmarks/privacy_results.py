@@ -2,10 +2,10 @@
 
     python -m benchmarks.privacy_results [--page]
 
-Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, of
-the test data of the models that clients end with. Clips were chosen by the clients' validation
-error at ε = 10 among three each, on seed 0, which is no seed of the tables; of `fed-react` they
-were not chosen at all.
+Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, on
+the test data, of the clients' last models. Clips were chosen by the clients' validation error at
+ε = 10 among three each, on seed 0, which is no seed of the tables; for `fed-react` they were not
+chosen at all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ONE_MODEL: Mapping[str, Any] = {"method": "analytic", "analytic.sharing": "feder
 class Case:
     """A line of a table.
 
-    settings: over those of a small run of the task. clips: the lengths. alone: what to set for
+    settings: changes to a small run of the task. clips: the lengths. alone: the settings for
     clients that share nothing. figure: of rounds.jsonl.
     """
 
@@ -84,17 +84,21 @@ def _series(
 
 
 _SOLO: Mapping[str, Any] = {"method": "solo"}
-_OWN: Mapping[str, Any] = {"analytic.sharing": "none"}
+_UNSHARED: Mapping[str, Any] = {"analytic.sharing": "none"}
 _FEDAVG = _series("`fedavg`, MSE", {"method": "fedavg"}, {"privacy.step-clip": 0.1}, _SOLO)
-_ANALYTIC = _series("`analytic`, one shared model, MSE", ONE_MODEL, {"privacy.clip": 1.0}, _OWN)
+_ANALYTIC = _series(
+    "`analytic`, one shared model, MSE", ONE_MODEL, {"privacy.clip": 1.0}, _UNSHARED
+)
 CASES = (
     _series("`fuels`, MSE", {"method": "fuels"}, {"privacy.clip": 3.0}, _SOLO),
     _FEDAVG,
     _series(
-        "`analytic`, personal models, MSE", {"method": "analytic"}, {"privacy.clip": 1.0}, _OWN
+        "`analytic`, personal models, MSE", {"method": "analytic"}, {"privacy.clip": 1.0}, _UNSHARED
     ),
     _ANALYTIC,
-    _series("the same, ε per sample, MSE", {**ONE_MODEL, **SAMPLE}, {"privacy.clip": 1.0}, _OWN),
+    _series(
+        "the same, ε per sample, MSE", {**ONE_MODEL, **SAMPLE}, {"privacy.clip": 1.0}, _UNSHARED
+    ),
     Case(
         "`gldp`, accuracy",
         "classification",
@@ -116,7 +120,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Trial:
-    """One run. epsilon: of all its rounds; None without noise, 0 without sharing."""
+    """A run. epsilon: of all its rounds; None without noise, 0 without sharing."""
 
     case: Case
     epsilon: float | None
@@ -125,7 +129,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """All runs of both tables, each once."""
+    """Return all runs of both tables, each once."""
     first = [
         Trial(case, epsilon, CLIENTS[0], seed)
         for case in CASES
@@ -143,15 +147,15 @@ def trials() -> list[Trial]:
 
 
 def figure_of(trial: Trial) -> float:
-    """The run's last figure, the mean over its clients."""
+    """Return the run's last figure, the mean over its clients."""
     case = trial.case
     noise: Mapping[str, Any] = {}
     if trial.epsilon == 0:
         noise = {"privacy.unit": "client", "privacy.neighbours": "remove", **case.alone}
     elif trial.epsilon:
-        given = {"privacy.mechanism": "gaussian", "privacy.epsilon": trial.epsilon}
-        noise = {**given, "privacy.delta": DELTA, **case.clips}
-    many = {"data.synthetic.clients": trial.clients} if trial.clients > CLIENTS[0] else {}
+        privacy = {"privacy.mechanism": "gaussian", "privacy.epsilon": trial.epsilon}
+        noise = {**privacy, "privacy.delta": DELTA, **case.clips}
+    synthetic = {"data.synthetic.clients": trial.clients} if trial.clients > CLIENTS[0] else {}
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_from(
             {
@@ -159,7 +163,7 @@ def figure_of(trial: Trial) -> float:
                 **AT_ONCE,
                 **case.settings,
                 **noise,
-                **many,
+                **synthetic,
                 "seed": trial.seed,
                 "output.dir": folder,
                 "output.name": "run",
@@ -181,11 +185,11 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the tables to docs/privacy.md")
     arguments = parser.parse_args()
     become_worker()  # nodes of a simulation: the noise repeats
-    console, found = Console(), dict[Trial, float]()
+    console, figures = Console(), dict[Trial, float]()
     with Progress(console=console) as progress:
         for trial in progress.track(trials(), description="runs"):
-            found[trial] = figure_of(trial)
-    tables = {"by epsilon": by_epsilon(found), "by clients": by_clients(found)}
+            figures[trial] = figure_of(trial)
+    tables = {"by epsilon": by_epsilon(figures), "by clients": by_clients(figures)}
     for name, lines in tables.items():
         shown = [*lines, "", footnote()]
         console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
@@ -194,32 +198,32 @@ def main() -> None:
             write_section(page, name, "benchmarks.privacy_results", shown)
 
 
-def by_epsilon(found: Mapping[Trial, float]) -> list[str]:
-    """A line a case."""
+def by_epsilon(figures: Mapping[Trial, float]) -> list[str]:
+    """Return a line for each case."""
     heads = ["no sharing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
     return _table(
         ["method", *heads],
         [
-            [case.title, *(_mean(found, case, e, CLIENTS[0]) for e in (0.0, None, *EPSILONS))]
+            [case.title, *(_mean(figures, case, e, CLIENTS[0]) for e in (0.0, None, *EPSILONS))]
             for case in CASES
         ],
     )
 
 
-def by_clients(found: Mapping[Trial, float]) -> list[str]:
-    """A line a case and noise."""
+def by_clients(figures: Mapping[Trial, float]) -> list[str]:
+    """Return a line for each case and noise."""
     return _table(
         ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)],
         [
-            [case.title, noise, *(_mean(found, case, epsilon, clients) for clients in CLIENTS)]
+            [case.title, noise, *(_mean(figures, case, epsilon, clients) for clients in CLIENTS)]
             for case in (_FEDAVG, _ANALYTIC)
             for noise, epsilon in (("none", None), (f"ε = {MANY_AT:g}", MANY_AT))
         ],
     )
 
 
-def _mean(found: Mapping[Trial, float], case: Case, epsilon: float | None, clients: int) -> str:
-    values = [found[Trial(case, epsilon, clients, seed)] for seed in SEEDS]
+def _mean(figures: Mapping[Trial, float], case: Case, epsilon: float | None, clients: int) -> str:
+    values = [figures[Trial(case, epsilon, clients, seed)] for seed in SEEDS]
     return f"{np.mean(values):.3g}"
 
 
@@ -230,7 +234,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def footnote() -> str:
-    """How the tables were made."""
+    """Return the note on how the tables were made."""
     return (
         f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients unless "
         f"stated, δ = {DELTA:g}, all clients in every round, seed "

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rand_curves [--output runs/results-sequences]
 
-From the runs that `benchmarks.sequence_results` made of its tables of clusters; draws
+Reads the runs of `benchmarks.sequence_results` for its tables of clusters; draws
 docs/results/rand.svg, a panel a data set. A curve is the mean over a row's seeds.
 """
 
@@ -22,7 +22,7 @@ from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import Group
 
 PANELS = {"airwriting-clusters": "air-writing", "pendigits-clusters": "PenDigits"}
-# A1 to A3 have EC's clusters, whatever they make of the heads.
+# A1 to A3 have EC's clusters and differ only in the heads.
 CURVES = ("sc", "ec", "a1-toolbox", "a1-all-rounds", "a1-centred", "a1-norms", "ifca")
 
 
@@ -44,8 +44,8 @@ def rand_curve(group: Group) -> NDArray[np.float64]:
     """Return the mean over runs, [R]; R is the number of rounds that all runs have."""
     curves: list[NDArray[np.float64]] = []
     for run in group.runs:
-        with np.load(run.folder / "clusters.npz", allow_pickle=False) as found:
-            curves.append(found["rand_index"])
+        with np.load(run.folder / "clusters.npz", allow_pickle=False) as clusters:
+            curves.append(clusters["rand_index"])
     length = min(map(len, curves))
     mean: NDArray[np.float64] = np.stack([curve[:length] for curve in curves]).mean(axis=0)
     return mean

@@ -247,7 +247,7 @@ def finished(experiment: Experiment, output: Path) -> dict[str, Group]:
 def _require_settings(run: Run, config: str, row: Row) -> None:
     text = (ROOT / "configs" / config).read_text(encoding="utf-8")
     row_settings = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
-    # If a setting is younger than the run, the run did what is the default now.
+    # If a setting is newer than the run, the run behaved as today's default.
     actual = {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
     pairs = [
         (key, actual[key], value)

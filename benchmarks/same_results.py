@@ -1,18 +1,18 @@
-"""Whether this tree's runs end as those of an earlier commit: the same bytes.
+"""Whether this tree's runs end with the same bytes as an earlier commit's.
 
     python -m benchmarks.same_results 6016738                      # the quick set
     python -m benchmarks.same_results 6016738 --set full --engines process:1 process:2 flower
 
 Each task with each of its methods runs small, by ``fedproto run``: once with the code of the
-commit, in a work tree of its own, and once with this tree. Compared are ``clients.csv``,
+commit, in a work tree of its own, and once with this tree. It compares ``clients.csv``,
 ``rounds.jsonl`` and ``summary.json``, without times, versions and digests of settings. Besides the
 plain run on two nodes there are variants: on one node, with masked sums, with noise, with a trimmed
-mean, and killed after its first round and resumed (held against the run that was not killed). A
+mean, and killed after its first round and resumed (compared with the run that was not killed). A
 variant that the earlier commit refuses is no difference when this tree runs it.
 
 The quick set has every method once, and a few pairs in all variants; the full set has every pair in
-all variants. Runs that are there already in ``--folder`` are not made again, so a later call costs
-this tree's runs alone.
+all variants. Runs already in ``--folder`` are not repeated, so a later call costs this
+tree's runs alone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "trimmed": {"aggregation.rule": "trimmed-mean", "aggregation.hostile-share": 0.2},
     "resumed": {},
 }
-# What differs between two runs of the same code, or says which code it was.
+# Fields that differ between two runs of the same code, or that name the code.
 UNEQUAL = {"seconds", "node_seconds", "settings_digest", "versions"}
 
 
@@ -76,14 +76,14 @@ class Case(NamedTuple):
 
     @property
     def expected(self) -> Case:
-        """The run of the earlier commit that must end alike: engines and resuming change nothing,
-        so these are held against the plain run."""
+        """Return the earlier commit's run with the same result: engines and resuming change
+        nothing, so these are compared with the plain run."""
         variant = "plain" if self.variant == "resumed" else self.variant
         return Case(self.pair, variant)
 
 
 def main() -> None:
-    """Run what is missing, and print a row for each run that is compared."""
+    """Make the missing runs, and print a row for each compared run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commit", help="the earlier commit")
     parser.add_argument("--set", choices=("quick", "full"), default="quick", dest="chosen")
@@ -92,37 +92,41 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--folder", type=Path, help="where runs are kept; default: temporary")
     parser.add_argument("--at-once", type=int, default=2, help="runs at the same time")
-    asked = parser.parse_args()
-    cases = [one for one in _cases(asked.chosen, asked.pairs) if one.variant in asked.variants]
+    arguments = parser.parse_args()
+    cases = [
+        case
+        for case in _cases(arguments.chosen, arguments.pairs)
+        if case.variant in arguments.variants
+    ]
     with tempfile.TemporaryDirectory(prefix="fedproto-same-") as temporary:
-        folder = (asked.folder or Path(temporary)).resolve()
+        folder = (arguments.folder or Path(temporary)).resolve()
         tree = Path(temporary) / "before"
-        _git("worktree", "add", "--detach", str(tree), asked.commit)
+        _git("worktree", "add", "--detach", str(tree), arguments.commit)
         try:
-            same = _compare(list(_on(asked.engines, cases)), folder, tree, asked.at_once)
+            equal = _compare(list(_on(arguments.engines, cases)), folder, tree, arguments.at_once)
         finally:
             _git("worktree", "remove", "--force", str(tree))
-    differing = [case for case, is_same in same.items() if not is_same]
-    print(f"{len(same)} runs, {len(differing)} differ from {asked.commit}")
+    differing = [case for case, is_same in equal.items() if not is_same]
+    print(f"{len(equal)} runs, {len(differing)} differ from {arguments.commit}")
     sys.exit(bool(differing))
 
 
 def _cases(chosen: str, pairs: list[str] | None) -> Iterator[Case]:
-    """The runs of a set; of these pairs alone, if any are given."""
-    once = set()
+    """Yield the runs of a set, only of these pairs if any are given."""
+    pairs_seen = set()
     for pair in PAIRS:
         method = pair.split("@")[0]
         if pairs is not None and pair not in pairs:
             continue
         if chosen == "full" or pairs is not None or pair in SEVERAL_VARIANTS:
             yield from (Case(pair, variant) for variant in VARIANTS)
-        elif method not in once:
+        elif method not in pairs_seen:
             yield Case(pair)
-        once.add(method)
+        pairs_seen.add(method)
 
 
 def _on(engines: Iterable[str], cases: Iterable[Case]) -> Iterator[Case]:
-    """All on the first engine, the plain runs on the others too."""
+    """Yield all runs on the first engine, the plain runs on the others too."""
     for number, engine in enumerate(engines):
         for case in cases:
             if number == 0 or case.variant == "plain":
@@ -131,19 +135,19 @@ def _on(engines: Iterable[str], cases: Iterable[Case]) -> Iterator[Case]:
 
 def _compare(cases: list[Case], folder: Path, before: Path, at_once: int) -> dict[Case, bool]:
     expected = dict.fromkeys(case.expected for case in cases)
-    same = {}
+    equal = {}
     with ThreadPoolExecutor(at_once) as pool:
         earlier = dict(
             zip(expected, pool.map(partial(_end, before, folder / "before"), expected), strict=True)
         )
-        now = pool.map(partial(_end, ROOT, folder / "now"), cases)
-        for case, end in zip(cases, now, strict=True):
-            # Settings that a method does not go with; whatever stops a plain run is a fault.
+        later = pool.map(partial(_end, ROOT, folder / "now"), cases)
+        for case, end in zip(cases, later, strict=True):
+            # A method may refuse these settings; a refused plain run is a fault.
             settings = bool(VARIANTS[case.variant])
             verdict = _verdict(earlier[case.expected], end, may_be_refused=settings)
-            same[case] = not verdict.startswith("DIFFERS")
+            equal[case] = not verdict.startswith("DIFFERS")
             print(f"{case.pair:40} {case.variant:9} {case.engine:10} {verdict}", flush=True)
-    return same
+    return equal
 
 
 def _verdict(expected: Mapping[str, Any], end: Mapping[str, Any], *, may_be_refused: bool) -> str:
@@ -158,8 +162,7 @@ def _verdict(expected: Mapping[str, Any], end: Mapping[str, Any], *, may_be_refu
 
 
 def _end(tree: Path, folder: Path, case: Case) -> dict[str, Any]:
-    """How the run ended: its artefacts' lasting content, or why it was refused. Made now, if it is
-    not there."""
+    """Return the run's lasting content, or why it was refused. A missing run is made."""
     folder = folder / case.engine.replace(":", "-") / case.pair / case.variant
     refused, run = folder / "refused.txt", folder / "run"
     if not refused.exists() and not (run / "summary.json").exists():
@@ -186,7 +189,7 @@ def _lasting(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(tree: Path, folder: Path, case: Case) -> str:
-    """Make the run; returns why it was refused, or ""."""
+    """Make the run; return why it was refused, or ""."""
     method, task = case.pair.split("@")
     settings = {**small_run(task), **METHODS[method].small, "method": method}
     settings |= {**VARIANTS[case.variant], "output.dir": str(folder), "output.name": "run"}

@@ -3,7 +3,7 @@
     python -m benchmarks.scale [--clients 1000 10000] [--rounds 4] [--quick]
 
 FUELS on 8 days of the synthetic traffic, by ``fedproto run`` on two nodes: one command a row,
-watched from outside. Processor seconds are those of all its processes, so they say what a round
+watched from outside. Processor seconds count all its processes, so they say what a round
 costs on a machine that does other work meanwhile, as its seconds do not.
 """
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = "from fedproto_app.cli.main import main; main()"
 SETTINGS = {"method": "fuels", "data.source": "synthetic-traffic", "data.synthetic.days": 8}
 ROUND = re.compile(r"round \d+/\d+ ")  # has ended
-EVERY = 0.5  # seconds between two looks at the processes
+INTERVAL = 0.5  # seconds between two looks at the processes
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,23 +46,23 @@ class Moment(NamedTuple):
 
 @dataclass
 class Cost:
-    """Of one run: when its rounds ended, peak memory of its processes, and what it left."""
+    """A run: when its rounds ended, peak memory of its processes, and the files that it left."""
 
     rounds: list[Moment] = field(default_factory=list)
     peak: int = 0  # bytes
-    left: int = 0  # bytes
+    left_bytes: int = 0
     files: int = 0
     end: Moment = field(default_factory=lambda: Moment(0.0, 0.0))
 
     @property
     def later(self) -> Moment:
-        """A round after the first, on average, with the checkpoints between them."""
-        whole, count = self.rounds[-1].since(self.rounds[0]), max(1, len(self.rounds) - 1)
-        return Moment(whole.wall / count, whole.processor / count)
+        """Return the mean of the rounds after the first, with the checkpoints between them."""
+        total, count = self.rounds[-1].since(self.rounds[0]), max(1, len(self.rounds) - 1)
+        return Moment(total.wall / count, total.processor / count)
 
 
 class Processes:
-    """A process and all below it, looked at while they run."""
+    """A process and its descendants, observed while they run."""
 
     def __init__(self, process: int) -> None:
         self._process, self._used = process, dict[int, float]()
@@ -70,16 +70,16 @@ class Processes:
 
     @property
     def processor_seconds(self) -> float:
-        """So far, of those that have ended too."""
+        """Return the processor seconds so far, with ended processes."""
         return sum(self._used.values())
 
     def look(self) -> None:
-        """Note what they have used; memory that several share counts once."""
+        """Record their processor seconds and memory; shared memory counts once."""
         memory = 0
         for process in _family(self._process):
             try:
-                told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                self._used[process] = (int(told[11]) + int(told[12])) / _TICKS
+                stat_fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                self._used[process] = (int(stat_fields[11]) + int(stat_fields[12])) / _TICKS
                 memory += _proportional_bytes(process)
             except OSError:  # it has ended
                 continue
@@ -87,7 +87,7 @@ class Processes:
 
 
 def watch(clients: int, rounds: int, folder: Path) -> Cost:
-    """One run from the command to its end, in this folder."""
+    """Run once in this folder, and observe the run from the command to its end."""
     chosen = {**SETTINGS, "data.synthetic.clients": clients, "rounds": rounds}
     chosen |= {"output.dir": folder, "output.name": f"of-{clients}"}
     start, cost = time.perf_counter(), Cost()
@@ -102,14 +102,14 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
     family, ended = Processes(run.pid), threading.Event()
 
     def keep_looking() -> None:
-        while not ended.wait(EVERY):
+        while not ended.wait(INTERVAL):
             family.look()
 
     looking = threading.Thread(target=keep_looking)
     looking.start()
     assert run.stderr is not None
     for line in run.stderr:
-        if ROUND.match(line):  # not what a round says of clients
+        if ROUND.match(line):  # not a line about a round's clients
             family.look()
             cost.rounds.append(Moment(time.perf_counter() - start, family.processor_seconds))
     code = run.wait()
@@ -120,24 +120,24 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
     cost.end = Moment(time.perf_counter() - start, family.processor_seconds)
     cost.peak = family.peak
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    cost.left, cost.files = sum(sizes), len(sizes)
+    cost.left_bytes, cost.files = sum(sizes), len(sizes)
     return cost
 
 
 def _family(process: int) -> list[int]:
-    """The process and its descendants."""
-    found = [process]
+    """Return the process and its descendants."""
+    family = [process]
     try:
         for tasks in Path(f"/proc/{process}/task").iterdir():
             for child in (tasks / "children").read_text().split():
-                found += _family(int(child))
+                family += _family(int(child))
     except OSError:  # it has ended
         pass
-    return found
+    return family
 
 
 def _proportional_bytes(process: int) -> int:
-    """Its memory, a page that several processes have counting as a part of one to each."""
+    """Return the process's memory; a shared page counts in part to each of its processes."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -145,18 +145,18 @@ def _proportional_bytes(process: int) -> int:
 
 
 def table(costs: dict[int, Cost], rounds: int) -> Table:
-    """A row for each number of clients."""
-    found = Table(
+    """Return a row for each number of clients."""
+    result = Table(
         title=f"FUELS, 8 days of synthetic traffic, {rounds} rounds, two nodes, two workers",
         caption="a later round: the mean without the first; whole: from the command to its end",
     )
     titles = ["clients", "first round, s", "a later round, s", "CPU-s", "ms of CPU a client"]
     titles += ["whole, s", "CPU-s", "peak GB", "GB of files", "files"]
     for title in titles:
-        found.add_column(title, justify="right")
+        result.add_column(title, justify="right")
     for clients, cost in costs.items():
         later = cost.later
-        found.add_row(
+        result.add_row(
             f"{clients:,}",
             f"{cost.rounds[0].wall:.1f}",
             f"{later.wall:.1f}",
@@ -165,10 +165,10 @@ def table(costs: dict[int, Cost], rounds: int) -> Table:
             f"{cost.end.wall:.1f}",
             f"{cost.end.processor:.1f}",
             f"{cost.peak / 1e9:.2f}",
-            f"{cost.left / 1e9:.2f}",
+            f"{cost.left_bytes / 1e9:.2f}",
             f"{cost.files:,}",
         )
-    return found
+    return result
 
 
 def main() -> None:
@@ -176,20 +176,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", nargs="+", type=int, default=[100, 1000], metavar="N")
     parser.add_argument("--rounds", type=int, default=4, metavar="N", help="of each run (4)")
-    parser.add_argument("--folder", type=Path, help="whose disk takes the runs (the temporary one)")
+    parser.add_argument("--folder", type=Path, help="folder of the runs (temporary)")
     parser.add_argument("--quick", action="store_true", help="50 and 200 clients, 3 rounds")
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.clients, asked.rounds = [50, 200], 3
-    if min(asked.clients) < 2 or asked.rounds < 2:
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.clients, arguments.rounds = [50, 200], 3
+    if min(arguments.clients) < 2 or arguments.rounds < 2:
         parser.error("--clients: at least 2 each, --rounds: at least 2")
     console, costs = Console(width=130), dict[int, Cost]()
-    for clients in asked.clients:
-        with tempfile.TemporaryDirectory(prefix="fedproto-scale-", dir=asked.folder) as folder:
-            costs[clients] = watch(clients, asked.rounds, Path(folder))
+    for clients in arguments.clients:
+        with tempfile.TemporaryDirectory(prefix="fedproto-scale-", dir=arguments.folder) as folder:
+            costs[clients] = watch(clients, arguments.rounds, Path(folder))
         seconds = costs[clients].end.wall
         console.print(f"{clients:,} clients: done after {seconds:.0f} s", style="dim")
-    console.print(table(costs, asked.rounds))
+    console.print(table(costs, arguments.rounds))
     console.print(machine_line(), style="dim")
 
 

@@ -5,9 +5,9 @@
 A SuperLink and four SuperNodes on loopback, with TLS and registered keys, anew for each trial, and
 FedAvg on eight synthetic clients. Each site's file names the others' signing keys. The trials are
 `cost` (the run with plain means, and with masked sums) and `keys`, `shares`, `train`, `unmask`:
-SIGKILL of one node in this step of round 2. The last model is held against that of a plain run in
-this process in which the same node is missing. Writes the tables of docs/secure-sum.md from the
-rows in the output folder.
+SIGKILL of one node in this step of round 2. The last model is compared with a plain run's in
+this process without that node. Writes the tables of docs/secure-sum.md from the rows in the output
+folder.
 
 Exit code: 0 if every model is as it should be, else 1.
 """
@@ -50,7 +50,7 @@ HIT = NODES[1]
 ROUNDS = 2
 COST = "cost"
 TRIALS = (COST, *hook.STEPS)
-ALIKE = 1e-5  # of a value of a model whose values are below 1: float32, and two rounds
+ALIKE = 1e-5  # difference of a value below 1: float32, after two rounds
 SETTINGS = {
     "method": "fedavg",
     "rounds": ROUNDS,
@@ -63,7 +63,7 @@ SETTINGS = {
     "nodes.round-deadline": 300.0,
     "output.pictures": False,
 }
-WHAT = {
+STEP_TEXTS = {
     "keys": "to send its keys",
     "shares": "to send its shares",
     "train": "to send its masked sums",
@@ -82,11 +82,13 @@ def main() -> None:
             row = _costs(Path(folder)) if trial == COST else _killed(Path(folder), trial)
         print(json.dumps(row), flush=True)
         (output / f"{trial}.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
-    rows = {one.stem: json.loads(one.read_text(encoding="utf-8")) for one in output.glob("*.json")}
+    rows = {
+        file.stem: json.loads(file.read_text(encoding="utf-8")) for file in output.glob("*.json")
+    }
     if not arguments.no_page:
-        made = f"`python -m benchmarks.secure_sum`, {date.today()}; {machine_line()}."
-        write_section(PAGE, "cost", "benchmarks.secure_sum", [*_cost_table(rows), "", made])
-        write_section(PAGE, "killed", "benchmarks.secure_sum", [*_killed_table(rows), "", made])
+        footnote = f"`python -m benchmarks.secure_sum`, {date.today()}; {machine_line()}."
+        write_section(PAGE, "cost", "benchmarks.secure_sum", [*_cost_table(rows), "", footnote])
+        write_section(PAGE, "killed", "benchmarks.secure_sum", [*_killed_table(rows), "", footnote])
     sys.exit(0 if all(row["distance"] <= ALIKE for row in rows.values()) else 1)
 
 
@@ -108,7 +110,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _costs(folder: Path) -> dict[str, Any]:
-    """Both runs in one federation: bytes, seconds, and how far their models are apart."""
+    """Make both runs in one federation; return bytes, seconds, and the distance of the models."""
     row: dict[str, Any] = {}
     with LocalFederation(folder / "federation") as federation:
         for name in NODES:
@@ -124,7 +126,7 @@ def _costs(folder: Path) -> dict[str, Any]:
 
 
 def _killed(folder: Path, step: str) -> dict[str, Any]:
-    """One node hangs in a step of round 2 and is killed there."""
+    """Kill a node that hangs in a step of round 2."""
     hooks = folder / "hooks"
     hooks.mkdir()
     shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
@@ -136,13 +138,15 @@ def _killed(folder: Path, step: str) -> dict[str, Any]:
             nodes[name] = federation.add_node(name, _config(folder, name), environment=environment)
         settings = _settings(folder, "masked", secure=True)
         run = federation.submit(flower_config(settings))
-        nodes[HIT].wait_until_said(f"hangs in {step}", deadline=900)
+        nodes[HIT].wait_for_log(f"hangs in {step}", deadline=900)
         nodes[HIT].kill()
         status = federation.wait(run, deadline=1200)
         if not status.completed:
             raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
     lines = read_rounds(folder / "runs" / "masked")
-    reasons = [one["reason"] for line in lines for one in line["refused"] if one["node"] == HIT]
+    reasons = [
+        refusal["reason"] for line in lines for refusal in line["refused"] if refusal["node"] == HIT
+    ]
     return {
         "clients": [line["clients"] for line in lines],
         "seconds": lines[1]["seconds"]["total"],
@@ -152,21 +156,21 @@ def _killed(folder: Path, step: str) -> dict[str, Any]:
 
 
 class _Lossy(LocalGrid):
-    """Its second node falls silent in round 2: before it has trained, or when it has."""
+    """A grid whose second node stops replying in round 2, before or after training."""
 
     def __init__(self, settings: Settings, configs: list[dict[str, Any]], trains: bool) -> None:
         super().__init__(settings, configs)
         self._trains = trains
 
     def answer(self, message: Message) -> Message | None:
-        of = message.metadata
-        late = of.dst_node_id == FIRST_ID + NODES.index(HIT) and int(of.group_id) >= 2
-        last = (of.message_type, of.group_id) == (MessageType.TRAIN, "2")
+        metadata = message.metadata
+        late = metadata.dst_node_id == FIRST_ID + NODES.index(HIT) and int(metadata.group_id) >= 2
+        last = (metadata.message_type, metadata.group_id) == (MessageType.TRAIN, "2")
         return None if late and not (self._trains and last) else super().answer(message)
 
 
 def _without(folder: Path, step: str) -> Path:
-    """The plain run in this process in which the same node is missing."""
+    """Run in this process without masks and without the same node."""
     settings = _settings(folder, "reference", secure=False, **AT_ONCE)
     configs = [{**_config(folder, name), "state-dir": str(folder / "own")} for name in NODES]
     with RunFolder(settings) as artefacts:
@@ -188,10 +192,10 @@ def _settings(folder: Path, name: str, *, secure: bool, **changes: Any) -> Setti
 
 
 def _config(folder: Path, name: str) -> dict[str, str | int]:
-    states = {one: str(folder / "state" / one) for one in NODES}
-    known = [signer_of(Site(state_dir=state)).line for state in states.values()]
+    states = {name: str(folder / "state" / name) for name in NODES}
+    signers = [signer_of(Site(state_dir=state)).line for state in states.values()]
     file = folder / f"{name}.toml"
-    file.write_text(tomli_w.dumps({"masked-sums": {"known": known}}))
+    file.write_text(tomli_w.dumps({"masked-sums": {"known": signers}}))
     return {
         "site": str(file),
         "node-name": name,
@@ -203,10 +207,10 @@ def _config(folder: Path, name: str) -> dict[str, str | int]:
     }
 
 
-def _apart(one: Path, other: Path) -> float:
-    """The largest difference of a value of the two last models."""
-    ours, theirs = (load_file(run / "model" / "global.safetensors") for run in (one, other))
-    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
+def _apart(first: Path, second: Path) -> float:
+    """Return the largest difference between values of the two last models."""
+    ours, others = (load_file(run / "model" / "global.safetensors") for run in (first, second))
+    return max(float(np.abs(ours[name] - others[name]).max()) for name in ours)
 
 
 # --- tables -----------------------------------------------------------------------------------
@@ -215,8 +219,8 @@ def _apart(one: Path, other: Path) -> float:
 def _cost_table(rows: Mapping[str, Any]) -> list[str]:
     lines = ["| round | KB up | KB down | seconds |", "| --- | ---: | ---: | ---: |"]
     for kind in ("plain", "masked") if COST in rows else ():
-        told = rows[COST][kind]
-        costs = f"{told['up'] / 1e3:,.0f} | {told['down'] / 1e3:,.0f} | {told['seconds']:.1f}"
+        row = rows[COST][kind]
+        costs = f"{row['up'] / 1e3:,.0f} | {row['down'] / 1e3:,.0f} | {row['seconds']:.1f}"
         lines.append(f"| {kind} | {costs} |")
     distance = f"{rows[COST]['distance']:.1e}" if COST in rows else "–"
     return [*lines, "", f"Largest difference between the final models: {distance}."]
@@ -227,10 +231,10 @@ def _killed_table(rows: Mapping[str, Any]) -> list[str]:
     lines = [head + "`rounds.jsonl` | seconds of round 2 | difference |"]
     lines.append("| --- | --- | --- | ---: | ---: |")
     for step in hook.STEPS:
-        if told := rows.get(step):
-            clients, off = ", ".join(map(str, told["clients"])), f"{told['distance']:.1e}"
-            reason = told["reason"].partition(" — ")[0].replace("Error: ", "")
-            cells = [WHAT[step], clients, reason, f"{told['seconds']:.0f}", off]
+        if row := rows.get(step):
+            clients, off = ", ".join(map(str, row["clients"])), f"{row['distance']:.1e}"
+            reason = row["reason"].partition(" — ")[0].replace("Error: ", "")
+            cells = [STEP_TEXTS[step], clients, reason, f"{row['seconds']:.0f}", off]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -3,14 +3,14 @@
     python -m benchmarks.sequence_results                        # all but beta and dtssgd
     python -m benchmarks.sequence_results pendigits-clusters --seeds 0 1 2
     python -m benchmarks.sequence_results ev --only lstm-fedavg,c-9
-    python -m benchmarks.sequence_results --page-only            # from the runs that there are
+    python -m benchmarks.sequence_results --page-only            # from existing runs
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
-experiment, whichever call made them, and has the page's lines whose runs are not there. A run there
-with other settings than its row now has is refused. In a table of clusters one run a seed (row
+can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
+experiment, from any call, and keeps the page's lines whose runs are missing. A run whose settings
+differ from its row's present settings is refused. In a table of clusters one run a seed (row
 encoder-…) learns the encoder that the others take; it is made first, whatever --only says. Test
-sequences choose nothing.
+sequences are never used to choose.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of docs/results/sequences.md: what their runs set, and what they are called."""
+"""The rows of docs/results/sequences.md: their settings and names."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def rows_on_encoder(
 
 
 def encoder_and_heads(clients: int) -> Changes:
-    """Learn the encoder; then each client fits a head of its own to all that it has."""
+    """Learn the encoder; then each client fits its own head to all its data."""
     return {
         "rounds": 1,
         "fed-react.clusters": clients,
@@ -192,7 +192,7 @@ def encoder_and_heads(clients: int) -> Changes:
 
 
 def one_and_own(clients: int) -> Variants:
-    """The two ends of personalisation: one head for all, each client its own."""
+    """Return the extremes of personalisation: one shared head, and a head for each client."""
     counts = {"one-head": 1, "own-heads": clients}
     return {name: {**PLAIN["a1"], "fed-react.clusters": count} for name, count in counts.items()}
 
@@ -211,7 +211,7 @@ def encoder_rows(folder: str) -> dict[str, Row]:
 
 
 def encoder_rows_50(folder: str) -> dict[str, Row]:
-    """A fifth of the steps for five times the clients."""
+    """Return rows with a fifth of the steps for five times the clients."""
     heads = encoder_and_heads(50)
     variants = {
         **{name: CLOSED[name] for name in SIMPLEST},
@@ -294,10 +294,10 @@ def beta_rows(folder: str) -> dict[str, Row]:
 
 
 def label_rows(folder: str, betas: Sequence[float], common_settings: Changes) -> dict[str, Row]:
-    """By β, labels and method, with slashes between them.
+    """Return rows by β, labels and method, with slashes between them.
 
-    The encoder is as it is drawn, so that labels are all that anybody learns from. With one round
-    there is no past, and all approaches are SC.
+    The encoder keeps its random initial values, so that clients learn from labels alone. With one
+    round there is no past, and all approaches are SC.
     """
     ends = one_and_own(10)
     approaches = {
@@ -325,7 +325,7 @@ def label_rows(folder: str, betas: Sequence[float], common_settings: Changes) ->
 
 
 def unlabelled_rows(folder: str) -> dict[str, Row]:
-    """By labels and method: few labels, and all other train sequences without.
+    """Return rows by labels and method: few labels, and all other train sequences without labels.
 
     Every round would fit the same heads, so one is enough.
     """
@@ -348,7 +348,7 @@ def unlabelled_rows(folder: str) -> dict[str, Row]:
 
 
 def closed_rows(folder: str) -> dict[str, Row]:
-    """Closed forms by β, with all labels."""
+    """Return closed forms by β, with all labels."""
     return {
         f"{beta}-{name}": row
         for beta in LABELS_BETAS

@@ -1,12 +1,12 @@
-"""docs/results/sharing.md: what sharing brings beside the strongest that a client can do alone.
+"""docs/results/sharing.md: what sharing adds to the best that a client can do alone.
 
     python -m benchmarks.sharing_results                    # all cells, about an hour of one core
     python -m benchmarks.sharing_results milano demo        # the cells of two data sets
-    python -m benchmarks.sharing_results --page-only        # from the figures that there are
+    python -m benchmarks.sharing_results --page-only        # from existing figures
 
-A cell is a data set, so many steps ahead, and so many periods of training at every client. In each
-stand Kindred, Kindred alone, and Kindred with all others alike, and the first two as they were
-before each block of features had a penalty of its own (`OnePenalty`). The halves of the methods are
+A cell is a data set, so many steps ahead, and so many periods of training at every client. Each has
+Kindred, Kindred alone, and Kindred with equal weights for all others, and the first two as they
+were before each block of features had its own penalty (`OnePenalty`). The halves of the methods are
 the app's own, one client after the other in one process.
 """
 
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def compute(name: str, steps: int) -> None:
-    """Compute the cells of a data set for which its clients have enough periods."""
+    """Compute the cells of a data set whose clients have enough periods."""
     chosen = SETS[name]
     settings = settings_in(chosen, steps, 0)
     series = series_of(chosen, settings)

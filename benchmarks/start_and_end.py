@@ -2,10 +2,10 @@
 
     python -m benchmarks.start_and_end --data electricity_2014_hourly.csv.gz
 
-A run of ``fedproto run`` is watched from outside, line by line: as a person would wait for it. Once
-with each engine, one after the other; pictures count to the end, the table comes before them.
+Watches ``fedproto run`` from outside, line by line, as a waiting user does: once with each engine,
+one after the other. Pictures count to the end; the table comes before them.
 
-The last column is the share of all this time in which the mean node works on an order, by its own
+The last column is the share of all this time that the mean node works on an order, by its own
 clock (`node_seconds` of rounds.jsonl). That is training, with reading and writing state and, where
 clients are judged, evaluation: `--evaluate-every` of all rounds leaves hardly more than training.
 """
@@ -36,7 +36,7 @@ DATA = Path(os.environ.get("FEDPROTO_DATA", "../shared/data"))
 
 @dataclass
 class Watched:
-    """When, in seconds after the command, each round and the table were there, and the end."""
+    """Seconds from the command to the end of each round, to the table, and to the end."""
 
     rounds: list[float] = field(default_factory=list)
     table: float = 0.0
@@ -45,12 +45,12 @@ class Watched:
 
     @property
     def between(self) -> float:
-        """Seconds a round, of those after the first."""
+        """Return the seconds per round after the first."""
         return (self.rounds[-1] - self.rounds[0]) / max(1, len(self.rounds) - 1)
 
 
 def watch(engine: str, options: list[str], folder: Path) -> Watched:
-    """One run with an engine, from the command to its end."""
+    """Watch a run with an engine, from the command to its end."""
     changes = [f"--set=output.dir={folder}", f"--set=output.name={engine}"]
     start, watched = time.perf_counter(), Watched()
     process = subprocess.Popen(
@@ -63,11 +63,11 @@ def watch(engine: str, options: list[str], folder: Path) -> Watched:
 
     def read(lines: IO[str]) -> None:
         for line in lines:
-            now = time.perf_counter() - start
+            elapsed = time.perf_counter() - start
             if line.startswith("round "):
-                watched.rounds.append(now)
+                watched.rounds.append(elapsed)
             elif line.startswith("artefacts: "):
-                watched.table = now
+                watched.table = elapsed
 
     assert process.stdout is not None
     assert process.stderr is not None
@@ -91,22 +91,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--evaluate-every", type=int, default=1, metavar="ROUNDS")
     parser.add_argument("--data", default="electricity_2014_hourly.csv.gz", metavar="FILE")
-    asked = parser.parse_args()
-    data = DATA / asked.data
-    options = [f"--set=rounds={asked.rounds}", f"--set=evaluate-every={asked.evaluate_every}"]
+    arguments = parser.parse_args()
+    data = DATA / arguments.data
+    options = [
+        f"--set=rounds={arguments.rounds}",
+        f"--set=evaluate-every={arguments.evaluate_every}",
+    ]
     if data.exists():
         options += ["--set=data.source=wide-csv", f"--set=data.path={data.resolve()}"]
         options += ["--set=data.max-steps=2160"]
-    name = asked.data.split(".")[0] if data.exists() else "the embedded traffic"
-    table = Table(title=f"Seconds of FUELS on {name}, {asked.rounds} rounds")
+    name = arguments.data.split(".")[0] if data.exists() else "the embedded traffic"
+    table = Table(title=f"Seconds of FUELS on {name}, {arguments.rounds} rounds")
     headings = ("engine", "to the first round", "a round", "last round to table", "in all", "nodes")
     for title in headings:
         table.add_column(title, justify="left" if title == "engine" else "right")
     with tempfile.TemporaryDirectory(prefix="fedproto-watched-") as folder:
-        for engine in asked.engines:
-            one = watch(engine, options, Path(folder))
-            seconds = (one.rounds[0], one.between, one.table - one.rounds[-1], one.end)
-            share = f"{one.at_nodes / one.end:.0%}"
+        for engine in arguments.engines:
+            timings = watch(engine, options, Path(folder))
+            seconds = (
+                timings.rounds[0],
+                timings.between,
+                timings.table - timings.rounds[-1],
+                timings.end,
+            )
+            share = f"{timings.at_nodes / timings.end:.0%}"
             table.add_row(engine, *(f"{value:.1f}" for value in seconds), share)
     console = Console(width=120)
     console.print(table)

@@ -4,14 +4,14 @@
 
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
-run in turns, so many times over. Timed is the whole round, from the end of one to the end of the
-next, as it is written down; nobody evaluates in between. Beside it stands the processor time of
-all processes a round, which hangs less on what else the machine does. The first rounds do not
-count: processes start and data is loaded. In the end all must have reached the same loss.
+run in turns, several times. A round is timed from the end of the previous round to its own, as
+written to the file; nothing is evaluated in between. The table also has the processor time of all
+processes per round, which depends less on other work of the machine. The first rounds do not count:
+processes start and data is loaded. At the end all must have reached the same loss.
 
 stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
 `benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
-environment that is made for it in .venv-pfl; left out, with the reason, where it cannot be had.
+environment that is made for it in .venv-pfl; left out, with the reason, if that fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fedproto_app.settings import flower_config, settings_from
 REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 2  # rounds
 DEADLINE = 180.0  # seconds without a new round
-SAME_LOSS = 0.1  # of the mean of all; first models and the order of batches are each one's own
+SAME_LOSS = 0.1  # of the mean of all; first models and orders of batches differ
 OURS = "fedproto run"
 PROGRAM = "from fedproto_app.cli.main import main; main()"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -56,8 +56,8 @@ AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
 
 class Work(NamedTuple):
-    """What all are given to do: clients, days of each one's series, batches of all together, rounds
-    in all; and the file of the batches for those who do not read the series themselves."""
+    """The work of every contestant: clients, days of a client's series, batches of all clients,
+    rounds; and the file of the batches for contestants that do not read the series."""
 
     clients: int
     days: int
@@ -67,7 +67,7 @@ class Work(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A contestant at work: where it notes its rounds, why it does not go on, and the FLWR_HOME in
+    """A running contestant: the file of its rounds, the reason for a failure, and the FLWR_HOME in
     the environment of all its processes."""
 
     rounds_file: Path
@@ -76,7 +76,7 @@ class Running(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """One run: seconds of each counted round, the mean training loss of the last one, and the
+    """A run: seconds of each counted round, the mean training loss of the last one, and the
     processor time of all processes, seconds a round."""
 
     seconds: list[float]
@@ -113,50 +113,50 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one run each, of 4 rounds")
     parser.add_argument("--peers", nargs="*", default=list(contestants)[1:], choices=contestants)
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.rounds, asked.repetitions = 4, 1
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.repetitions = 4, 1
     for name, least in (("clients", 2), ("rounds", 1), ("repetitions", 1)):
-        if getattr(asked, name) < least:
-            parser.error(f"--{name} {getattr(asked, name)}: at least {least}")
-    if min(asked.days) < 8:
-        parser.error(f"--days {min(asked.days)}: at least 8")
+        if getattr(arguments, name) < least:
+            parser.error(f"--{name} {getattr(arguments, name)}: at least {least}")
+    if min(arguments.days) < 8:
+        parser.error(f"--days {min(arguments.days)}: at least 8")
 
     for name in THREADS:  # each contestant has one thread a process and says so itself
         os.environ.pop(name, None)
     console = Console(width=110)
-    chosen = {name: contestants[name] for name in (OURS, *asked.peers)}
+    chosen = {name: contestants[name] for name in (OURS, *arguments.peers)}
     if "pfl" in chosen:
         with console.status("pfl-research: its environment"):
             python, why = pfl_python(REPOSITORY / ".venv-pfl")
         if python is None:
             console.print(f"pfl-research left out: it cannot be installed here: {why}")
             del chosen["pfl"]
-    same = True
-    for days in asked.days:
+    equal = True
+    for days in arguments.days:
         with console.status("") as status, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             file = Path(folder) / "clients.npz"
-            batches = write_clients(file, asked.clients, days)
-            work = Work(asked.clients, days, batches, WARM_UP + asked.rounds, file)
-            runs = compare(chosen, work, asked.repetitions, status.update)
+            batches = write_clients(file, arguments.clients, days)
+            work = Work(arguments.clients, days, batches, WARM_UP + arguments.rounds, file)
+            runs = compare(chosen, work, arguments.repetitions, status.update)
         console.print(table(work, runs))
         for line in verdicts(runs):
             console.print(line)
-        same = same and loss_spread(runs) <= SAME_LOSS
+        equal = equal and loss_spread(runs) <= SAME_LOSS
     console.print(machine_line(), style="dim")
-    if not same:
+    if not equal:
         sys.exit("the losses differ: these did not do the same work")
 
 
 def write_clients(file: Path, clients: int, days: int) -> int:
-    """All clients' batches for the peers, one client's after the other's; returns how many."""
+    """Write all clients' batches for the peers, client by client; return their number."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
-        name: np.concatenate([getattr(one, name)[one.batches] for one in windows])
+        name: np.concatenate([getattr(client, name)[client.batches] for client in windows])
         for name in ("inputs", "targets", "present")
     }
-    counts = np.array([len(one.batches) for one in windows])
+    counts = np.array([len(client.batches) for client in windows])
     np.savez(file, allow_pickle=False, counts=counts, **arrays)
     return int(counts.sum())
 
@@ -164,7 +164,7 @@ def write_clients(file: Path, clients: int, days: int) -> int:
 def compare(
     chosen: dict[str, Start], work: Work, repetitions: int, progress: Callable[[str], None]
 ) -> Runs:
-    """Run all of them so many times, in turns."""
+    """Run all contestants so many times, in turns."""
     runs: Runs = {name: [] for name in chosen}
     for repetition in range(1, repetitions + 1):
         for name, start in chosen.items():
@@ -181,25 +181,27 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
         start(work, Path(folder)) as running,
     ):
         file, ends = GrowingFile(running.rounds_file), list[float]()
-        spent: list[float] = []  # by the end of each round that was seen
-        loss, heard = float("nan"), time.monotonic()
+        spent: list[float] = []  # by the end of each observed round
+        loss, last_line_at = float("nan"), time.monotonic()
         while len(ends) < work.rounds:
             time.sleep(0.005)
             for line in file.new_lines():
-                heard = time.monotonic()
-                ends.append(heard)
+                last_line_at = time.monotonic()
+                ends.append(last_line_at)
                 loss = _loss(line, work.clients)
                 progress(f"{label}round {len(ends)} of {work.rounds}")
             spent += [processor_seconds(running.home)] * (len(ends) - len(spent))
-            if time.monotonic() - heard > DEADLINE:
+            if time.monotonic() - last_line_at > DEADLINE:
                 raise FederationError(f"{label}no round for {DEADLINE:g} s: {running.trouble()}")
         ends = ends[: work.rounds]
-        each = (spent[work.rounds - 1] - spent[WARM_UP - 1]) / (work.rounds - WARM_UP)
-        return Timing([end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, each)
+        processor = (spent[work.rounds - 1] - spent[WARM_UP - 1]) / (work.rounds - WARM_UP)
+        return Timing(
+            [end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, processor
+        )
 
 
 def processor_seconds(home: Path) -> float:
-    """User and system time of all living processes with this FLWR_HOME, from /proc."""
+    """Return user and system time of all living processes with this FLWR_HOME, from /proc."""
     ticks = 0
     for process in marked_processes(home):
         with suppress(OSError):  # it has ended
@@ -226,7 +228,7 @@ def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
-    """What a user runs: this app in its own engine."""
+    """Run this app in its own engine, as a user does."""
     changes = [f"--set={key}={_toml(value)}" for key, value in _our_settings(work, folder).items()]
     command = [sys.executable, "-c", PROGRAM, "run", *changes]
     with _process(command, folder, folder / "run" / "rounds.jsonl") as running:
@@ -235,7 +237,7 @@ def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
-    """This app in Flower's simulation, 2 nodes, under a SuperLink of its own."""
+    """Run this app in Flower's simulation, 2 nodes, under its own SuperLink."""
     settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
     config = flower_config(settings)
     with _simulation(REPOSITORY, config, 2, folder / "run" / "rounds.jsonl") as running:
@@ -244,7 +246,7 @@ def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
-    """Flower's FedAvg, a node per client."""
+    """Run Flower's FedAvg, a node per client."""
     file = folder / "rounds.jsonl"
     config = {
         "num-server-rounds": work.rounds,
@@ -269,7 +271,7 @@ def plain_loop(work: Work, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def pfl(work: Work, folder: Path) -> Iterator[Running]:
-    """pfl-research in its environment."""
+    """Run pfl-research in its environment."""
     file, python = folder / "rounds.jsonl", str(REPOSITORY / ".venv-pfl" / "bin" / "python")
     command = _two_processes(python, "pfl_loop", work, file)
     with _process(command, folder, file) as running:
@@ -284,7 +286,7 @@ def _two_processes(python: str, module: str, work: Work, file: Path) -> list[str
 
 @contextmanager
 def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Running]:
-    """A command of its own, ended when its rounds are done."""
+    """Run a command, and end it when its rounds are done."""
     log = folder / "output.log"
     with log.open("wb") as output:
         marked = {**os.environ, "FLWR_HOME": str(folder)}
@@ -301,7 +303,7 @@ def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Ru
 def _simulation(
     app: Path, config: dict[str, Any], nodes: int, rounds_file: Path
 ) -> Iterator[Running]:
-    """Flower's simulation with Ray on 2 CPUs, one a node."""
+    """Run Flower's simulation with Ray on 2 CPUs, one per node."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path=REPOSITORY) as superlink,
@@ -319,12 +321,12 @@ def _simulation(
 
 
 def ratios(runs: Runs, peer: str) -> list[float]:
-    """How many times as fast `fedproto run` was, in each repetition."""
-    return [theirs.round / ours.round for ours, theirs in zip(runs[OURS], runs[peer], strict=True)]
+    """Return how many times as fast `fedproto run` was, in each repetition."""
+    return [peers.round / ours.round for ours, peers in zip(runs[OURS], runs[peer], strict=True)]
 
 
 def table(work: Work, runs: Runs) -> Table:
-    """Medians over the repetitions; the ratio's spread is that of the repetitions."""
+    """Return medians over the repetitions, and the ratio's spread over them."""
     result = Table(
         title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
         caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
@@ -354,25 +356,25 @@ def table(work: Work, runs: Runs) -> Table:
 
 
 def verdicts(runs: Runs) -> Iterator[str]:
-    """Whether each ratio is what we want, and whether all did the same work."""
+    """Yield whether each ratio reaches its aim, and whether all did the same work."""
     for peer, aim in AIMS.items():
         if peer in runs:
             ratio = statistics.median(ratios(runs, peer))
             reached = "reached" if ratio >= aim else "missed"
             yield f"fedproto run / {peer} = {ratio:.2f}, aim ≥ {aim:g}: {reached}"
     spread = loss_spread(runs)
-    same = "the same" if spread <= SAME_LOSS else "NOT the same"
-    yield f"last losses: {spread:.1%} apart, at most {SAME_LOSS:.0%} allowed: {same}"
+    verdict = "the same" if spread <= SAME_LOSS else "NOT the same"
+    yield f"last losses: {spread:.1%} apart, at most {SAME_LOSS:.0%} allowed: {verdict}"
 
 
 def loss_spread(runs: Runs) -> float:
-    """Between the largest and the least mean loss, as a share of the mean of all."""
+    """Return the range of the mean losses, as a share of their mean."""
     losses = [statistics.mean(timing.loss for timing in timings) for timings in runs.values()]
     return (max(losses) - min(losses)) / statistics.mean(losses)
 
 
 def _loss(line: str, clients: int) -> float:
-    """The mean loss a round's line tells; raises if a client did not train."""
+    """Return the mean loss of a round's line; raise an error if a client did not train."""
     noted = json.loads(line)
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")
@@ -380,7 +382,7 @@ def _loss(line: str, clients: int) -> float:
 
 
 def _toml(value: object) -> str:
-    """As `--set` takes it."""
+    """Return the value as `--set` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.structure            # the table
     python -m benchmarks.structure --picture  # also draws docs/rooms.svg
 
-The rooms and their order are those of the import-linter contract in pyproject.toml.
+The rooms and their order come from the import-linter contract in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PICTURE = ROOT / "docs" / "rooms.svg"
 
 
 def levels() -> list[list[str]]:
-    """The rooms from the top down; those of one level know each other in neither direction."""
+    """Return the rooms from the top down; rooms of one level do not import each other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = project["tool"]["importlinter"]["contracts"][0]
     return [[room.strip() for room in level.split("|")] for level in contract["layers"]]
 
 
 def imports_between_rooms() -> Counter[tuple[str, str]]:
-    """How many modules of one room import a module of another."""
+    """Count the modules of one room that import a module of another."""
     graph = grimp.build_graph(PACKAGE)
     counts: Counter[tuple[str, str]] = Counter()
     for module in graph.modules - {PACKAGE}:
@@ -46,7 +46,7 @@ def imports_between_rooms() -> Counter[tuple[str, str]]:
 
 
 def files_of(room: str) -> list[Path]:
-    """The Python files of a room, which is a folder or a single module."""
+    """Return the Python files of a room, which is a folder or a single module."""
     place = ROOT / PACKAGE / room
     return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
 
@@ -56,16 +56,16 @@ def lines_of(files: list[Path]) -> int:
 
 
 def upward(imports: Counter[tuple[str, str]]) -> int:
-    """Imports of a room on the same level or above."""
+    """Count the imports of a room on the same level or above."""
     level_of = {room: number for number, level in enumerate(levels()) for room in level}
-    return sum(n for (room, other), n in imports.items() if level_of[other] <= level_of[room])
+    return sum(n for (room, imported), n in imports.items() if level_of[imported] <= level_of[room])
 
 
 def print_tables(imports: Counter[tuple[str, str]]) -> None:
     console = Console()
     rooms = Table("room", "files", "lines", "imports")
     for room in chain.from_iterable(levels()):
-        imported = sorted(other for importer, other in imports if importer == room)
+        imported = sorted(imported for importer, imported in imports if importer == room)
         files = files_of(room)
         rooms.add_row(room, str(len(files)), str(lines_of(files)), " ".join(imported))
     console.print(rooms)
@@ -73,16 +73,16 @@ def print_tables(imports: Counter[tuple[str, str]]) -> None:
     tests = sorted((ROOT / "tests").rglob("*.py"))
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    whole = Table("figure", "value", title="the whole")
-    whole.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
-    whole.add_row(
+    totals = Table("figure", "value", title="the whole")
+    totals.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
+    totals.add_row(
         "lines of tests a line of the package", f"{lines_of(tests) / lines_of(package):.2f}"
     )
-    whole.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
-    whole.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))
-    whole.add_row("imports that run upwards", str(upward(imports)))
-    whole.add_row("words of documentation", str(sum(len(p.read_text().split()) for p in pages)))
-    console.print(whole)
+    totals.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
+    totals.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))
+    totals.add_row("imports that run upwards", str(upward(imports)))
+    totals.add_row("words of documentation", str(sum(len(p.read_text().split()) for p in pages)))
+    console.print(totals)
 
 
 def _keys(table: dict[str, object]) -> int:

@@ -1,11 +1,11 @@
-"""What a SuperNode without work costs its SuperLink: it asks for messages every three seconds.
+"""The cost of an idle SuperNode to its SuperLink: it asks for messages every three seconds.
 
     python -m benchmarks.superlink_polls [--nodes 16 256] [--polls 2000]
 
 A SuperLink with a database on loopback, without TLS, and so many nodes' gRPC connections in this
-process, through Flower's own code for them, which signs each call with the node's key. Told is the
-SuperLink's processor time for a call, which hardly depends on what else the machine does. gRPC is
-what SuperNodes speak up to Flower 1.39.
+process, through Flower's own code for them, which signs each call with the node's key. It prints
+the SuperLink's processor time for a call, which hardly depends on other work of the machine.
+SuperNodes speak gRPC up to Flower 1.39.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.parts import end
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.superlink import free_port, tail
 
-EVERY = 3.0  # seconds between two questions of a SuperNode, fixed by Flower
+POLL_INTERVAL = 3.0  # seconds between two questions of a SuperNode, fixed by Flower
 THREADS = 4
 START = 60.0  # seconds that a SuperLink may take
 
@@ -50,21 +50,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[16, 256], metavar="N")
     parser.add_argument("--polls", type=int, default=2000, metavar="N")
-    asked = parser.parse_args()
-    if min(*asked.nodes, asked.polls) < 1:
+    arguments = parser.parse_args()
+    if min(*arguments.nodes, arguments.polls) < 1:
         parser.error("--nodes and --polls: at least 1")
     console, result = Console(), Table(title="Processor time of a SuperLink")
     for heading in ("nodes", "joining, ms", "a question, ms", "wall, ms", "nodes that fill a core"):
         result.add_column(heading, justify="right")
-    for nodes in asked.nodes:
+    for nodes in arguments.nodes:
         with console.status(f"{nodes} nodes"):
-            cost = measure(nodes, asked.polls)
+            cost = measure(nodes, arguments.polls)
         result.add_row(
             f"{nodes:,}",
             f"{cost.joining:.1f}",
             f"{cost.polling:.2f}",
             f"{cost.wall:.2f}",
-            f"{EVERY * 1000 / cost.polling:,.0f}",
+            f"{POLL_INTERVAL * 1000 / cost.polling:,.0f}",
         )
     console.print(result)
     console.print(machine_line(), style="dim")
@@ -90,9 +90,9 @@ def measure(nodes: int, polls: int) -> Cost:
             for message in pool.map(lambda n: receivers[n % nodes](), range(polls)):
                 assert message is None
         wall = time.perf_counter() - started
-        asked = _processor_seconds(process.pid)
-        each = 1000 * (asked - joined) / polls
-        return Cost(nodes, 1000 * (joined - before) / nodes, each, 1000 * wall / polls)
+        finished = _processor_seconds(process.pid)
+        per_poll = 1000 * (finished - joined) / polls
+        return Cost(nodes, 1000 * (joined - before) / nodes, per_poll, 1000 * wall / polls)
 
 
 def _superlink(home: Path, port: int, health: int) -> subprocess.Popen[bytes]:
@@ -121,7 +121,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _processor_seconds(pid: int) -> float:
-    """User and system time of a process, from /proc."""
+    """Return user and system time of a process, from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,12 +1,12 @@
-"""The tables of docs/results/systems.md: what FUELS's paper compares with, here and as printed.
+"""The tables of docs/results/systems.md: the methods of FUELS's paper, here and as printed.
 
     python -m benchmarks.systems_results milano-choice      # hyper-parameters by validation
     python -m benchmarks.systems_results milano electricity # the rows of the paper's table 1
 
-`milano-choice` runs each setting of a grid for 40 rounds and shows validation errors alone; what it
-chooses is what `benchmarks.forecasting_results` has in its rows. The other tables take the runs of
-that script, and make what is missing. Finished runs are not repeated. Lines of the page whose runs
-are not there stay.
+`milano-choice` runs each setting of a grid for 40 rounds and shows validation errors alone;
+`benchmarks.forecasting_results` uses the settings that it chooses. The other tables use the runs of
+that script and make the missing runs. Finished runs are not repeated. Lines of the page whose runs
+are missing stay.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _lowest_bold(lines: Lines) -> Lines:
         if listed:
             best = min(listed, key=lambda title: float(errors[title]))
             errors[best] = f"**{errors[best]}**"
-    return [head, *([title, errors[title], kept] for title, _, kept in rows)]
+    return [head, *([title, errors[title], memory] for title, _, memory in rows)]
 
 
 @cache

@@ -4,8 +4,8 @@
 
 The steps are the app's own (`train_cohort`), on windows of the synthetic traffic: FUELS's whole
 loss on both views with guidance, and Solo's prediction loss. Both ways of training run in the
-same process with the same threads, in turns; the two processes are what Flower's simulation
-starts on two cores.
+same process with the same threads, in turns; Flower's simulation starts two such processes
+on two cores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AIM = 2.0
 
 
 class Engine(NamedTuple):
-    """Processes that train at the same time, and the torch threads of each."""
+    """The processes that train at the same time, and the torch threads of each."""
 
     processes: int
     threads: int
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def measure(repetitions: int, console: Console) -> Measured:
-    """Everything once to warm up, then so many times in turns."""
+    """Measure everything once to warm up, then so many times in turns."""
     measured = Measured(defaultdict(list), defaultdict(list))
     configurations = list(product(METHODS, ENGINES, SIZES))
     with Workers() as workers, Progress(console=console, refresh_per_second=2) as progress:
@@ -119,7 +119,7 @@ def measure(repetitions: int, console: Console) -> Measured:
 
 
 def table(measured: Measured) -> Table:
-    """Median rates; the ratio is the median of the ratios within each repetition."""
+    """Return median rates; the ratio is the median of the ratios within each repetition."""
     flop = ", ".join(f"{method} {step_flop(method) / 1e6:.1f}" for method in METHODS)
     result = Table(
         title=f"Client-steps a second, {CLIENTS} clients, batches of 24",
@@ -144,7 +144,7 @@ def table(measured: Measured) -> Table:
 
 
 def verdict(method: str, steps: dict[tuple[str, Engine, int], list[float]]) -> str:
-    """The best way to train in cohorts against the best way to train one by one, on two cores."""
+    """Compare the best cohort training with the best one-by-one training, on two cores."""
 
     def best(size: int) -> Engine:
         return max(ENGINES, key=lambda engine: statistics.median(steps[method, engine, size]))
@@ -158,10 +158,10 @@ def verdict(method: str, steps: dict[tuple[str, Engine, int], list[float]]) -> s
 
 
 def step_flop(method: str) -> float:
-    """FLOP of the large matrix products in one client's step, from their shapes.
+    """Return the FLOP of the large matrix products in one client's step, from their shapes.
 
-    Forward: each GRU of H units multiplies the state at all but the first of its values, whose
-    state is 0, and the projector the representation; backward costs twice the forward. The
+    Forward: each GRU of H units multiplies the state at all values but the first, whose state
+    is 0, and the projector multiplies the representation; backward costs twice the forward. The
     decoder's, the GRUs' input and the cosines' products are left out: together 1%.
     """
     settings = _settings(method, CLIENTS)
@@ -184,7 +184,7 @@ def _ratio(first: list[float], second: list[float]) -> float:
 
 
 class Workers:
-    """Two processes that live through the benchmark; each does its work alone or both at once."""
+    """Two processes that live through the benchmark and work alone or both at once."""
 
     def __enter__(self) -> Workers:
         spawn = multiprocessing.get_context("spawn")
@@ -202,7 +202,8 @@ class Workers:
         self._stack.close()
 
     def rate(self, engine: Engine, work: Callable[..., Span], *arguments: Any) -> float:
-        """Amount a second over the engine's processes, from the first start to the last end."""
+        """Return the amount per second over the engine's processes, from first start to last
+        end."""
         pools = self._pools[: engine.processes]
         spans = [
             future.result() for future in [pool.submit(work, engine, *arguments) for pool in pools]
@@ -223,21 +224,21 @@ def _join(barrier: Barrier) -> None:
 
 
 def _start(engine: Engine) -> float:
-    """The moment at which all processes of the engine are ready."""
+    """Return the moment at which all processes of the engine are ready."""
     if engine.processes > 1:
         _barrier.wait()
     return time.monotonic()
 
 
 def _products(engine: Engine) -> Span:
-    """FLOP of 1024³ products; a second's worth at the median rate, as pauses are not its fault."""
+    """Return the FLOP of 1024³ products in a second at the median rate, which ignores pauses."""
     torch.set_num_threads(engine.threads)
     start = _start(engine)
     return Span(start, start + 1, gemm_rate())
 
 
 def _train(engine: Engine, method: str, size: int) -> Span:
-    """Client-steps of one epoch of all clients, in cohorts of the size."""
+    """Train one epoch of all clients in cohorts of this size; return the client-steps."""
     torch.set_num_threads(engine.threads)
     settings = _settings(method, size)
     learner = make_learner(settings, ForecastingTask(settings))
@@ -259,7 +260,7 @@ def _shard() -> Shard:
 
 
 def _cohorts(learner: AnyLearner, settings: Settings) -> Iterator[tuple[Cohort, Context]]:
-    """All clients at the start of training, with random prototypes as their guidance."""
+    """Return all clients at the start of training, with random prototypes as guidance."""
     shard = _shard()
     names = list(shard.clients)
     width = _settings("fuels", 1).method_table(FuelsSettings).prototype_dim

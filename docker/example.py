@@ -34,8 +34,8 @@ def make_sites(folder: Path) -> None:
     for number, site in enumerate(SITES):
         data = folder / site / "data"
         data.mkdir(parents=True)
-        own = table.iloc[:, number :: len(SITES)]
-        own.to_csv(data / "traffic.csv", date_format="%Y-%m-%dT%H:%M")
+        site_table = table.iloc[:, number :: len(SITES)]
+        site_table.to_csv(data / "traffic.csv", date_format="%Y-%m-%dT%H:%M")
         settings_file = SAMPLE.read_text().replace('name = "harbour"', f'name = "{site}"')
         (folder / site / "site.toml").write_text(settings_file)
 

@@ -31,18 +31,18 @@ autodoc_typehints_format = "short"
 autodoc_type_aliases = {name: name for name in ("Heads", "Labels", "Matrix", "Table", "Vectors")}
 python_maximum_signature_line_length = 88
 
-NAMED = re.compile(
+FIELDS = re.compile(
     r"([a-z_]\w*(?:, \w+)*): (?=\S)"
-)  # "names: what they are", at a line's beginning
+)  # "names: their meaning", at a line's beginning
 
 
 def _as_rst(
-    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+    app: Sphinx, kind: str, name: str, documented: object, options: object, lines: list[str]
 ) -> None:
     """Turn a docstring of this project, nearly plain text, into reStructuredText, in place.
 
-    "names: what they are" begins a paragraph, and what is indented below it belongs to it. What is
-    indented after an empty line stands as it is written.
+    "names: their meaning" begins a paragraph that includes the indented lines below it. Lines
+    indented after an empty line are kept as written.
     """
     written: list[str] = []
     for line in lines:
@@ -53,18 +53,18 @@ def _as_rst(
             written += ["::", ""]
         if not line.startswith("  "):
             line = line.replace("|", r"\|").replace("*", r"\*")
-            if continues and NAMED.match(line):
+            if continues and FIELDS.match(line):
                 written.append("")
-            line = NAMED.sub(r"**\1**: ", line, count=1) if NAMED.match(line) else line
+            line = FIELDS.sub(r"**\1**: ", line, count=1) if FIELDS.match(line) else line
         written.append(line)
     lines[:] = [*written, ""]
 
 
 def _says_nothing(
-    app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
+    app: Sphinx, kind: str, name: str, documented: object, skip: bool, options: object
 ) -> bool | None:
-    """Leave out what a NamedTuple says of its fields; the class tells what they are."""
-    return True if (thing.__doc__ or "").startswith("Alias for field number") else None
+    """Leave out the docstrings of a NamedTuple's fields; the class describes them."""
+    return True if (documented.__doc__ or "").startswith("Alias for field number") else None
 
 
 def setup(app: Sphinx) -> None:

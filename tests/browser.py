@@ -1,6 +1,6 @@
-"""A headless browser that tests look at a page with: Chromium, by its DevTools protocol.
+"""A headless browser for tests of pages: Chromium, by its DevTools protocol.
 
-Started by `Browser`, ended by it, and it never asks a network: pages are files.
+`Browser` starts and ends it. It never uses a network: pages are files.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def installed() -> str | None:
-    """The browser's program, if there is one."""
-    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+    """Return the browser's program, None without one."""
+    return next((program for name in _NAMES if (program := shutil.which(name))), None)
 
 
 class Browser:
-    """One page. `told`: what its console, its network and its errors said."""
+    """A page. `told`: messages of its console, its network and its errors."""
 
     def __init__(self, program: str) -> None:
         self._home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -47,7 +47,7 @@ class Browser:
             opened = connect(self._address(), max_size=None, proxy=None)
             self._socket = self._ends.enter_context(opened)
             targets = self._call("Target.getTargets")["targetInfos"]
-            page = next(one["targetId"] for one in targets if one["type"] == "page")
+            page = next(target["targetId"] for target in targets if target["type"] == "page")
             attached = self._call("Target.attachToTarget", targetId=page, flatten=True)
             self._session: str | None = attached["sessionId"]
             for domain in ("Page", "Runtime", "Network", "Log"):
@@ -65,7 +65,7 @@ class Browser:
                 return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
             assert self._process.poll() is None, "the browser ended"
             time.sleep(0.05)
-        raise TimeoutError("the browser told no port")
+        raise TimeoutError("the browser printed no port")
 
     def _call(self, method: str, **parameters: Any) -> Any:
         self._number += 1
@@ -82,7 +82,7 @@ class Browser:
                 self.told.append(answer)
 
     def look(self, width: int = 1000, *, dark: bool = False, media: str = "screen") -> None:
-        """As a reader's window is: its width, colours, or paper."""
+        """Set the window's width, colours, or paper."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=900, deviceScaleFactor=1, mobile=False,
@@ -91,7 +91,7 @@ class Browser:
         self._call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def open(self, file: Path) -> None:
-        """Load a file, and wait until all of it is there."""
+        """Load a file, and wait until it is complete."""
         self._call("Page.navigate", url=file.resolve().as_uri())
         end = time.monotonic() + DEADLINE
         while self.run("document.readyState + location.protocol") != "completefile:":
@@ -99,7 +99,7 @@ class Browser:
             time.sleep(0.05)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page, or what it promises."""
+        """Return the value of an expression in the page, or of its promise."""
         answer = self._call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -107,7 +107,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key goes down and up: Tab, Enter or a space."""
+        """Press and release a key: Tab, Enter or a space."""
         codes = {"Tab": 9, "Enter": 13, " ": 32}
         text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
@@ -117,12 +117,12 @@ class Browser:
             )  # fmt: skip
 
     def picture(self, file: Path) -> None:
-        """The whole page as a PNG."""
+        """Return the whole page as a PNG."""
         answer = self._call("Page.captureScreenshot", captureBeyondViewport=True)
         file.write_bytes(b64decode(answer["data"]))
 
     def paper(self, file: Path) -> None:
-        """The whole page as a PDF, as it prints."""
+        """Return the whole page as a printed PDF."""
         answer = self._call("Page.printToPDF", printBackground=True)
         file.write_bytes(b64decode(answer["data"]))
 

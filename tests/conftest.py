@@ -1,4 +1,4 @@
-"""Settings of all tests, and parts of them."""
+"""Settings of all tests, and the division into parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
-# A slow machine is no fault of what is tested.
+# A slow machine is no fault of the tested code.
 settings.register_profile("fedproto", deadline=None)
 settings.load_profile("fedproto")
 
@@ -17,12 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """By the tests' names: a new one does not move the others to other parts."""
+    """Select a part by the tests' names, so that a new test does not move others."""
     part, parts = map(int, config.getoption("--part").split("/"))
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"--part {part}/{parts}: 1/{parts} … {parts}/{parts}")
-    there = [crc32(item.nodeid.encode()) % parts == part - 1 for item in items]
-    left = [item for item, is_there in zip(items, there, strict=True) if not is_there]
-    items[:] = [item for item, is_there in zip(items, there, strict=True) if is_there]
-    if left:
-        config.hook.pytest_deselected(items=left)
+    selected = [crc32(item.nodeid.encode()) % parts == part - 1 for item in items]
+    deselected = [item for item, is_there in zip(items, selected, strict=True) if not is_there]
+    items[:] = [item for item, is_there in zip(items, selected, strict=True) if is_there]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)

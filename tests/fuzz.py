@@ -1,6 +1,6 @@
-"""What reads bytes of others, each with anything: nothing but refusals may come out.
+"""Fuzz every reader of foreign bytes: it must accept the input or refuse it.
 
-A target draws an input, reads it, and raises if anything but the reader's own refusal came of it.
+A target draws an input, reads it, and raises if anything but the reader's own refusal results.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ EXAMPLES = 100  # of a target, before the next has its turn
 
 
 def replies(data: st.DataObject) -> None:
-    """A reply is used as far as it is true, and refused by name where it is not."""
+    """A reply's valid parts are used, and its invalid parts are refused by name."""
     message = message_of()
     message.content = data.draw(spoilt_content(message.content, told(message)))
     assert received_bytes(message) >= 0
     reply, refusals = read(message)
-    assert all(isinstance(one, Refusal) for one in refusals)
+    assert all(isinstance(refusal, Refusal) for refusal in refusals)
     assert reply is not None or refusals
     if reply is not None:
         assert set(reply.names) <= SAMPLES.keys()
@@ -60,7 +60,7 @@ def replies(data: st.DataObject) -> None:
 
 
 def rosters(data: st.DataObject) -> None:
-    """A roster is that of clients with counts that can be, or unusable."""
+    """A roster has clients with possible counts, or it is refused as unusable."""
     message = roster_message()
     message.content = data.draw(spoilt_content(message.content, told(message)))
     try:
@@ -83,7 +83,7 @@ def orders(data: st.DataObject) -> None:
 
 
 def checkpoints(data: st.DataObject) -> None:
-    """A checkpoint is whole or the one before it is used; even one whose digests are right."""
+    """A checkpoint is complete or the previous one is used, even if its digests are right."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         for number in (1, 2):
@@ -106,9 +106,9 @@ def checkpoints(data: st.DataObject) -> None:
         if name != DIGESTS and data.draw(st.booleans()):
             digests = json.loads((newest / DIGESTS).read_text())
             (newest / DIGESTS).write_text(json.dumps(digests | {name: sha256(bad).hexdigest()}))
-        found, faults = newest_checkpoint(root)
-    assert found is not None
-    assert found.server_round == 1 or not faults
+        checkpoint, faults = newest_checkpoint(root)
+    assert checkpoint is not None
+    assert checkpoint.server_round == 1 or not faults
     assert len(faults) <= 1
 
 
@@ -141,7 +141,7 @@ FILES: dict[str, tuple[Callable[[DataSettings], Any], bytes]] = {
 
 
 def files(data: st.DataObject) -> None:
-    """A site's file is read, or refused in words for its owner."""
+    """A site's file is read, or refused with a message for its owner."""
     source = data.draw(st.sampled_from(sorted(FILES)))
     load, good = FILES[source]
     with tempfile.TemporaryDirectory() as place:
@@ -154,27 +154,27 @@ def files(data: st.DataObject) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    one.__name__: one for one in (replies, rosters, orders, checkpoints, files)
+    function.__name__: function for function in (replies, rosters, orders, checkpoints, files)
 }
 
 
 def fuzz(target: Target, seconds: float, seed: int) -> int:
-    """Try the target for so long; returns how many inputs it had. The seed makes them again."""
+    """Run the target for so many seconds; return the number of inputs. The seed repeats them."""
     tried, end = 0, time.monotonic() + seconds
 
-    def counted(data: st.DataObject) -> None:
+    def counting(data: st.DataObject) -> None:
         nonlocal tried
         tried += 1
         target(data)
 
     while time.monotonic() < end:
-        one = hypothesis.given(st.data())(counted)
-        some = hypothesis.settings(
+        test = hypothesis.given(st.data())(counting)
+        configured = hypothesis.settings(
             max_examples=EXAMPLES,
             deadline=None,
             database=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
-        hypothesis.seed(seed)(some(one))()
+        hypothesis.seed(seed)(configured(test))()
         seed += 1
     return tried

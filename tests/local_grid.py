@@ -1,4 +1,5 @@
-"""Small runs in this process: the engine's grid without processes, whose nodes tests can spoil."""
+"""Small runs in this process: the engine's grid without processes, with nodes that tests can
+alter."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from fedproto_app.settings import DataSettings, Settings, settings_from
 class LocalGrid(EngineGrid):
     """Nodes with the given configs; `tamper` may change or drop (None) a node's reply.
 
-    connected: ids of the nodes that are there. sent: the messages to nodes so far.
+    connected: ids of the connected nodes. sent: the messages to nodes so far.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class LocalGrid(EngineGrid):
 def synthetic_nodes(
     count: int, state_dir: Path, source: str = "synthetic-traffic"
 ) -> list[dict[str, Any]]:
-    """Node configs that share an embedded source's clients among so many nodes."""
+    """Return configs of so many nodes that share an embedded source's clients."""
     return nodes_sharing(DataSettings(source=source), count, state_dir)
 
 
@@ -60,33 +61,34 @@ FIRST = {
 
 
 def small_settings(tmp_path: Path, task: str = "forecasting", **changes: Any) -> Settings:
-    """A run of seconds of the task's first method: 8 clients, small models."""
+    """Return settings of a short run of the task's first method: 8 clients, small models."""
     output = {"output.dir": str(tmp_path / "runs"), "output.name": "test"}
     method = changes.get("method", FIRST[task])
-    needed = METHODS[method].small if method in METHODS else {}
-    config = {**small_run(task), **AT_ONCE, "method": method, **needed, **output, **changes}
+    small = METHODS[method].small if method in METHODS else {}
+    config = {**small_run(task), **AT_ONCE, "method": method, **small, **output, **changes}
     return settings_from(config)
 
 
 def digits_settings(tmp_path: Path, **changes: Any) -> Settings:
-    """A run of seconds on images: 8 clients at two stages, a small CNN, 4 rounds."""
+    """Return settings of a short run on images: 8 clients at two stages, a small CNN, 4 rounds."""
     return small_settings(tmp_path, "classification", **changes)
 
 
 def sequence_settings(tmp_path: Path, **changes: Any) -> Settings:
-    """A run of seconds on sequences: 8 clients in 2 clusters, small encoders, 4 task rounds."""
+    """Return settings of a short run on sequences: 8 clients, 2 clusters, small encoders, 4
+    rounds."""
     return small_settings(tmp_path, "sequence-classification", **changes)
 
 
 def regression_settings(tmp_path: Path, **changes: Any) -> Settings:
-    """As `sequence_settings`, whose target is how long a writing took."""
+    """Return `sequence_settings` with the duration of a writing as the target."""
     return small_settings(tmp_path, "sequence-regression", **changes)
 
 
 def run_locally(
     settings: Settings, node_configs: list[dict[str, Any]], **grid_options: Any
 ) -> tuple[RunFolder, LocalGrid]:
-    """A whole run in this process."""
+    """Make a whole run in this process."""
     grid = LocalGrid(settings, node_configs, **grid_options)
     with RunFolder(settings) as folder:
         conduct(grid, settings, folder)

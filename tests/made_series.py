@@ -41,7 +41,7 @@ def made_series() -> pd.DataFrame:
 
 
 def train_on(data: Path, tmp_path: Path, **changes: Any) -> tuple[RunFolder, Path]:
-    """A run of one node that holds the clients of a CSV file; the folder of the node's state."""
+    """Run one node with the clients of a CSV file; return the run and the node's state folder."""
     changes = {
         "method": "fuels",
         "rounds": 2,
@@ -64,14 +64,14 @@ def train_on(data: Path, tmp_path: Path, **changes: Any) -> tuple[RunFolder, Pat
 
 
 def histories(data: Path) -> list[ClientSeries]:
-    """The series of a CSV file, to its last row."""
+    """Return the series of a CSV file, to its last row."""
     return load_histories(DataSettings(source="wide-csv", path=str(data)))
 
 
 def one_step(state: NodeState, series: ClientSeries) -> float:
-    """The next value of the series."""
-    [made], _ = forecast(state, [series], 1)
-    return float(made.values[0])
+    """Forecast the next value of the series."""
+    [prediction], _ = forecast(state, [series], 1)
+    return float(prediction.values[0])
 
 
 def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[dict[str, str]]:
@@ -90,8 +90,8 @@ def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[d
         errors = []
         for step in range(LOOKBACK + windows.validation_end, len(series.values)):
             if np.isfinite(truth := series.values[step]):
-                known = replace(series, values=series.values[:step])
-                errors.append((one_step(state, known) - truth) / windows.std)
+                shortened = replace(series, values=series.values[:step])
+                errors.append((one_step(state, shortened) - truth) / windows.std)
         row = rows[series.name]
         assert np.mean(np.square(errors)) == pytest.approx(float(row["mse"]), rel=1e-4)
         mae_units = np.mean(np.abs(errors)) * windows.std

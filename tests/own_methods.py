@@ -1,6 +1,6 @@
-"""Two methods as somebody may bring them in a module: FedAvg with a penalty, and a prototype.
+"""Two methods in a user's module: FedAvg with a penalty, and a prototype.
 
-Tests copy this file into a folder of their own; nothing else of the app or of its tests knows it.
+Tests copy this file into their own folder; nothing else in the app or its tests imports it.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ PULL = Method(
 
 
 class ChangedSettings(Section):
-    """What the declaration of `CHANGED` says otherwise than that of `PULL`."""
+    """The differences between the declarations of `CHANGED` and `PULL`."""
 
     combine: str = setting("mean", "")
     remember: str = setting("round", "")
     clip: str = setting("rows", "")
     consent: str = setting("", "")
     counts: bool = setting(False, "whether clients send one number more")
-    shared: str = setting("", "the parameters that are averaged besides, by prefix")
+    shared: str = setting("", "more parameters that are averaged, by prefix")
 
 
 class ChangedLearner(PullLearner):
@@ -153,8 +153,8 @@ class UndeclaredLearner(PullLearner):
     """Sends more than it declares."""
 
     def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
-        own = context.own.value().numpy()
-        return Contribution({"mine": own, "secret": own[:, :1]})
+        values = context.own.value().numpy()
+        return Contribution({"mine": values, "secret": values[:, :1]})
 
 
 class MisshapenLearner(PullLearner):

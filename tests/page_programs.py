@@ -1,4 +1,4 @@
-"""The programs that a page of the documents prints."""
+"""The programs that a page of the documentation prints."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def write_programs(page: str, folder: Path) -> dict[str, str]:
-    """Write each program into the folder, as its first line names it; returns them by name."""
+    """Write each program into the folder, under the name in its first line; return them by name."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    found = {}
+    programs = {}
     for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         name = program.split("\n", 1)[0].removeprefix("# ")
         (folder / name).write_text(program)
-        found[name] = program
-    return found
+        programs[name] = program
+    return programs

@@ -1,9 +1,9 @@
-"""A device that is none: its tensors keep to themselves as a GPU's do, and all traffic is counted.
+"""A pretended device: its tensors are separate from the CPU's, as a GPU's, and traffic is counted.
 
-A tensor on `DEVICE` wraps one of the CPU, which does the work. Within `PretendedGpu` an operation
-on tensors of both sides fails, as it does with a real GPU, `.numpy()` too. What makes the program
-wait for a real GPU is counted: numbers and tensors that come back, and results whose size depends
-on values.
+A tensor on `DEVICE` wraps a CPU tensor, which does the work. Within `PretendedGpu` an operation on
+tensors of both devices fails, as with a real GPU, and so does `.numpy()`. Operations that wait for
+a real GPU are counted: numbers and tensors that are copied back, and results whose size depends on
+values.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 _OF_UNKNOWN_SIZE = ("nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim")
 
 
-class _There(Tensor):
-    """A tensor on the device; `here` has its values."""
+class _OnDevice(Tensor):
+    """A tensor on the device; `host` has its values."""
 
-    here: Tensor
+    host: Tensor
 
     @staticmethod
-    def __new__(cls, here: Tensor) -> _There:
-        made: _There = Tensor._make_wrapper_subclass(
+    def __new__(cls, host: Tensor) -> _OnDevice:
+        tensor: _OnDevice = Tensor._make_wrapper_subclass(
             cls,
-            here.shape,
-            strides=here.stride(),
-            storage_offset=here.storage_offset(),
-            dtype=here.dtype,
+            host.shape,
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
             device=DEVICE,
         )
-        made.here = here
-        return made
+        tensor.host = host
+        return tensor
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -51,7 +51,7 @@ class _There(Tensor):
 
 
 class _FromLists(TorchFunctionMode):
-    """Tensors made of numbers are made here and then copied, indices too."""
+    """Create tensors of numbers, and indices, on the CPU, and then copy them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -61,15 +61,18 @@ class _FromLists(TorchFunctionMode):
             return func(*args, **{**kwargs, "device": None}).to(DEVICE)
         if func in (Tensor.__getitem__, Tensor.__setitem__):
             where = args[1] if isinstance(args[1], tuple) else (args[1],)
-            listed = tuple(torch.tensor(one) if isinstance(one, list) else one for one in where)
+            listed = tuple(
+                torch.tensor(index) if isinstance(index, list) else index for index in where
+            )
             args = (args[0], listed, *args[2:])
         return func(*args, **kwargs)
 
 
 class PretendedGpu(TorchDispatchMode):
-    """waits: what a program waits for the device for; copies: to the device. By operation.
+    """Count the operations on the device.
 
-    calls: operations on the device, all together.
+    waits: operations that wait for the device; copies: to the device; both by operation. calls:
+    all operations on the device.
     """
 
     def __init__(self) -> None:
@@ -93,42 +96,48 @@ class PretendedGpu(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        there = any(isinstance(one, _There) for one in tensors)
-        assert not any(one.is_meta and not isinstance(one, _There) for one in tensors), name
-        asked = kwargs.get("device")
-        to_there = there if asked is None else torch.device(asked) == DEVICE
-        if there:
-            self._look(name, args, tensors, away=not to_there)
-        elif to_there and tensors:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        on_device = any(isinstance(tensor, _OnDevice) for tensor in tensors)
+        assert not any(
+            tensor.is_meta and not isinstance(tensor, _OnDevice) for tensor in tensors
+        ), name
+        device = kwargs.get("device")
+        to_device = on_device if device is None else torch.device(device) == DEVICE
+        if on_device:
+            self._look(name, args, tensors, away=not to_device)
+        elif to_device and tensors:
             self.copies[name] += 1
-        self.calls += to_there
-        done = func(*tree_map(_here, args), **tree_map(_here, kwargs))
+        self.calls += to_device
+        done = func(*tree_map(_on_host, args), **tree_map(_on_host, kwargs))
         if isinstance(done, Tensor) and name.endswith("_"):  # in place: the same tensor again
             return args[0]
-        if not to_there:
+        if not to_device:
             return done
-        return tree_map(lambda one: _There(one) if isinstance(one, Tensor) else one, done)
+        return tree_map(lambda leaf: _OnDevice(leaf) if isinstance(leaf, Tensor) else leaf, done)
 
     def _look(self, name: str, args: Any, tensors: list[Tensor], *, away: bool) -> None:
         if away or name in ("_local_scalar_dense", "equal", *_OF_UNKNOWN_SIZE):
             self.waits[name] += 1
-        strangers = [one for one in tensors if not isinstance(one, _There) and one.dim()]
+        strangers = [
+            tensor for tensor in tensors if not isinstance(tensor, _OnDevice) and tensor.dim()
+        ]
         if name in _INDEXING:
-            indices = [one for one in args[1] if one is not None]
+            indices = [index for index in args[1] if index is not None]
             fills = "put" in name and len(indices) == 1 and args[2].numel() == 1
-            if any(one.dtype == torch.bool for one in indices) and not fills:
+            if any(index.dtype == torch.bool for index in indices) and not fills:
                 self.waits[f"{name} by a mask"] += 1
-            if isinstance(args[0], _There):
-                self.copies[name] += sum(not isinstance(one, _There) for one in indices)
-                strangers = [one for one in strangers if all(one is not index for index in indices)]
+            if isinstance(args[0], _OnDevice):
+                self.copies[name] += sum(not isinstance(index, _OnDevice) for index in indices)
+                strangers = [
+                    tensor for tensor in strangers if all(tensor is not index for index in indices)
+                ]
         if name == "copy_" and strangers:
-            (self.copies if isinstance(args[0], _There) else self.waits)[name] += 1
+            (self.copies if isinstance(args[0], _OnDevice) else self.waits)[name] += 1
         elif strangers:
             raise RuntimeError(f"{name}: tensors of two devices")
 
 
-def _here(value: Any) -> Any:
-    if isinstance(value, _There):
-        return value.here
+def _on_host(value: Any) -> Any:
+    if isinstance(value, _OnDevice):
+        return value.host
     return torch.device("cpu") if isinstance(value, torch.device) and value == DEVICE else value

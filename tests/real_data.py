@@ -1,4 +1,4 @@
-"""Where the real data lie that some tests read; they are skipped where it is absent."""
+"""The real data that some tests read; without the data these tests are skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = (REPOSITORY / os.environ.get("FEDPROTO_DATA", "../shared/data")).resolve(
 
 
 def real_data(name: str) -> Path:
-    """The path of a real data file; skips the test that asks where the file is absent."""
+    """Return the path of a real data file; skip the test without the file."""
     path = ROOT / name
     if not path.exists():
         pytest.skip(f"needs {name}: set FEDPROTO_DATA to the folder of real data")

@@ -1,4 +1,4 @@
-"""Strategies of what broken or hostile senders make of bytes, JSON, arrays and whole messages."""
+"""Strategies for the bytes, JSON, arrays and messages of broken or hostile senders."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from hypothesis import strategies as st
 NUMBERS = st.integers() | st.integers(-(2**70), 2**70) | st.floats()
 LEAVES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | st.sampled_from(["a", "mse"])
 VALUES = st.recursive(
-    LEAVES, lambda its: st.lists(its, max_size=4) | st.dictionaries(st.text(max_size=5), its)
+    LEAVES,
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values),
 )
-# Of headers that lie about what follows.
+# For headers that lie about the data.
 DTYPES = ["<f4", ">f4", "<f8", "<i8", "<U3", "|O", "|V8", "<M8[s]", "<c8", "no type", "|b1"]
 SIZES = st.integers(-2, 6) | st.sampled_from([10**6, 10**12, 2**31, 2**63, -(2**63), 2**70])
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container in a value of JSON with a key of it."""
+    """Return every container in a JSON value, with each of its keys."""
     keys = range(len(value)) if isinstance(value, list) else value
     if not isinstance(value, list | dict):
         return []
-    return [(value, key) for key in keys] + [one for key in keys for one in places(value[key])]
+    return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
 
 
 @st.composite
 def changed(draw: st.DrawFn, fields: Any) -> bytes:
-    """These fields as JSON, with up to three values changed, dropped or added, or bytes spoilt."""
+    """Draw these fields as JSON, with up to three values changed, dropped or added, or bytes
+    spoilt."""
     fields = copy.deepcopy(fields)
     for _ in range(draw(st.integers(0, 3))):
         container, key = draw(st.sampled_from(places(fields)))
-        what = draw(st.sampled_from(["change", "drop", "add"]))
-        if what == "change":
+        change = draw(st.sampled_from(["change", "drop", "add"]))
+        if change == "change":
             container[key] = draw(VALUES)
-        elif what == "drop":
+        elif change == "drop":
             del container[key]
         elif isinstance(container, list):
             container.insert(key, draw(VALUES))
@@ -46,40 +48,40 @@ def changed(draw: st.DrawFn, fields: Any) -> bytes:
             container[draw(st.text(max_size=5))] = draw(VALUES)
         if not places(fields):
             break
-    said = bytearray(json.dumps(fields).encode())
+    text = bytearray(json.dumps(fields).encode())
     for place, byte in draw(
         st.dictionaries(st.integers(0, 10**4), st.integers(0, 255), max_size=2)
     ).items():
-        said[place % len(said)] = byte
-    return bytes(said)
+        text[place % len(text)] = byte
+    return bytes(text)
 
 
 @st.composite
 def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
-    """Bytes like these with some changed, cut out, put in or repeated; or any others."""
+    """Draw these bytes with some changed, cut out, put in or repeated; or any other bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
-    made = bytearray(good)
+    data = bytearray(good)
     for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(made)))
-        end = min(len(made), start + draw(st.integers(0, 16)))
-        what = draw(st.sampled_from(["change", "cut", "put", "repeat", "end"]))
-        if what == "change":
-            made[start:end] = draw(st.binary(min_size=end - start, max_size=end - start))
-        elif what == "cut":
-            del made[start:end]
-        elif what == "put":
-            made[start:start] = draw(st.binary(max_size=16))
-        elif what == "repeat":
-            made[start:start] = made[start:end]
+        start = draw(st.integers(0, len(data)))
+        end = min(len(data), start + draw(st.integers(0, 16)))
+        change = draw(st.sampled_from(["change", "cut", "put", "repeat", "end"]))
+        if change == "change":
+            data[start:end] = draw(st.binary(min_size=end - start, max_size=end - start))
+        elif change == "cut":
+            del data[start:end]
+        elif change == "put":
+            data[start:start] = draw(st.binary(max_size=16))
+        elif change == "repeat":
+            data[start:start] = data[start:end]
         else:
-            del made[start:]
-    return bytes(made)
+            del data[start:]
+    return bytes(data)
 
 
 @st.composite
 def npy(draw: st.DrawFn) -> bytes:
-    """An array's file whose header says anything."""
+    """Draw an array's file with any header."""
     file = BytesIO()
     header = {
         "descr": draw(st.sampled_from(DTYPES)),
@@ -105,25 +107,25 @@ RECORDS: st.SearchStrategy[Any] = st.sampled_from(
 
 @st.composite
 def spoilt_content(draw: st.DrawFn, good: RecordDict, fields: Any) -> RecordDict:
-    """A message's records with what is told, arrays, or whole records spoilt. fields: what the
-    good one tells."""
-    told = ConfigRecord(dict(good.config_records["told"]))
-    told["json"] = draw(changed(fields) | spoilt(bytes(told["json"])))  # type: ignore[arg-type]
+    """Draw a message's records with fields, arrays, or whole records spoilt. fields: the good
+    message's."""
+    record = ConfigRecord(dict(good.config_records["told"]))
+    record["json"] = draw(changed(fields) | spoilt(bytes(record["json"])))  # type: ignore[arg-type]
     arrays = ArrayRecord(dict(good.array_records.get("arrays", ArrayRecord())))
     for name in sorted(arrays):
-        what = draw(st.sampled_from(["leave", "leave", "spoil", "lie", "drop", "twice", "claim"]))
+        change = draw(st.sampled_from(["leave", "leave", "spoil", "lie", "drop", "twice", "claim"]))
         array = arrays[name]
-        if what in ("spoil", "lie"):
-            data = draw(spoilt(array.data) if what == "spoil" else npy())
+        if change in ("spoil", "lie"):
+            data = draw(spoilt(array.data) if change == "spoil" else npy())
             arrays[name] = Array(array.dtype, array.shape, array.stype, data)
-        elif what == "drop":
+        elif change == "drop":
             del arrays[name]
-        elif what == "twice":
+        elif change == "twice":
             arrays[draw(st.text(max_size=5))] = array
-        elif what == "claim":
+        elif change == "claim":
             shape = tuple(draw(st.lists(SIZES, max_size=3)))
             arrays[name] = Array(draw(st.text(max_size=5)), shape, "other", array.data)
-    records: dict[str, Any] = {"told": told, "arrays": arrays}
+    records: dict[str, Any] = {"told": record, "arrays": arrays}
     if draw(st.integers(0, 4)) == 0:
         records[draw(st.sampled_from(["told", "arrays", "more"]))] = draw(RECORDS)()
     for name in ("told", "arrays"):

@@ -1,4 +1,4 @@
-"""The Python interface: docs/python.md as it stands, and what it refuses."""
+"""The Python interface: the programs of docs/python.md, and the refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
-    """A small run on data with times, whose state lies in its folder."""
+    """Make a small run on data with times, with state in the run's folder."""
     folder = tmp_path_factory.mktemp("api")
     hours = pd.date_range("2026-01-01", periods=24 * 14, freq="h", name="time")
     waves = [np.sin(np.arange(len(hours)) * np.pi / 12 + phase) for phase in range(4)]
@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """All of its programs, one after the other, as a script without a guard of its main part."""
+    """All programs, one after the other, as a script without a main guard."""
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(programs) == 5
     script = tmp_path / "page.py"
@@ -66,13 +66,15 @@ def test_importing_the_package_costs_nothing() -> None:
     code = (
         "import sys, fedproto_app; print(*{'torch', 'flwr', 'pandas', 'rich'} & set(sys.modules))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = fedproto_app.nothing
 
 
-def test_tables_are_those_of_the_artefacts(run: fedproto_app.Run) -> None:
+def test_tables_equal_the_artefacts(run: fedproto_app.Run) -> None:
     assert list(run.rounds.index) == [1, 2, 3]
     assert run.clients["client"].tolist() == list("abcd")
     assert run.clients["mse"].mean() == pytest.approx(run.summary["mse"])
@@ -90,42 +92,44 @@ def test_a_clients_model_is_the_one_that_its_errors_are_of(run: fedproto_app.Run
         run.model("z")
 
 
-def test_a_forecast_of_a_frame_is_that_of_the_same_file(
+def test_a_forecast_of_a_frame_equals_the_forecast_of_its_file(
     run: fedproto_app.Run, tmp_path: Path
 ) -> None:
-    """In dates, for the clients of both nodes, in the order of the columns."""
+    """Forecasts have dates, both nodes' clients, and the order of the columns."""
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving.inference import forecast, open_state
 
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
-    made = run.forecast(frame[["b", "a"]], steps=3)
-    assert set(made["client"]) == {"a", "b"}
-    assert made["time"].iloc[0] == frame.index[-1] + pd.Timedelta(hours=1)
+    forecasts = run.forecast(frame[["b", "a"]], steps=3)
+    assert set(forecasts["client"]) == {"a", "b"}
+    assert forecasts["time"].iloc[0] == frame.index[-1] + pd.Timedelta(hours=1)
     series = load_histories(run.settings.data)
     for node in ("0", "1"):
         expected, _ = forecast(open_state(run.path / "state" / node), series, 3)
-        for one in expected:
-            ours = made[made["client"] == one.client]
+        for prediction in expected:
+            ours = forecasts[forecasts["client"] == prediction.client]
             if len(ours):
-                np.testing.assert_allclose(ours["forecast"], one.values, rtol=1e-9)
-                np.testing.assert_allclose(ours["upper_95"], one.limits["upper_95"], rtol=1e-9)
+                np.testing.assert_allclose(ours["forecast"], prediction.values, rtol=1e-9)
+                np.testing.assert_allclose(
+                    ours["upper_95"], prediction.limits["upper_95"], rtol=1e-9
+                )
 
 
 def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
-    made = run.forecast(steps=2)
-    pd.testing.assert_frame_equal(made, run.forecast(frame, steps=2))
+    forecasts = run.forecast(steps=2)
+    pd.testing.assert_frame_equal(forecasts, run.forecast(frame, steps=2))
     names = ["client", "time", "forecast", "lower_80", "upper_80", "lower_95", "upper_95"]
-    assert list(made.columns) == names
-    assert made["client"].tolist() == list("aabbccdd")
-    first, second = made[0::2], made[1::2]
+    assert list(forecasts.columns) == names
+    assert forecasts["client"].tolist() == list("aabbccdd")
+    first, second = forecasts[0::2], forecasts[1::2]
     inside = first[["lower_95", "lower_80", "forecast", "upper_80", "upper_95"]].to_numpy()
     assert (np.diff(inside, axis=1) >= 0).all()
     assert second["lower_80"].isna().all()  # models forecast one step at once
     assert {"coverage_80", "width_95"} <= set(run.clients.columns) & set(run.summary)
 
 
-def test_what_cannot_be_forecast_is_refused(run: fedproto_app.Run) -> None:
+def test_impossible_forecasts_are_refused(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     with pytest.raises(FedProtoError, match=r"no kept model of \['z'\]; there are: a, b, c, d"):
         run.forecast(frame, clients=["z"])
@@ -159,8 +163,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         fedproto_app.load(tmp_path)
 
 
-def test_what_a_method_remembers_comes_with_a_clients_model(tmp_path: Path) -> None:
-    """Fed-REACT's clients have no other model than their heads."""
+def test_a_clients_memory_comes_with_its_model(tmp_path: Path) -> None:
+    """Fed-REACT's clients have no model except their heads."""
     settings = {
         **small_run("sequence-classification"),
         **METHODS["fed-react"].small,

@@ -1,4 +1,4 @@
-"""What the code and the docs cite is in the papers, and the docs' tables name code that is there.
+"""Citations in code and docs exist in the papers, and the docs' tables name existing code.
 
 A citation reads ``A, eq. 3``, ``Fed-REACT's eqs. 5 and 6``, ``P, appendix D.2`` or ``GLDP,
 Algorithm 1, line 4``: the paper and its edition first, by the names in ``papers.toml``. No other
@@ -38,22 +38,22 @@ LOOSE = re.compile(
     r"(?i:\beqs?\.? ?\(?\d|\bequations? \(?\d)"
     r"|\bAlgorithms? \d|\b(?:section|appendix) [A-E\d](?=\W)"
 )
-OTHERS = ["(Hsieh et al. 2020, section 5)"]
+UNLISTED = ["(Hsieh et al. 2020, section 5)"]
 
 
 def files() -> list[Path]:
-    """Every text that people read, but for this test."""
-    found = [ROOT / "README.md", ROOT / "pyproject.toml"]
+    """Return every text that people read, except this test."""
+    texts = [ROOT / "README.md", ROOT / "pyproject.toml"]
     for folder in ("fedproto_app", "docs", "tests", "benchmarks", "configs"):
-        found += [p for p in (ROOT / folder).rglob("*") if p.suffix in {".py", ".md", ".toml"}]
-    return sorted(set(found) - {Path(__file__), ROOT / "tests/papers.toml"})
+        texts += [p for p in (ROOT / folder).rglob("*") if p.suffix in {".py", ".md", ".toml"}]
+    return sorted(set(texts) - {Path(__file__), ROOT / "tests/papers.toml"})
 
 
 def text_of(path: Path) -> str:
-    """Its text on one line, as a citation may be broken over two lines."""
+    """Return the file's text on one line, as a citation may be broken over two lines."""
     text = " ".join(re.sub(r"\n\s*(#:? )?", "\n", path.read_text()).split())
-    for other in OTHERS:
-        text = text.replace(other, "")
+    for citation in UNLISTED:
+        text = text.replace(citation, "")
     return text
 
 
@@ -64,10 +64,10 @@ def numbers(listed: str) -> Iterator[int]:
 
 
 def fault(match: re.Match[str]) -> str | None:
-    """Why the citation cannot be right, None if it can."""
+    """Return why the citation cannot be right, None if it can."""
     paper, cited = PAPERS[match["paper"]], match.groupdict()
-    known = {int(number) for number in paper["equations"]}
-    unknown = [n for n in numbers(cited["equations"] or "") if n not in known]
+    equations = {int(number) for number in paper["equations"]}
+    unknown = [n for n in numbers(cited["equations"] or "") if n not in equations]
     lines = paper.get("algorithms", {}).get(cited["algorithm"], 0)
     wrong = (
         (bool(unknown), f"no equation {unknown}"),
@@ -77,7 +77,7 @@ def fault(match: re.Match[str]) -> str | None:
         (bool(cited["table"]) and int(cited["table"]) not in paper["tables"], "no such table"),
         (bool(cited["figure"]) and int(cited["figure"]) > paper["figures"], "no such figure"),
     )
-    return next((f"{match[0]!r}: {why}" for so, why in wrong if so), None)
+    return next((f"{match[0]!r}: {why}" for is_wrong, why in wrong if is_wrong), None)
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_a_wrong_number_is_found(citation: str, why: str | None) -> None:
     assert fault(match) == (why and f"{citation!r}: {why}")
 
 
-def test_every_citation_names_its_paper_and_what_that_paper_has() -> None:
+def test_every_citation_names_its_paper_and_an_existing_place() -> None:
     wrong, cited = [], 0
     for path in files():
         text = text_of(path)
         matches = list(CITED.finditer(text))
         cited += len(matches)
         wrong += [f"{path}: {why}" for match in matches if (why := fault(match))]
-        rest = CITED.sub("", text)
+        uncited = CITED.sub("", text)
         wrong += [
-            f"{path}: without its paper: {rest[max(loose.start() - 60, 0) : loose.end() + 20]}"
-            for loose in LOOSE.finditer(rest)
+            f"{path}: without its paper: {uncited[max(loose.start() - 60, 0) : loose.end() + 20]}"
+            for loose in LOOSE.finditer(uncited)
         ]
     assert wrong == []
     assert cited > 100
@@ -117,7 +117,7 @@ def test_every_citation_names_its_paper_and_what_that_paper_has() -> None:
 
 @cache
 def papers_text(name: str) -> str:
-    """The paper's text, from FEDPROTO_PAPERS or ../shared/papers; skips where there is none."""
+    """The paper's text, from FEDPROTO_PAPERS or ../shared/papers; skip the test without it."""
     folder = Path(os.environ.get("FEDPROTO_PAPERS", ROOT.parent / "shared/papers"))
     path = folder / PAPERS[name]["text"]
     if not path.is_file():
@@ -132,7 +132,7 @@ TAG = re.compile(
 
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_the_table_of_equations_agrees_with_the_paper(name: str) -> None:
-    """Its last equation may stand for more: the preprint's proofs have 29 of their own."""
+    """The last equation may stand for more: the preprint's proofs have 29 more equations."""
     text, table = papers_text(name), PAPERS[name]["equations"]
     places: dict[int, list[int]] = {}
     for match in TAG.finditer(text):
@@ -159,7 +159,7 @@ def test_the_sections_algorithms_and_tables_are_the_papers(name: str) -> None:
 
 
 def rows() -> Iterator[tuple[str, str, list[str]]]:
-    """Of the docs' tables: what is cited, the file, the names in it."""
+    """Yield the rows of the docs' tables: the citation, the file, the names in it."""
     for page in TABLES:
         for line in (ROOT / page).read_text().splitlines():
             if not line.startswith("| "):
@@ -171,18 +171,18 @@ def rows() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def source_of(tree: ast.Module, text: str, name: str) -> str:
-    """The text of a class, function or ``Class.method``; empty where there is none."""
+    """Return the text of a class, function or ``Class.method``; empty without it."""
     body: list[ast.stmt] = tree.body
     node: ast.stmt | None = None
     for part in name.split("."):
-        found = [
-            one
-            for one in body
-            if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == part
+        definitions = [
+            statement
+            for statement in body
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name == part
         ]
-        if not found:
+        if not definitions:
             return ""
-        node = found[0]
+        node = definitions[0]
         body = node.body
     return ast.get_source_segment(text, node) or "" if node else ""
 
@@ -203,9 +203,9 @@ def test_the_code_that_a_table_names_is_there_and_cites_the_same(
     missing = [name for name, source in zip(names, sources, strict=True) if not source]
     assert not missing, f"{file} has no {missing}"
 
-    def equations(of: str) -> set[tuple[str, int]]:
-        found = CITED.finditer(" ".join(of.split()))
-        return {(m["paper"], n) for m in found for n in numbers(m["equations"] or "")}
+    def equations(text: str) -> set[tuple[str, int]]:
+        matches = CITED.finditer(" ".join(text.split()))
+        return {(m["paper"], n) for m in matches for n in numbers(m["equations"] or "")}
 
     # A class says at the top of its file what it builds.
     cites = equations(" ".join([ast.get_docstring(tree) or "", *sources]))

@@ -1,4 +1,4 @@
-"""What the ClientApp does around a node's work."""
+"""The ClientApp's work around a node's orders."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ NODE = 1000
 
 
 def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Told:
-    """What the node says to an order for two clients."""
+    """Return the node's reply to an order for two clients."""
     order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
     message = write_order(order, NODE, phase)
     (reply,) = grid.send_and_receive([message])
@@ -76,10 +76,10 @@ def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Tol
 
 
 def solo_node(tmp_path: Path, **config: Any) -> LocalGrid:
-    """A node with two clients that train by themselves."""
+    """Return a node with two clients that train alone."""
     settings = small_settings(tmp_path, method="solo", **{"data.synthetic.clients": 2})
-    own = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
-    return LocalGrid(settings, [{**own, "node-name": "harbour", **config}])
+    common = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
+    return LocalGrid(settings, [{**common, "node-name": "harbour", **config}])
 
 
 def test_a_node_that_is_alive_says_so_without_loading_anything(tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
     with monkeypatch.context() as full:
         full.setattr(StateFile, "_connect", without_space)
         assert ask(grid, MessageType.EVALUATE, 2)["failed"] == {}  # nothing to write
-        said = ask(grid, MessageType.TRAIN, 2)
+        reply = ask(grid, MessageType.TRAIN, 2)
     reason = "cannot write its state: No space left on device"
-    assert said["failed"] == {"office-00": reason, "residential-00": reason}
-    assert said["names"] == []
+    assert reply["failed"] == {"office-00": reason, "residential-00": reason}
+    assert reply["names"] == []
     assert file.read_bytes() == before  # nothing torn, nothing lost
-    said = ask(grid, MessageType.TRAIN, 2)  # there is space again
-    assert said["names"] == ["office-00", "residential-00"]
-    assert said["failed"] == {}
+    reply = ask(grid, MessageType.TRAIN, 2)  # there is space again
+    assert reply["names"] == ["office-00", "residential-00"]
+    assert reply["failed"] == {}
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
         ({"device": "cuda:99"}, "device = 'cuda:99': this machine has"),
     ],
 )
-def test_what_the_operator_can_mend_is_told_as_the_clients_reason(
+def test_the_clients_reason_names_what_the_operator_can_mend(
     tmp_path: Path, config: dict[str, Any], reason: str
 ) -> None:
     failed = ask(solo_node(tmp_path, **config))["failed"]
     assert list(failed) == ["office-00", "residential-00"]
-    assert all(its.startswith(reason) for its in failed.values())
+    assert all(failure.startswith(reason) for failure in failed.values())
 
 
 def test_state_that_cannot_be_written_at_all_names_the_folder(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The site of the docs builds without a warning and asks no other server; the notebook runs."""
+"""The docs' site builds without a warning and loads nothing from other servers; the notebook
+runs."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def test_the_citation_has_the_version_of_the_package() -> None:
 
 def test_the_pages_of_the_equations_and_the_house_name_the_same_modules() -> None:
     page = (DOCS / "api" / "equations.md").read_text()
-    there = sorted(path.stem for path in (ROOT / "fedproto_app" / "maths").glob("[!_]*.py"))
-    assert re.findall(r"automodule:: fedproto_app\.maths\.(\w+)", page) == there
+    modules = sorted(path.stem for path in (ROOT / "fedproto_app" / "maths").glob("[!_]*.py"))
+    assert re.findall(r"automodule:: fedproto_app\.maths\.(\w+)", page) == modules
 
 
 @pytest.mark.exhaustive
@@ -47,16 +48,16 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_server(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "softmax" in (site / "api" / "equations.html").read_text()
     for page in site.rglob("*.html"):
-        told = page.read_text()
-        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"([^\"]*)\"", told)
-        assert [one for one in loaded if re.match(r"(https?:)?//", one)] == [], page
+        text = page.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"([^\"]*)\"", text)
+        assert [link for link in loaded if re.match(r"(https?:)?//", link)] == [], page
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import", style.read_text()), style
 
 
 @pytest.mark.exhaustive
 def test_the_notebook_runs_without_a_word_on_stderr(tmp_path: Path) -> None:
-    """Its cells one after the other, as a script: what a kernel adds is not ours."""
+    """The cells run one after the other, as a script, without a kernel's output."""
     cells = json.loads((DOCS / "tour.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     script = tmp_path / "tour.py"

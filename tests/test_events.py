@@ -29,9 +29,9 @@ def test_a_line_by_hand(fields: dict[str, str], line: str) -> None:
     assert set(parse_event(before)) == {"event", *(k for k, v in fields.items() if v is not None)}
 
 
-def test_what_was_told_is_read_back() -> None:
-    told = {"node": "a b", "reason": 'says "x=1" \\ no', "round": "3"}
-    assert parse_event("12:00 INFO " + event_line("y", **told)) == {"event": "y", **told}
+def test_the_fields_of_an_event_are_read_back() -> None:
+    fields = {"node": "a b", "reason": 'says "x=1" \\ no', "round": "3"}
+    assert parse_event("12:00 INFO " + event_line("y", **fields)) == {"event": "y", **fields}
     assert parse_event("a line of Flower's") == {}
 
 

@@ -1,4 +1,4 @@
-"""The programs that docs/extending.md prints do what it says."""
+"""The programs of docs/extending.md do what the page says."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.page_programs import write_programs
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The page's programs by their names, importable."""
-    found = write_programs("extending.md", tmp_path)
+    """Return the page's programs by name, importable."""
+    written = write_programs("extending.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    yield found
-    for name in found:
+    yield written
+    for name in written:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 

@@ -1,4 +1,4 @@
-"""The decoders under anything: a little in each run of the tests, a minute in CI, ten minutes by
+"""Fuzz the decoders: briefly in each run of the tests, a minute in CI, ten minutes by
 `make fuzz`."""
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SECONDS = float(os.environ.get("FUZZ_SECONDS", "2.5"))  # of all targets togethe
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_but_refusals_comes_out(name: str) -> None:
-    """Short runs try the same inputs every time; longer ones inputs of their own, told by seed."""
+    """Short runs always try the same inputs; longer runs try new inputs and print the seed."""
     seed = 0 if SECONDS < 10 else int(time.time())
     tried = fuzz(TARGETS[name], SECONDS / len(TARGETS), seed)
     print(f"{name}: {tried} inputs from seed {seed} on")
     assert tried > 0
 
 
-def test_what_escapes_is_found() -> None:
-    """A target that lets out what a reader raises does not pass: here a refusal itself."""
+def test_an_escaping_exception_is_found() -> None:
+    """A target that raises the reader's exception fails, here with a refusal."""
 
     def careless(data: st.DataObject) -> None:
         message = order_message()

@@ -1,6 +1,6 @@
-"""FUELS's claim about its prototypes: clients of one kind have prototypes alike.
+"""FUELS's claim about its prototypes: clients of one kind have similar prototypes.
 
-The synthetic sites know their kind; nothing in training sees it.
+The synthetic sites have a kind, which training does not use.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def adjusted_rand_index(first: Sequence[Any], second: Sequence[Any]) -> float:
     def pairs(labels: Sequence[Any]) -> int:
         return sum(comb(labels.count(label), 2) for label in set(labels))
 
-    ours, theirs = pairs(list(first)), pairs(list(second))
-    both = pairs(list(zip(first, second, strict=True)))
-    chance = ours * theirs / comb(len(first), 2)
-    return (both - chance) / ((ours + theirs) / 2 - chance)
+    first_pairs, second_pairs = pairs(list(first)), pairs(list(second))
+    common_pairs = pairs(list(zip(first, second, strict=True)))
+    chance = first_pairs * second_pairs / comb(len(first), 2)
+    return (common_pairs - chance) / ((first_pairs + second_pairs) / 2 - chance)
 
 
 def agreement(folder: Path) -> float:
-    """The clusters of a run's divergence matrix against the clients' true groups."""
+    """Compare the clusters of a run's divergence matrix with the clients' true groups."""
     with np.load(folder / "divergence.npz", allow_pickle=False) as file:
         divergence, groups = file["divergence"].astype(np.float64), file["groups"].tolist()
     tree = linkage(squareform(divergence), method="average")

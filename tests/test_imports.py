@@ -1,4 +1,4 @@
-"""What a process waits for when it starts: libraries that take a second belong where they serve."""
+"""Imports at the start of a process: slow libraries are imported only where they are used."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from tests.report.made_runs import make_run
 )
 def test_slow_libraries_are_not_imported_by_the_way(module: str, slow: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*set({slow}) & sys.modules.keys())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,10 @@ def test_a_nodes_half_of_a_method_imports_nothing_slow(method: str) -> None:
     )
     if method == "fuels":
         code = code.replace("classification", "forecasting")
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []
 
 
 def test_comparing_runs_of_this_version_imports_no_method(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Design rule 1: same seed, same numbers, whatever the engine. Each invariant is a whole run."""
+"""Design rule 1: same seed, same numbers, whatever the engine. Each invariant needs whole runs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fedproto_app.experiments.invariants import (
 from fedproto_app.settings import TASK_NAMES
 from tests.local_grid import run_locally, small_settings
 
-# Every method's client half once, and the whole product where there is time for it.
-ONCE = {
+# Every client half once; all pairs of methods and tasks only in the exhaustive run.
+TASK_OF_LEARNER = {
     part_of(METHODS[method], "learner", task): task
     for task in reversed(TASK_NAMES)
     for method in methods_of(task)
@@ -34,17 +34,17 @@ REPEATING = [one_node_equals_eight, cohorts_equal_their_clients, seeds_repeat]
 
 
 def _cases() -> Iterator[Any]:
-    """Every method under the invariant that most would break, the papers' ones under all three."""
+    """Yield every method with the invariant that most bugs break, the papers' methods with all."""
     for task in TASK_NAMES:
         for method in methods_of(task):
-            once = ONCE[part_of(METHODS[method], "learner", task)] == task
+            is_listed = TASK_OF_LEARNER[part_of(METHODS[method], "learner", task)] == task
             for invariant in REPEATING:
                 soon = invariant is one_node_equals_eight or method in (
                     "fuels",
                     "gldp",
                     "fed-react",
                 )
-                marks = [] if once and soon else [pytest.mark.exhaustive]
+                marks = [] if is_listed and soon else [pytest.mark.exhaustive]
                 name = f"{task}-{method}-{invariant.__name__}"
                 yield pytest.param(task, method, invariant, marks=marks, id=name)
 
@@ -55,18 +55,18 @@ def test_it_holds_for_every_method(tmp_path: Path, task: str, method: str, invar
     assert deviation.held, deviation
 
 
-# With the server's graph network alone.
-KEPT = [method for method in methods_of("forecasting") if method != "cnfgnn"]
+# CNFGNN forecasts only with the server's graph network.
+KEEPING_METHODS = [method for method in methods_of("forecasting") if method != "cnfgnn"]
 
 
-@pytest.mark.parametrize("method", KEPT)
-def test_what_is_kept_is_what_forecasts(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", KEEPING_METHODS)
+def test_the_kept_models_forecast(tmp_path: Path, method: str) -> None:
     deviation = kept_models_forecast(SmallRuns("forecasting", method, tmp_path))
     assert deviation.held, deviation
 
 
-# A method that breaks every one of them: unseeded noise in the loss, and judged by other models
-# than those that are kept.
+# A method that breaks every invariant: unseeded noise in the loss, and evaluation with other models
+# than the kept models.
 LAWLESS = """
 import torch
 
@@ -105,7 +105,7 @@ def test_none_of_them_holds_for_a_lawless_method(
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "largest", "where"),
+    ("first", "second", "largest", "where"),
     [
         ({"a": 1.0, "b": 2.2}, {"a": 1.0, "b": 2.0}, 0.1, "b"),
         ({"a": 1.0, "b": 1e-13}, {"a": 1.0, "b": 0.0}, 1e-13, "b"),
@@ -121,8 +121,8 @@ def test_none_of_them_holds_for_a_lawless_method(
         ({"a": np.array([0, 1], bool)}, {"a": np.array([1, 1], bool)}, 1.0, "a"),
     ],
 )
-def test_how_far_runs_are_apart(ours: Any, theirs: Any, largest: float, where: str) -> None:
-    deviation = apart(ours, theirs, 0.0)
+def test_how_far_runs_are_apart(first: Any, second: Any, largest: float, where: str) -> None:
+    deviation = apart(first, second, 0.0)
     assert (deviation.largest, deviation.where) == (pytest.approx(largest), where)
     assert deviation.held == (largest == 0)
 

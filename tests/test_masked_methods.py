@@ -1,4 +1,4 @@
-"""Which methods go with masked sums, by what they declare; the page's table; what is refused."""
+"""Which methods go with masked sums, by their declarations; the page's table; the refusals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MASKED = {"aggregation.secure": True}
 
 def settings_of(method: str, **changes: Any) -> Any:
     task = (*METHODS[method].tasks, "forecasting")[0]
-    needed = {"fed-react.clusters": 2} if METHODS[method].pretraining else {}
-    return settings_from({"method": method, "task": task, "keep": "last", **needed, **changes})
+    clusters = {"fed-react.clusters": 2} if METHODS[method].pretraining else {}
+    return settings_from({"method": method, "task": task, "keep": "last", **clusters, **changes})
 
 
 def declared(method: str) -> tuple[Sends, ...]:
@@ -29,9 +29,9 @@ def declared(method: str) -> tuple[Sends, ...]:
 
 
 def row(method: str) -> tuple[str, bool, str]:
-    """The method's row of the page's table."""
+    """Return the method's row of the page's table."""
     reason = unmaskable(declared(method))
-    totals = " and of ".join(one.name for one in declared(method))
+    totals = " and of ".join(declaration.name for declaration in declared(method))
     return method, not reason, reason or f"totals of {totals}"
 
 
@@ -97,7 +97,7 @@ def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) ->
         ({"aggregation.secure-bits": 60}, "secure-bits = 60: input should be less than or equal"),
     ],
 )
-def test_what_does_not_go_with_it_is_told(changes: dict[str, object], why: str) -> None:
+def test_settings_that_exclude_masks_are_refused(changes: dict[str, object], why: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_from({"method": "fedavg", **MASKED, **changes})
     assert why in str(caught.value)

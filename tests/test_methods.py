@@ -124,7 +124,7 @@ WORKS_ON = {
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody's own modules on the path of this process."""
+    """Put a user's modules on the path of this process."""
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "loud_method.py").write_text(LOUD)
@@ -151,12 +151,12 @@ def test_both_halves_of_every_method_are_there(method: Method) -> None:
 
 def test_the_page_of_the_methods_has_every_one_with_its_tasks() -> None:
     page = (Path(__file__).parents[1] / "docs" / "methods.md").read_text()
-    told = {}
+    documented = {}
     for first, second in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", page, re.MULTILINE):
-        tasks = [WORKS_ON[one] for one in second.split(", ")]
+        tasks = [WORKS_ON[cell] for cell in second.split(", ")]
         for name in re.findall(r"`([^`]+)`", first):
-            told[name] = {task for some in tasks for task in some}
-    assert told == {name: set(method.tasks or TASK_NAMES) for name, method in METHODS.items()}
+            documented[name] = {task for group in tasks for task in group}
+    assert documented == {name: set(method.tasks or TASK_NAMES) for name, method in METHODS.items()}
 
 
 @pytest.mark.parametrize("part", ["strategy", "learner", "model"])
@@ -167,7 +167,7 @@ def test_a_task_that_a_part_of_a_method_lacks_is_refused(part: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_methods_name_is_that_of_its_file_and_a_table_that_of_a_method(name: str) -> None:
+def test_a_method_has_its_files_name_and_a_table_its_methods(name: str) -> None:
     method = METHODS[name]
     assert method.name == name
     assert method.table_name in METHODS
@@ -181,15 +181,15 @@ def test_clients_choose_one_cluster_or_as_many_as_they_overlap() -> None:
         assert (section.choices, section.clusters) == (choices, 7)
 
 
-def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) -> None:
+def test_a_method_from_outside_runs_with_its_setting(tmp_path: Path) -> None:
     """Its loss is three times Solo's in the first epoch; artefacts have its name."""
     losses = {}
     for name, method in {
         "solo": {"method": "solo"},
         "loud": {"method": LOUD_METHOD, "loud.loudness": 3.0},
     }.items():
-        few = {"rounds": 2, "optimizer.learning-rate": 1e-12, "output.name": name}
-        settings = small_settings(tmp_path, **method, **few)
+        changes = {"rounds": 2, "optimizer.learning-rate": 1e-12, "output.name": name}
+        settings = small_settings(tmp_path, **method, **changes)
         folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / name))
         rounds = read_rounds(folder.path)
         assert len(rounds) == 2
@@ -230,11 +230,11 @@ def test_its_own_table_survives_every_way_that_settings_take(tmp_path: Path) -> 
 
 def test_flower_takes_its_table_for_its_keys_are_the_apps() -> None:
     settings = settings_from({"method": LOUD_METHOD, "loud.loudness": 3.0})
-    sent = flatten_dict(flower_config(settings))
-    assert settings_from(get_fused_config_from_dir(ROOT, sent)) == settings
+    config = flatten_dict(flower_config(settings))
+    assert settings_from(get_fused_config_from_dir(ROOT, config)) == settings
 
 
-def test_runs_with_other_numbers_of_its_own_are_other_runs(tmp_path: Path) -> None:
+def test_runs_with_different_settings_of_the_method_differ(tmp_path: Path) -> None:
     slow = settings_from({"method": LOUD_METHOD})
     fast = settings_from({"method": LOUD_METHOD, "loud.inner-steps": 2})
     assert slow != fast
@@ -246,9 +246,9 @@ def test_runs_with_other_numbers_of_its_own_are_other_runs(tmp_path: Path) -> No
 
 
 def test_the_tables_of_other_methods_may_be_there_and_are_left_alone() -> None:
-    several = settings_from({"fuels.beta": 30.0, "gldp.balance": 7.0, "kindred.nothing": 1})
-    assert several == settings_from({"fuels.beta": 30.0})
-    assert "gldp" not in several.model_dump(by_alias=True)
+    settings = settings_from({"fuels.beta": 30.0, "gldp.balance": 7.0, "kindred.nothing": 1})
+    assert settings == settings_from({"fuels.beta": 30.0})
+    assert "gldp" not in settings.model_dump(by_alias=True)
 
 
 def test_several_settings_of_a_method_stand_on_one_line() -> None:
@@ -259,10 +259,13 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"method": "no_module:METHOD"}, "No module named 'no_module'"),
-        *(({"method": f"{module}:METHOD"}, told) for module, (_, told) in OF_VERSION_0_1.items()),
+        *(
+            ({"method": f"{module}:METHOD"}, message)
+            for module, (_, message) in OF_VERSION_0_1.items()
+        ),
         ({"method": "old_method:METHOD"}, "it is fedproto_app.strategies.fuels.learner"),
         ({"method": "older_method:METHOD"}, "it is fedproto_app.core.sends"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
@@ -294,16 +297,14 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_method_from_outside_is_told(
-    config: dict[str, Any], told: str
-) -> None:
+def test_errors_of_a_method_from_outside_are_reported(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_from(config)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_that_is_not_there_is_told_with_the_methods_name() -> None:
+def test_a_missing_class_is_reported_with_the_methods_name() -> None:
     with pytest.raises(SettingsError, match="lost's learner = 'loud_method:Learner': module"):
         settings_from({"method": "loud_method:LOST"})
     assert method_named("loud_method:LOST").works_with("classification")

@@ -21,9 +21,9 @@ def test_metrics_of_other_models_or_rules_are_others() -> None:
 
 @pytest.mark.parametrize("metric", EVERY_KIND, ids=str)
 def test_a_metric_survives_json(metric: Metric) -> None:
-    found = metric_of(json.loads(json.dumps(metric_row(metric))))
-    assert found == metric
-    assert isinstance(found.model, Model)
+    read_back = metric_of(json.loads(json.dumps(metric_row(metric))))
+    assert read_back == metric
+    assert isinstance(read_back.model, Model)
 
 
 def test_people_read_whose_model_and_which_rule() -> None:

@@ -1,4 +1,4 @@
-"""No pickle on any path: the package's code is walked for what could load or write one."""
+"""No pickle on any path: the package's code must not load or write a pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_NUMPY = {"load", "save", "savez", "savez_compressed"}
 
 
 def faults(tree: ast.Module) -> Iterator[str]:
-    """What in a module could unpickle or pickle, with its line."""
+    """Yield the calls in a module that could unpickle or pickle, with their lines."""
     aliases = dict(_aliases(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -37,8 +37,8 @@ def faults(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             name = _full_name(node.func, aliases)
             if name.startswith("numpy.") and name.rpartition(".")[2] in OF_NUMPY:
-                said = {word.arg: word.value for word in node.keywords}.get("allow_pickle")
-                if not (isinstance(said, ast.Constant) and said.value is False):
+                value = {word.arg: word.value for word in node.keywords}.get("allow_pickle")
+                if not (isinstance(value, ast.Constant) and value.value is False):
                     yield f"line {node.lineno}: {name} without allow_pickle=False"
             for word in node.keywords:
                 allowed = isinstance(word.value, ast.Constant) and word.value.value is False
@@ -48,15 +48,15 @@ def faults(tree: ast.Module) -> Iterator[str]:
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-    return [above + one.name for one in node.names]
+    return [above + alias.name for alias in node.names]
 
 
 def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """What a name in the module stands for: np → numpy."""
+    """Yield the full names of a module's aliases: np → numpy."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            for one, name in zip(node.names, _imported(node), strict=True):
-                yield one.asname or one.name, name
+            for alias, name in zip(node.names, _imported(node), strict=True):
+                yield alias.asname or alias.name, name
 
 
 def _full_name(node: ast.expr, aliases: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""A module in a folder is all that a method needs: masks, noise, rules and resuming come by its
+"""A method needs only a module in a folder: masks, noise, rules and resuming follow from its
 declaration."""
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def numbers(runs: SmallRuns, label: str, **changes: Any) -> np.ndarray:
-    found = results(runs.run(label, 3, **changes))
-    return np.array([found[name] for name in sorted(found)])
+    values = results(runs.run(label, 3, **changes))
+    return np.array([values[name] for name in sorted(values)])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
-    """Among them: killed and resumed it ends the same."""
+    """One invariant: a killed and resumed run ends the same."""
     runs = SmallRuns("forecasting", method, tmp_path)
     deviations = {name: check(runs) for name, check in invariants_of("forecasting").items()}
-    assert {name: one for name, one in deviations.items() if not one.held} == {}
+    assert {name: deviation for name, deviation in deviations.items() if not deviation.held} == {}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -61,7 +61,7 @@ def test_masks_hide_and_change_nothing(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("changes", [NOISED, TRIMMED], ids=["noised", "trimmed"])
-def test_noise_and_rules_change_what_is_learnt(
+def test_noise_and_rules_change_the_models(
     tmp_path: Path, method: str, changes: dict[str, Any]
 ) -> None:
     runs = SmallRuns("forecasting", method, tmp_path)
@@ -70,7 +70,7 @@ def test_noise_and_rules_change_what_is_learnt(
     assert not np.allclose(changed, numbers(runs, "plain"), rtol=1e-4)
 
 
-def test_costs_are_those_declared(tmp_path: Path) -> None:
+def test_costs_equal_the_declared_costs(tmp_path: Path) -> None:
     runs = SmallRuns("forecasting", "own_methods:PULL", tmp_path)
     first = read_rounds(runs.run("plain", 3))[0]
     assert first["parameters_up"] == 8 * 24 * 16  # clients, period, width
@@ -92,9 +92,9 @@ def test_a_changed_declaration_changes_costs_and_checkpoint(tmp_path: Path) -> N
         values[name] = read_rounds(run)[0]["parameters_up"]
         checkpoint, _ = newest_checkpoint(run / "checkpoint")
         assert checkpoint is not None
-        kept = set(checkpoint.strategy)
-        assert ("mine" in kept) == (name == "remembers")
-        assert ("fresh/values/count" in kept) == (name == "counts")
+        names = set(checkpoint.strategy)
+        assert ("mine" in names) == (name == "remembers")
+        assert ("fresh/values/count" in names) == (name == "counts")
     assert values["counts"] == values["as-it-is"] + 8  # clients
     assert values["remembers"] == values["as-it-is"]
 
@@ -108,7 +108,7 @@ def test_a_changed_declaration_changes_costs_and_checkpoint(tmp_path: Path) -> N
         ({"combine": "each"}, TRIMMED, "makes no mean of its clients'"),
     ],
 )
-def test_a_changed_declaration_changes_what_protection_goes_with_it(
+def test_a_changed_declaration_changes_the_possible_protection(
     fields: dict[str, Any], settings: dict[str, Any], reason: str
 ) -> None:
     run = {"method": "own_methods:CHANGED", **settings}
@@ -118,7 +118,7 @@ def test_a_changed_declaration_changes_what_protection_goes_with_it(
 
 
 @pytest.mark.parametrize("consent", ["", "tells-classes"])
-def test_a_changed_declaration_changes_what_a_site_must_allow(tmp_path: Path, consent: str) -> None:
+def test_a_changed_declaration_changes_the_needed_consent(tmp_path: Path, consent: str) -> None:
     file = tmp_path / "site.toml"
     file.write_text('[data]\nsource = "synthetic-traffic"\n[code]\nown = ["own_methods:CHANGED"]\n')
     run = {"method": "own_methods:CHANGED", **changed(consent=consent)}
@@ -132,7 +132,7 @@ def test_a_changed_declaration_changes_what_a_site_must_allow(tmp_path: Path, co
 
 def test_a_changed_declaration_changes_the_memory_that_a_rule_needs(tmp_path: Path) -> None:
     """A rule needs all clients' models at the server."""
-    asked = []
+    estimates = []
     for shared in ("encoder.", "encoder.close."):
         small = {**TRIMMED, "aggregation.most-megabytes": 1, "model.representation-dim": 128}
         runs = SmallRuns("forecasting", "own_methods:CHANGED_MODEL", tmp_path / shared, **small)
@@ -140,24 +140,24 @@ def test_a_changed_declaration_changes_the_memory_that_a_rule_needs(tmp_path: Pa
             FederationError, match=r"the models of 8 clients, (\d+) values"
         ) as error:
             runs.run("run", 2, **changed(shared=shared))
-        asked.append(int(re.search(r"(\d+) values", str(error.value))[1]))  # type: ignore[index]
-    assert asked[0] != asked[1]
+        estimates.append(int(re.search(r"(\d+) values", str(error.value))[1]))  # type: ignore[index]
+    assert estimates[0] != estimates[1]
 
 
-def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path) -> None:
+def test_a_method_without_a_declaration_is_shown_an_example(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"(?s)SilentLearner does not declare .*def sends\("):
         SmallRuns("forecasting", "own_methods:SILENT", tmp_path).run("run", 1)
 
 
 @pytest.mark.parametrize(
-    ("method", "named"),
+    ("method", "message"),
     [
         ("UNDECLARED", r"sends 'secret' of shape \(1, 16\), which it does not declare"),
         ("MISSHAPEN", r"'mine'.*\(8, 1, 16\).*\(8, 24, 16\)"),
     ],
 )
-def test_what_differs_from_the_declaration_is_refused_at_the_first_reply(
-    tmp_path: Path, method: str, named: str
+def test_undeclared_arrays_are_refused_at_the_first_reply(
+    tmp_path: Path, method: str, message: str
 ) -> None:
-    with pytest.raises(FederationError, match=named):
+    with pytest.raises(FederationError, match=message):
         SmallRuns("forecasting", f"own_methods:{method}", tmp_path).run("run", 1)

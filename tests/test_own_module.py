@@ -1,4 +1,4 @@
-"""Whole runs with a user's module: what every method makes of one, and who refuses it."""
+"""Whole runs with a user's module: its use by every method, and the refusals."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ PAIRS = [
 ]
 
 
-def named(module: str) -> dict[str, str]:
+def from_module(module: str) -> dict[str, str]:
     return {"model.module": f"tests.users_modules:{module}"}
 
 
 @pytest.mark.parametrize(("task", "method"), PAIRS)
 def test_a_cohort_equals_its_clients_one_by_one(tmp_path: Path, task: str, method: str) -> None:
-    runs = SmallRuns(task, method, tmp_path, **ROUNDS, **named(MODULES[task]))
+    runs = SmallRuns(task, method, tmp_path, **ROUNDS, **from_module(MODULES[task]))
     deviation = cohorts_equal_their_clients(runs)
     assert deviation.held, deviation
     assert read_run(runs.run("one-node", 1)).summary["rounds"] == 2 + (method == "fed-react")
 
 
 def test_the_module_learns(tmp_path: Path) -> None:
-    changes = {"optimizer.learning-rate": 0.01, **named("perceptron")}
+    changes = {"optimizer.learning-rate": 0.01, **from_module("perceptron")}
     folder = SmallRuns("forecasting", "fedavg", tmp_path, **changes).run("learning", 1)
-    losses = [one["loss"]["total"] for one in read_rounds(folder)]
+    losses = [line["loss"]["total"] for line in read_rounds(folder)]
     assert losses[-1] < 0.7 * losses[0]
 
 
 @pytest.mark.parametrize("method", ["solo", "fedavg", "fedprox", "apfl", "ditto", "fedala"])
 def test_methods_without_representations_take_any_module(tmp_path: Path, method: str) -> None:
-    changes = {"rounds": 1, **named("whole_perceptron")}
+    changes = {"rounds": 1, **from_module("whole_perceptron")}
     folder = SmallRuns("forecasting", method, tmp_path, **changes).run("any", 1)
     assert all(math.isfinite(float(row["mse"])) for row in read_clients(folder))
 
@@ -76,13 +76,13 @@ def test_methods_on_representations_need_both_children(
         "representation, so the module needs two children named encoder and head$"
     )
     with pytest.raises(SettingsError, match=reason):
-        SmallRuns(task, method, tmp_path, **named(module)).run("refused", 1)
+        SmallRuns(task, method, tmp_path, **from_module(module)).run("refused", 1)
     assert not (tmp_path / "runs" / "refused" / "rounds.jsonl").exists()
 
 
 def test_every_method_refuses_an_unfit_module_before_it_works(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"batch_norm': 1 is a BatchNorm1d"):
-        SmallRuns("forecasting", "solo", tmp_path, **named("batch_norm")).run("refused", 1)
+        SmallRuns("forecasting", "solo", tmp_path, **from_module("batch_norm")).run("refused", 1)
     assert not (tmp_path / "runs" / "refused" / "rounds.jsonl").exists()
 
 
@@ -90,10 +90,14 @@ def test_every_method_refuses_an_unfit_module_before_it_works(tmp_path: Path) ->
 def test_a_kept_module_forecasts(tmp_path: Path, method: str) -> None:
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
-    _, folder = train_on(data, tmp_path, method=method, **named("perceptron"))
+    _, folder = train_on(data, tmp_path, method=method, **from_module("perceptron"))
     series = load_histories(DataSettings(source="wide-csv", path=str(data)))
-    made, left_out = forecast(open_state(folder), series, 3)
-    assert [one.client for one in made] == ["gappy", "late", "steady"]
+    forecasts, left_out = forecast(open_state(folder), series, 3)
+    assert [client.client for client in forecasts] == [
+        "gappy",
+        "late",
+        "steady",
+    ]
     assert not left_out
-    late = made[1]
+    late = forecasts[1]
     assert 5e3 < late.values.mean() < 1.5e4  # of its own size, so its own model and scale

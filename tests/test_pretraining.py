@@ -1,4 +1,4 @@
-"""A first phase before a method's own rounds is what its record says, whatever the phase learns."""
+"""A first phase before a method's rounds follows its record, whatever the phase learns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.table import make_task
 from tests.local_grid import run_locally, sequence_settings, synthetic_nodes
 
-seen: list[list[str]] = []
+ordered_names: list[list[str]] = []
 
 
-def same_samples(shard: Shard, names: list[str], *others: Any) -> Shard:
-    """The clients as they are; notes which the order is about."""
-    seen.append(names)
+def same_samples(shard: Shard, names: list[str], *arguments: Any) -> Shard:
+    """Return the clients unchanged; record the ordered names."""
+    ordered_names.append(names)
     return shard
 
 
@@ -65,11 +65,11 @@ def test_a_method_without_a_first_phase_uses_its_samples_as_they_are() -> None:
 
 
 def test_a_run_goes_through_both_phases(tmp_path: Path) -> None:
-    seen.clear()
+    ordered_names.clear()
     settings = sequence_settings(tmp_path, method=TABLE["method"], rounds=2)
     nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
     folder, _ = run_locally(settings, nodes)
     rounds = [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
     assert [line["accuracy"] is None for line in rounds] == [True, False, False]
     assert [line["parameters_up"] > 0 for line in rounds] == [True, False, False]
-    assert len(seen) == 4  # two nodes, in the two rounds of the method
+    assert len(ordered_names) == 4  # two nodes, in the two rounds of the method

@@ -1,4 +1,4 @@
-"""Which methods can be protected, by how much noise, and what is refused before anybody works."""
+"""Which methods can be protected, by how much noise, and what is refused before training starts."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_every_method_is_protected_or_refused_with_the_reason(task: str) -> None
         ("sequence-classification", "fed-react", (1, 1)),
     ],
 )
-def test_what_a_round_releases(task: str, method: str, releases: tuple[int, int]) -> None:
+def test_releases_of_a_round(task: str, method: str, releases: tuple[int, int]) -> None:
     assert plan(task, method=method).releases == releases
 
 
 def test_noise_is_made_for_the_planned_rounds_of_both_phases() -> None:
     changes = {"method": "fed-react", "encoder.rounds": 3, "rounds": 4}
     epsilon = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 6.0}
-    made = plan("sequence-classification", **changes, **epsilon)
-    assert epsilon_of(7 * made.loss, 1e-5) == pytest.approx(6.0, rel=1e-6)
-    assert [made.releases_in(number) for number in (1, 3, 4)] == [1, 1, 1]
+    privacy_plan = plan("sequence-classification", **changes, **epsilon)
+    assert epsilon_of(7 * privacy_plan.loss, 1e-5) == pytest.approx(6.0, rel=1e-6)
+    assert [privacy_plan.releases_in(number) for number in (1, 3, 4)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "message"),
     [
         ({"privacy.noise-multiplier": 0.0}, "needs privacy.noise-multiplier or privacy.epsilon"),
         ({"privacy.epsilon": 1.0}, "and not both"),
@@ -83,8 +83,8 @@ def test_noise_is_made_for_the_planned_rounds_of_both_phases() -> None:
         ({"privacy.delta": 0.0}, "privacy.delta = 0.0"),
     ],
 )
-def test_what_cannot_be_given_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(SettingsError, match=named):
+def test_impossible_protection_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         plan(**changes)
 
 

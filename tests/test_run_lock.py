@@ -35,7 +35,7 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, which holds the lock on the test's folder."""
+    """Start another process that holds the lock on the test's folder."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -47,15 +47,15 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_second_process_is_told_who_holds_it_and_since_when(
+def test_a_second_process_reads_who_holds_the_lock_and_since_when(
     tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
-    who = (
+    holder_text = (
         rf"process {holder.pid} on {socket.gethostname()} since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     )
-    with pytest.raises(SettingsError, match=rf"^{tmp_path} is being written by {who}$"):
+    with pytest.raises(SettingsError, match=rf"^{tmp_path} is being written by {holder_text}$"):
         RunLock(tmp_path)
-    with pytest.raises(SettingsError, match=who):
+    with pytest.raises(SettingsError, match=holder_text):
         require_unwritten(tmp_path)
 
 

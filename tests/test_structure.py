@@ -15,7 +15,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def compares_choice(node: ast.AST) -> bool:
-    """Whether the code compares `settings.task` or `settings.method` with a name."""
+    """Return whether the code compares `settings.task` or `settings.method` with a name."""
     if isinstance(node, ast.Match):
         return is_choice(node.subject)
     if not isinstance(node, ast.Compare):

@@ -23,11 +23,11 @@ BABU = "my_fedbabu:METHOD"
 
 @pytest.fixture(autouse=True)
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The page's programs by their names, importable."""
-    found = write_programs("tutorial-your-method.md", tmp_path)
+    """Return the page's programs by name, importable."""
+    written = write_programs("tutorial-your-method.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    yield found
-    for name in found:
+    yield written
+    for name in written:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
@@ -40,7 +40,7 @@ def test_it_is_short(programs: dict[str, str]) -> None:
 def test_the_invariants_hold(tmp_path: Path, task: str) -> None:
     runs = SmallRuns(task, BABU, tmp_path)
     deviations = {name: check(runs) for name, check in invariants_of(task).items()}
-    assert {name: one for name, one in deviations.items() if not one.held} == {}
+    assert {name: deviation for name, deviation in deviations.items() if not deviation.held} == {}
     losses = [line["loss"]["total"] for line in read_rounds(runs.run("one-node", 1))]
     assert losses[-1] != losses[0]
 
@@ -51,7 +51,7 @@ def test_the_clients_own_models_forecast(tmp_path: Path, changes: dict[str, bool
 
 
 def test_the_next_round_starts_without_the_fine_tuning(tmp_path: Path) -> None:
-    """Whatever the tuning, the body learns the same; the more of it, the better a client's fit."""
+    """The body learns the same with any tuning; more tuning improves a client's fit."""
     errors, bodies = [], []
     for epochs in (1, 40):
         runs = SmallRuns(
@@ -73,7 +73,7 @@ def test_of_fedbabu_only_the_kept_heads_leave_their_start(tmp_path: Path) -> Non
     heads = [name for name in start if name.startswith(learner.task.head)]
     for client in clients:
         [(_, stored)] = state.store.read_states([client], state.settings.rounds)
-        kept = kept_model(state.store, client, learner)
+        stored_model = kept_model(state.store, client, learner)
         for name in heads:
             assert torch.equal(stored[f"parameters/{name}"][0], start[name])
-            assert not torch.equal(kept[name], start[name])
+            assert not torch.equal(stored_model[name], start[name])

@@ -1,4 +1,4 @@
-"""Functions that settings name, and where they are looked for."""
+"""Functions that settings name, and the search for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_function_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "reason"),
+    ("setting", "reason"),
     [
         ("nowhere.at.all:join", "No module named 'nowhere'"),
         ("os.path:absent", "has no attribute 'absent'"),
@@ -24,16 +24,16 @@ def test_the_function_is_found() -> None:
         (":join", "expected package.module:NAME"),
     ],
 )
-def test_what_cannot_be_found_is_told_with_its_setting(named: str, reason: str) -> None:
-    with pytest.raises(SettingsError, match=f"^model.module = '{named}': .*{reason}"):
-        named_function("model.module", named, SettingsError)
+def test_a_missing_function_is_reported_with_its_setting(setting: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=f"^model.module = '{setting}': .*{reason}"):
+        named_function("model.module", setting, SettingsError)
 
 
 def test_modules_where_the_user_stands_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "found_where_i_stand.py").write_text("def factory():\n    return 7\n")
-    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError):
         named_function("model.module", "found_where_i_stand:factory", SettingsError)

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it is enough to train where nothing else is."""
+"""The wheel: its contents suffice to train in an environment without the checkout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUN = "from fedproto_app.cli import main; print(main.__file__); main.main()"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, as pip would build it, from a copy without what earlier builds left behind."""
+    """Build the wheel as pip does, from a copy without the files of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "copy"
     shutil.copytree(PACKAGE, copy / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -42,9 +42,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_holds_the_whole_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    assert held == {str(path.relative_to(ROOT)) for path in files}
+    assert names == {str(path.relative_to(ROOT)) for path in files}
 
 
 def test_it_trains_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
@@ -71,34 +71,34 @@ def test_it_trains_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
 
 
 def plain(name: str) -> str:
-    """A distribution's name as all spellings of it come to."""
+    """Return the normalised name of a distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def names_of(*table: str) -> set[str]:
-    """The distributions that a list of pyproject.toml asks for."""
+    """Return the distributions that a list of pyproject.toml requires."""
     listed: Any = PROJECT
     for key in table:
         listed = listed[key]
-    return {plain(re.split(r"[\[<>= ]", one)[0]) for one in listed}
+    return {plain(re.split(r"[\[<>= ]", requirement)[0]) for requirement in listed}
 
 
 def test_all_that_the_package_imports_is_asked_for() -> None:
-    found = set()
+    imported = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {name.name.partition(".")[0] for name in node.names}
+                imported |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module.partition(".")[0])
-    others = found - sys.stdlib_module_names - {PACKAGE.name}
-    asked, extras = names_of("dependencies"), set[str]()
+                imported.add(node.module.partition(".")[0])
+    third_party = imported - sys.stdlib_module_names - {PACKAGE.name}
+    required, extras = names_of("dependencies"), set[str]()
     for extra in set(PROJECT["optional-dependencies"]) - {"dev", "docs"}:
         extras |= names_of("optional-dependencies", extra)
     distributions = packages_distributions()
-    needed = {plain(distributions[name][0]) for name in others}
-    assert needed <= asked | extras
-    assert asked - needed == set()
+    distribution_names = {plain(distributions[name][0]) for name in third_party}
+    assert distribution_names <= required | extras
+    assert required - distribution_names == set()
 
 
 def test_the_tested_versions_are_among_those_that_may_work() -> None:
@@ -108,10 +108,10 @@ def test_the_tested_versions_are_among_those_that_may_work() -> None:
     extras = dict(PROJECT["optional-dependencies"])
     del extras["lightgbm"]  # of one row of a table; no test has it
     for text in [*PROJECT["dependencies"], *chain.from_iterable(extras.values())]:
-        asked = Requirement(text)
-        if asked.name == PROJECT["name"]:  # others of its own extras
+        requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:  # others of its own extras
             continue
-        assert asked.specifier.contains(versions[plain(asked.name)]), text
+        assert requirement.specifier.contains(versions[plain(requirement.name)]), text
     for text in PROJECT["dependencies"]:
-        bounds = {one.operator for one in Requirement(text).specifier}
+        bounds = {specifier.operator for specifier in Requirement(text).specifier}
         assert bounds == {">=", "<"}, text

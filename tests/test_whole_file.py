@@ -1,4 +1,4 @@
-"""A file is there whole, old or new."""
+"""A file is complete, old or new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the messages of nodes and server say, read and changed without the product's models."""
+"""The fields of nodes' and server's messages, read and changed without the product's models."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Told = dict[str, Any]
 
 
 def told(message: Message) -> Told:
-    """The fields of what a message says; none if it says nothing."""
+    """Return a message's fields, {} without any."""
     record = message.content.config_records.get("told", {})
     fields: Told = json.loads(record.get("json", "{}"))
     return fields
 
 
 def tell(message: Message, fields: Told) -> Message:
-    """The message with these fields in place of its own."""
+    """Replace the message's fields; return the message."""
     message.content.config_records["told"]["json"] = json.dumps(fields).encode()
     return message
 
@@ -30,7 +30,9 @@ def metrics_told(fields: Told) -> dict[Metric, list[float]]:
 
 
 def with_metric(fields: Told, metric: Metric, values: object) -> Told:
-    """The fields, with other values of a metric, or without it (None)."""
+    """Return the fields with other values of a metric, or without it (None)."""
     metrics = metrics_told(fields) | {metric: values}
-    rows = [(metric_row(one), its) for one, its in metrics.items() if its is not None]
+    rows = [
+        (metric_row(name), reported) for name, reported in metrics.items() if reported is not None
+    ]
     return {**fields, "metrics": rows}

@@ -1,4 +1,4 @@
-"""Modules as a user may bring them, and modules that cannot serve."""
+"""Modules as users write them, and unusable modules."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LastState(nn.Module):
 
 
 class RecurrentModel(nn.Module):
-    """Its forward is head(encoder(…)), as it must be."""
+    """A model with forward = head(encoder(…)), as required."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ lazy = with_layer(nn.LazyLinear(8))
 
 
 class Functional(nn.Module):
-    """A last layer that starts at 0, and hides whatever the layer before it does."""
+    """A model whose last layer starts at 0, and so hides the layer before it."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Counting(Functional):
 
 
 class Scaled(Functional):
-    """Its buffer is a constant, which does no harm."""
+    """A model with a constant buffer, which is harmless."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -215,9 +215,9 @@ def of_other_keywords(width: int) -> nn.Module:
 
 
 def drawn_elsewhere(*, inputs: int, outputs: int) -> nn.Module:
-    made = nn.Linear(inputs, outputs)
-    nn.init.constant_(made.bias, float(np.random.default_rng().normal()))
-    return made
+    layer = nn.Linear(inputs, outputs)
+    nn.init.constant_(layer.bias, float(np.random.default_rng().normal()))
+    return layer
 
 
 NO_FUNCTION = 3

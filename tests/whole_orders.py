@@ -1,4 +1,4 @@
-"""Orders done by one process that has no site around it."""
+"""Orders carried out by one process, without a site."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.attacks [STUDY …] [--page]
 
-Ten clients of an embedded data set, one a node, in this process or some of its own. Some lie about
-what they trained (`lies.py`) or train on poisoned data (`poisoned.py`); they know what they were
-sent and what the first client sent. The figure is the mean over the honest clients, by their models
-after the last round. Eight minutes on two cores.
+Ten clients of an embedded data set, each on a node, in this process or in several. Some lie about
+their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they know the model that
+they received and what the first client sent. The figure is the mean over the honest clients, with
+their models after the last round. Eight minutes on two cores.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _quiet() -> None:
 
 
 def table(study: Study, figures: Figures) -> list[str]:
-    """One line for each attack and share of hostile clients; the best rule of a line is bold."""
+    """Return a line for each attack and share of hostile clients; a line's best rule is bold."""
     rules = [f"`{rule}`" for rule in study.rules]
     lines = [["attack", "hostile", *rules], ["---", "---:", *["---:"] * len(rules)]]
     for attack in (NOTHING, *study.attacks):
@@ -74,19 +74,19 @@ def table(study: Study, figures: Figures) -> list[str]:
 
 
 def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
-    def figure(other: str) -> float:
-        there = 0 if attack is NOTHING else hostile
-        return honest_mean(figures[study.trial(other, attack, there)], hostile)
+    def figure(rule_name: str) -> float:
+        liars = 0 if attack is NOTHING else hostile
+        return honest_mean(figures[study.trial(rule_name, attack, liars)], hostile)
 
     if math.isnan(figure(rule)):
         return "stopped"
-    return _marked(figure(rule), [figure(other) for other in study.rules], study.higher)
+    return _marked(figure(rule), [figure(name) for name in study.rules], study.higher)
 
 
-def _marked(value: float, others: Sequence[float], higher: bool) -> str:
-    there = [one for one in others if not math.isnan(one)]
-    best = max(there) if higher else min(there)
-    return f"**{value:.3g}**" if value == best and len(others) > 1 else f"{value:.3g}"
+def _marked(value: float, figures: Sequence[float], higher: bool) -> str:
+    finite = [figure for figure in figures if not math.isnan(figure)]
+    best = max(finite) if higher else min(finite)
+    return f"**{value:.3g}**" if value == best and len(figures) > 1 else f"{value:.3g}"
 
 
 def _footnote(study: Study) -> str:

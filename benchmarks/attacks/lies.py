@@ -1,5 +1,5 @@
-"""What hostile nodes send in place of what they trained. They know what they were sent, and what
-the first client, their victim, sent in the same round."""
+"""The lies of hostile nodes: what a node sends instead of its trained arrays. It knows the model
+that it received, and what the first client, the victim, sent in the same round."""
 
 from __future__ import annotations
 
@@ -11,104 +11,104 @@ import numpy as np
 
 from fedproto_app.core.messages import Arrays
 
-FAR = 100.0  # how far colluders carry a prototype: a tenth of what is believed
+FAR = 100.0  # how far colluders carry a prototype: a tenth of what the server accepts
 
 
 @dataclass(frozen=True)
-class Told:
-    """A hostile node's answer before it lies.
+class HonestReply:
+    """A hostile node's reply before it lies.
 
-    before: the model that it was sent. after: what it would send, of one client. heard: what the
-    victim sent.
+    before: the model that it received. after: what it would send for one client. victim_reply:
+    the arrays that the victim sent.
     """
 
     before: Arrays
     after: Arrays
     server_round: int
-    heard: Arrays
+    victim_reply: Arrays
 
 
-Lie = Callable[[Told], Arrays]
+Lie = Callable[[HonestReply], Arrays]
 
 
 # --- models: the step from the model that was sent ---------------------------------------------
 
 
-def flipped(told: Told) -> Arrays:
-    """The step in the other direction."""
-    return _stepped(told, -1.0)
+def flipped(reply: HonestReply) -> Arrays:
+    """Return the step in the other direction."""
+    return _stepped(reply, -1.0)
 
 
-def flipped_tenfold(told: Told) -> Arrays:
-    """Ten times the step, in the other direction."""
-    return _stepped(told, -10.0)
+def flipped_tenfold(reply: HonestReply) -> Arrays:
+    """Return ten times the step, in the other direction."""
+    return _stepped(reply, -10.0)
 
 
-def noise(told: Told) -> Arrays:
-    """A step of ten times the size in a direction of its own: the clients do not collude."""
-    seed = int(abs(_length(told.after) * 1e6)) % 2**31
-    return _towards(told, np.random.default_rng([told.server_round, seed]))
+def noise(reply: HonestReply) -> Arrays:
+    """Return a step ten times as long, in a random direction; the clients do not collude."""
+    seed = int(abs(_length(reply.after) * 1e6)) % 2**31
+    return _towards(reply, np.random.default_rng([reply.server_round, seed]))
 
 
-def together(told: Told) -> Arrays:
-    """A step of ten times the size in one direction that all hostile clients share."""
-    return _towards(told, np.random.default_rng(0))
+def together(reply: HonestReply) -> Arrays:
+    """Return a step ten times as long, in a direction that all hostile clients share."""
+    return _towards(reply, np.random.default_rng(0))
 
 
-def _stepped(told: Told, factor: float) -> Arrays:
-    made = dict(told.after)
-    for name, start in told.before.items():
-        if name in made:
-            made[name] = _float32(start + factor * (made[name] - start))
-    return made
+def _stepped(reply: HonestReply, factor: float) -> Arrays:
+    arrays = dict(reply.after)
+    for name, start in reply.before.items():
+        if name in arrays:
+            arrays[name] = _float32(start + factor * (arrays[name] - start))
+    return arrays
 
 
-def _towards(told: Told, rng: np.random.Generator) -> Arrays:
-    step = {name: told.after[name] - start for name, start in told.before.items()}
+def _towards(reply: HonestReply, rng: np.random.Generator) -> Arrays:
+    step = {name: reply.after[name] - start for name, start in reply.before.items()}
     draws = {name: rng.standard_normal(value.shape) for name, value in step.items()}
     scale = 10 * _length(step) / _length(draws)
-    lies = {name: _float32(told.before[name] + scale * draws[name]) for name in step}
-    return {**told.after, **lies}
+    lies = {name: _float32(reply.before[name] + scale * draws[name]) for name in step}
+    return {**reply.after, **lies}
 
 
 # --- prototypes, heads and sums: arrays that are no step from anything ---------------------------
 
 
-def negated(told: Told) -> Arrays:
-    """The arrays times −1."""
-    return {name: -value for name, value in told.after.items()}
+def negated(reply: HonestReply) -> Arrays:
+    """Return the arrays times −1."""
+    return {name: -value for name, value in reply.after.items()}
 
 
-def negated_far(told: Told) -> Arrays:
-    """The arrays times −100: a cosine or a divergence sees their direction alone."""
-    return {name: np.float32(-FAR) * value for name, value in told.after.items()}
+def negated_far(reply: HonestReply) -> Arrays:
+    """Return the arrays times −100: a cosine or a divergence sees only their direction."""
+    return {name: np.float32(-FAR) * value for name, value in reply.after.items()}
 
 
-def scaled_far(told: Told) -> Arrays:
-    """The arrays times 100, which cosines do not see."""
-    return {name: np.float32(FAR) * value for name, value in told.after.items()}
+def scaled_far(reply: HonestReply) -> Arrays:
+    """Return the arrays times 100, which cosines do not see."""
+    return {name: np.float32(FAR) * value for name, value in reply.after.items()}
 
 
-def copied(told: Told) -> Arrays:
-    """The victim's prototype with a constant added to every value of a row, which a divergence of
-    softmaxes does not see: all who collude are among its partners."""
-    return {name: _float32(value + FAR) for name, value in told.heard.items()}
+def copied(reply: HonestReply) -> Arrays:
+    """Return the victim's prototype with a constant added to every value of a row. A divergence of
+    softmaxes does not see it, so all colluding clients are among its partners."""
+    return {name: _float32(value + FAR) for name, value in reply.victim_reply.items()}
 
 
-def opposite_sums(told: Told) -> Arrays:
-    """Sums of samples whose targets all are the negative of what they were."""
-    return {name: -value if name == "moment" else value for name, value in told.after.items()}
+def opposite_sums(reply: HonestReply) -> Arrays:
+    """Return sums of samples with every target negated."""
+    return {name: -value if name == "moment" else value for name, value in reply.after.items()}
 
 
-def many_opposite_sums(told: Told) -> Arrays:
-    """The same, of fifty times as large squares: still possible sums."""
-    return {name: np.float32(50) * value for name, value in opposite_sums(told).items()}
+def many_opposite_sums(reply: HonestReply) -> Arrays:
+    """Return the same with squares fifty times as large, which are still possible sums."""
+    return {name: np.float32(50) * value for name, value in opposite_sums(reply).items()}
 
 
-def copied_opposite(told: Told) -> Arrays:
-    """The victim's prototype, so as to be its nearest kin, with sums that say the opposite."""
-    lies = opposite_sums(told)
-    return {**lies, "prototype": told.heard["prototype"]}
+def copied_opposite(reply: HonestReply) -> Arrays:
+    """Return the victim's prototype, to be its nearest kin, with sums that say the opposite."""
+    lies = opposite_sums(reply)
+    return {**lies, "prototype": reply.victim_reply["prototype"]}
 
 
 def _length(arrays: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Data of hostile clients that train as asked, as sources of one's own (`data-source`)."""
+"""Poisoned data, as custom sources (`data-source`), for hostile clients that train honestly."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedproto_app.settings import DataSettings
 
 
 def reversed_series(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The sites with time running backwards."""
-    for one in load_synthetic_traffic(settings):
-        yield replace(one, values=one.values[::-1].copy())
+    """Yield the sites with time running backwards."""
+    for series in load_synthetic_traffic(settings):
+        yield replace(series, values=series.values[::-1].copy())
 
 
 def mirrored_series(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The sites with every second value on the other side of the mean: high follows low."""
-    for one in load_synthetic_traffic(settings):
-        mean = float(np.nanmean(one.values))
-        signs = np.where(np.arange(len(one.values)) % 2, -1.0, 1.0)
-        yield replace(one, values=mean + signs * (one.values - mean))
+    """Yield the sites with every second value mirrored at the mean: high follows low."""
+    for series in load_synthetic_traffic(settings):
+        mean = float(np.nanmean(series.values))
+        signs = np.where(np.arange(len(series.values)) % 2, -1.0, 1.0)
+        yield replace(series, values=mean + signs * (series.values - mean))
 
 
 def shifted_digits(settings: DataSettings) -> ImagePool:
@@ -39,7 +39,7 @@ def shifted_digits(settings: DataSettings) -> ImagePool:
 
 
 def shifted_writing(settings: DataSettings) -> SequencePool:
-    """Gestures with the next class's label."""
+    """Yield gestures with the next class's label."""
     pool = synthetic_air_writing(settings)
     targets = (pool.targets.astype(np.int64) + 1) % len(pool.classes)
     return replace(pool, targets=targets)

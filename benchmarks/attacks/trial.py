@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, MessageType
 
-from benchmarks.attacks.lies import Lie, Told
+from benchmarks.attacks.lies import HonestReply, Lie
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
@@ -32,8 +32,8 @@ PREPARED_FOR = 0.4  # aggregation.hostile-share of all runs
 
 @dataclass(frozen=True)
 class Attack:
-    """says: what it is, for the table. lie: what is sent. source: what is trained on instead.
-    about: the arrays that the lie is about; (): all."""
+    """An attack. says: its text in the table. lie: makes the arrays that are sent. source: the
+    poisoned training data. about: the arrays that the lie changes; (): all."""
 
     says: str
     lie: Lie | None = None
@@ -43,7 +43,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a study. settings: of all its runs."""
+    """A run of a study. settings: of all runs of the study."""
 
     settings: Mapping[str, Any] = field(hash=False)
     metric: str
@@ -53,7 +53,7 @@ class Trial:
 
 
 class HostileGrid(LocalGrid):
-    """Some nodes lie."""
+    """A grid on which some nodes lie."""
 
     def __init__(self, settings: Settings, folder: Path, hostile: int, attack: Attack) -> None:
         configs = nodes_sharing(settings.data, CLIENTS, folder)
@@ -62,7 +62,7 @@ class HostileGrid(LocalGrid):
             configs[number]["data-source"] = attack.source
         super().__init__(settings, configs)
         self._attack = attack
-        self._heard: Arrays = {}
+        self._victim_arrays: Arrays = {}
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
@@ -71,33 +71,35 @@ class HostileGrid(LocalGrid):
             return reply
         if ARRAYS not in reply.content:
             return reply
-        sent = numpy_arrays(reply.content.array_records[ARRAYS])
+        arrays = numpy_arrays(reply.content.array_records[ARRAYS])
         if order.dst_node_id == VICTIM:
-            self._heard = sent
-        about = [name for name in sent if name in (self._attack.about or sent)]
+            self._victim_arrays = arrays
+        about = [name for name in arrays if name in (self._attack.about or arrays)]
         if order.dst_node_id in self.hostile and self._attack.lie and about:
-            lies = self._attack.lie(self._told(message, {name: sent[name] for name in about}))
-            told = {name: lies[name].reshape(sent[name].shape) for name in about}
-            reply.content[ARRAYS] = array_record({**sent, **told})
+            lies = self._attack.lie(
+                self._honest_reply(message, {name: arrays[name] for name in about})
+            )
+            changed = {name: lies[name].reshape(arrays[name].shape) for name in about}
+            reply.content[ARRAYS] = array_record({**arrays, **changed})
         return reply
 
-    def _told(self, message: Message, sent: Arrays) -> Told:
-        """Where each client's own model is sent, it has an axis of one client."""
+    def _honest_reply(self, message: Message, arrays: Arrays) -> HonestReply:
+        """Return the honest reply, without the client axis (of length 1) of a personal model."""
         brought = message.content.array_records.get(ARRAYS)
         before = numpy_arrays(brought) if brought else {}
-        before = {name: value for name, value in before.items() if name in sent}
+        before = {name: value for name, value in before.items() if name in arrays}
         after = {
             name: value.reshape(before[name].shape)
             if name in before and before[name].size == value.size
             else value
-            for name, value in sent.items()
+            for name, value in arrays.items()
         }
-        before = {name: value for name, value in before.items() if value.size == sent[name].size}
-        return Told(before, after, int(message.metadata.group_id), self._heard)
+        before = {name: value for name, value in before.items() if value.size == arrays[name].size}
+        return HonestReply(before, after, int(message.metadata.group_id), self._victim_arrays)
 
 
 def figures_of(trial: Trial) -> dict[int, float]:
-    """The metric of each client by the last models, by its number; {} if the run came to no end."""
+    """Return each client's metric by the last models, by client number; {} if the run stopped."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         settings = settings_from(
@@ -123,6 +125,8 @@ def figures_of(trial: Trial) -> dict[int, float]:
 
 
 def honest_mean(figures: Mapping[int, float], hostile: int) -> float:
-    """Over those who are honest if so many are hostile; NaN if the run came to no end."""
-    honest = [figures[one] for one in range(CLIENTS) if one not in ORDER[:hostile] and figures]
+    """Return the mean over the honest clients if so many are hostile; NaN if the run stopped."""
+    honest = [
+        figures[number] for number in range(CLIENTS) if number not in ORDER[:hostile] and figures
+    ]
     return float(np.mean(honest)) if honest else math.nan

@@ -1,1 +1,1 @@
-"""This app's methods against those of another library, fluke, on the same split of images."""
+"""Compare this app's methods with fluke's on the same split of images."""

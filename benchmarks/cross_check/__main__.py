@@ -1,4 +1,4 @@
-"""This app's methods against fluke's on the same split of images, table by table.
+"""Compare this app's methods with fluke's on the same split of images, table by table.
 
     python -m benchmarks.cross_check --python PATH [batches] [full] [--page]
 
@@ -11,8 +11,8 @@ one, with the torch that this app has:
     pip install numpy rich omegaconf pandas psutil torchmetrics diskcache cerberus scikit-learn \\
         matplotlib seaborn
 
-What fluke needs besides (torchvision, wandb, clearml, opacus, datasets) is for parts of it that
-nothing here uses.
+fluke's other dependencies (torchvision, wandb, clearml, opacus, datasets) belong to parts of it
+that nothing here uses.
 
 Both sides read one archive of images for each seed, start from the same parameters, and train the
 same module with plain SGD. `batches`: both draw their own batches, so only means can agree. `full`:
@@ -43,7 +43,7 @@ MAKER = "benchmarks.cross_check"
 PEER = "benchmarks.cross_check.fluke_peer"
 NODES = 2
 
-# Of one seed: by method and model, a number a client in the order of their names.
+# A seed's accuracies by method and model, one per client in the order of their names.
 Accuracies = Mapping[str, Mapping[Judged, Sequence[float]]]
 
 
@@ -60,7 +60,7 @@ class Experiment:
 
     @property
     def methods(self) -> list[Method]:
-        """Those that leave nothing to chance where the experiment does not."""
+        """Return the methods; only those without randomness if the experiment has none."""
         return [method for method in METHODS if self.batch_size or not method.draws]
 
     def filled(self, changes: Changes) -> dict[str, Any]:
@@ -79,18 +79,18 @@ def main() -> None:
         experiment = EXPERIMENTS[name]
         with tempfile.TemporaryDirectory() as folder:
             jobs = [job(experiment, seed, Path(folder)) for seed in experiment.seeds]
-            told = peer_results(jobs, arguments.python, Path(folder))
-            theirs = _by_row(told["results"])
-            ours = _by_row([our_results(experiment, one, Path(folder)) for one in jobs])
+            peer = peer_results(jobs, arguments.python, Path(folder))
+            peer_figures = _by_row(peer["results"])
+            ours = _by_row([our_results(experiment, job, Path(folder)) for job in jobs])
         table = spread_table if experiment.batch_size else equality_table
-        lines = [*table(ours, theirs, told["peer"]), "", footnote(name, experiment, told)]
+        lines = [*table(ours, peer_figures, peer["peer"]), "", footnote(name, experiment, peer)]
         print("\n".join(lines))
         if arguments.page:
             write_section(PAGE, name, MAKER, lines)
 
 
 def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
-    """The archives of a seed, written, and what is to be done with them."""
+    """Write the archives of a seed, and return the job for both sides."""
     archive = split.archive(split.deal(experiment.clients, seed), seed)
     images, start = folder / f"images-s{seed}.npz", folder / f"start-s{seed}.npz"
     split.write(archive, images)
@@ -117,43 +117,43 @@ def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) -> dict[str, Any]:
-    """What fluke finds: its version, and for each job the clients' accuracies by method."""
-    asked, answered = folder / "jobs.json", folder / "results.json"
-    asked.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [str(python), "-m", PEER, str(asked), str(answered)]
+    """Run fluke; return its version, and for each job the clients' accuracies by method."""
+    jobs_file, answered = folder / "jobs.json", folder / "results.json"
+    jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
+    command = [str(python), "-m", PEER, str(jobs_file), str(answered)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    told: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
-    return told
+    results: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+    return results
 
 
-def our_results(experiment: Experiment, told: Mapping[str, Any], folder: Path) -> Accuracies:
-    """What this app finds for the job."""
-    made: dict[str, dict[Judged, list[float]]] = {}
+def our_results(experiment: Experiment, job: Mapping[str, Any], folder: Path) -> Accuracies:
+    """Run this app's methods on the job; return the clients' accuracies by method."""
+    trained: dict[str, dict[Judged, list[float]]] = {}
     results = {}
     for method in experiment.methods:
         changes = experiment.filled(method.ours)
         key = json.dumps(changes)  # two rows may have one run of ours
-        if key not in made:
-            made[key] = _our_run(method.name, changes, told, folder)
-        results[method.name] = made[key]
+        if key not in trained:
+            trained[key] = _our_run(method.name, changes, job, folder)
+        results[method.name] = trained[key]
     return results
 
 
 def _our_run(
-    name: str, changes: Changes, told: Mapping[str, Any], folder: Path
+    name: str, changes: Changes, job: Mapping[str, Any], folder: Path
 ) -> dict[Judged, list[float]]:
-    seed = told["seed"]
+    seed = job["seed"]
     settings = {
-        **split.data_settings(Path(told["split"]), seed),
-        "rounds": told["rounds"],
-        "local-epochs": told["local_epochs"],
-        "evaluate-every": told["rounds"],
+        **split.data_settings(Path(job["split"]), seed),
+        "rounds": job["rounds"],
+        "local-epochs": job["local_epochs"],
+        "evaluate-every": job["rounds"],
         "cohort-size": 20,
-        "classification.batch-size": told["batch_size"],
+        "classification.batch-size": job["batch_size"],
         "optimizer.name": "sgd",
-        "optimizer.learning-rate": told["learning_rate"],
+        "optimizer.learning-rate": job["learning_rate"],
         "optimizer.momentum": 0.0,
         "output.dir": str(folder),
         "output.name": f"{name}-s{seed}",
@@ -166,22 +166,22 @@ def _our_run(
 
 
 def _by_row(results: Sequence[Accuracies]) -> Figures:
-    """Results of seeds, turned: for each method and model a list over the seeds."""
+    """Return the seeds' results by method and model, each a list over the seeds."""
     return {
         (method, judged): [seed[method][judged] for seed in results]
-        for method, found in results[0].items()
-        for judged in found
+        for method, by_judged in results[0].items()
+        for judged in by_judged
     }
 
 
-def footnote(name: str, experiment: Experiment, told: Mapping[str, Any]) -> str:
-    """What the table was made with."""
+def footnote(name: str, experiment: Experiment, peer: Mapping[str, Any]) -> str:
+    """Return the note on how the table was made."""
     batch = f"of {experiment.batch_size}" if experiment.batch_size else "of all images of a client"
     return (
         f"`python -m {MAKER} --python PATH {name}`: {experiment.clients} clients, "
         f"{experiment.rounds} rounds, {experiment.local_epochs} local epochs, batches {batch}, "
         f"learning rate {experiment.learning_rate:g}, seeds "
-        f"{', '.join(map(str, experiment.seeds))}. {told['peer']}, torch {told['torch']}. "
+        f"{', '.join(map(str, experiment.seeds))}. {peer['peer']}, torch {peer['torch']}. "
         f"{date.today().isoformat()}; {processors()}."
     )
 

@@ -1,4 +1,4 @@
-"""The figures of two sides beside each other, and what their difference is worth."""
+"""Tables that compare the figures of two sides, with the significance of the difference."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Paired:
 
     @property
     def is_chance(self) -> bool:
-        """Whether 0 lies in the interval."""
+        """Return whether 0 lies in the interval."""
         return abs(self.mean) <= self.limit
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
-    """ours − theirs, of the same seeds in the same order."""
-    differences = np.subtract(ours, theirs)
+def paired(ours: Sequence[float], peers: Sequence[float]) -> Paired:
+    """Return the statistics of ours − peers, for the same seeds in the same order."""
+    differences = np.subtract(ours, peers)
     pairs = len(differences)
     if pairs < 2:
         return Paired(float(differences.mean()), math.nan, math.nan)
@@ -43,18 +43,18 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
     return Paired(float(differences.mean()), std, quantile * std / math.sqrt(pairs))
 
 
-def spread_table(ours: Figures, theirs: Figures, peer: str) -> list[str]:
-    """Mean accuracy over the clients, then over the seeds, with the paired difference."""
+def spread_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
+    """Return the mean accuracy over clients, then seeds, with the paired difference."""
     head = ["method", "ours %", f"{peer} %", "difference", "95% interval", "within it"]
     lines = []
-    for row in _rows(ours, theirs):
+    for row in _rows(ours, peers):
         key = row.method, row.judged
-        means = [[float(np.mean(seed)) for seed in side[key]] for side in (ours, theirs)]
+        means = [[float(np.mean(seed)) for seed in side[key]] for side in (ours, peers)]
         pair = paired(*means)
         lines.append(
             [
                 row.title,
-                *(_spread(one) for one in means),
+                *(_spread(figures) for figures in means),
                 f"{100 * pair.mean:+.1f} ± {100 * pair.std:.1f}",
                 f"± {100 * pair.limit:.1f}",
                 "yes" if pair.is_chance else "no",
@@ -63,13 +63,13 @@ def spread_table(ours: Figures, theirs: Figures, peer: str) -> list[str]:
     return _markdown(head, lines)
 
 
-def equality_table(ours: Figures, theirs: Figures, peer: str) -> list[str]:
-    """How many clients have the same accuracy on both sides, where nothing is left to chance."""
+def equality_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
+    """Return how many clients have the same accuracy on both sides, without randomness."""
     head = ["method", "ours %", f"{peer} %", "clients equal", "largest difference of a client"]
     lines = []
-    for row in _rows(ours, theirs):
+    for row in _rows(ours, peers):
         key = row.method, row.judged
-        sides = [np.concatenate(side[key]) for side in (ours, theirs)]
+        sides = [np.concatenate(side[key]) for side in (ours, peers)]
         gaps = np.abs(sides[0] - sides[1])
         lines.append(
             [
@@ -82,8 +82,8 @@ def equality_table(ours: Figures, theirs: Figures, peer: str) -> list[str]:
     return _markdown(head, lines)
 
 
-def _rows(ours: Figures, theirs: Figures) -> list[Row]:
-    return [row for row in ROWS if (row.method, row.judged) in ours.keys() & theirs.keys()]
+def _rows(ours: Figures, peers: Figures) -> list[Row]:
+    return [row for row in ROWS if (row.method, row.judged) in ours.keys() & peers.keys()]
 
 
 def _spread(means: Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""Three methods of fluke 0.8.1, mended where its steps are not those of the paper.
+"""Three methods of fluke 0.8.1, mended where its steps differ from the paper's.
 
 All else is fluke's: its loop, its clients and channels, its average, its tests. Runs in fluke's
 environment, after `stand_in`.
@@ -21,24 +21,24 @@ class MendedApflClient(APFLClient):  # type: ignore[misc]
     """APFL as Deng, Kamani and Mahdavi have it (2020).
 
     fluke takes the loss of a copy of the mixture, so its gradient never reaches the personal model
-    v, and then puts the mixture in the place of v. Here v learns, by the mixture of both models
-    before this step, and stays what it is.
+    v, and then puts the mixture in the place of v. Here v learns from the mixture of both models
+    before this step, and is not replaced.
     """
 
-    own: nn.Module | None = None  # v
+    personal: nn.Module | None = None  # v
 
     def fit(self, override_local_epochs: int = 0) -> float:
-        self.own = self.own or deepcopy(self.personalized_model)
+        self.personal = self.personal or deepcopy(self.personalized_model)
         share, rate = self.hyper_params.lam, self._optimizer_cfg.optimizer_cfg.lr
         for _ in range(self.hyper_params.local_epochs):
             for images, labels in self.train_set:
-                mixture = _mixed(self.own, self.model, share)
+                mixture = _mixed(self.personal, self.model, share)
                 output = torch.func.functional_call(self.model, mixture, images)
                 mixed = self.hyper_params.loss_fn(output, labels)
                 plain = self.hyper_params.loss_fn(self.model(images), labels)
-                _descend(self.own.parameters(), mixed, rate)
+                _descend(self.personal.parameters(), mixed, rate)
                 _descend(self.model.parameters(), plain, rate)
-        self.personalized_model.load_state_dict(_mixed(self.own, self.model, share))
+        self.personalized_model.load_state_dict(_mixed(self.personal, self.model, share))
         return 0.0
 
 
@@ -90,15 +90,15 @@ class MendedPFedMeClient(PFedMeClient):  # type: ignore[misc]
                     pairs = zip(
                         self.model.parameters(), self.internal_model.parameters(), strict=True
                     )
-                    for shared, own in pairs:
-                        shared.lerp_(own, options.lamda * options.lr)
+                    for shared, personal in pairs:
+                        shared.lerp_(personal, options.lamda * options.lr)
         return 0.0
 
     def evaluate(self, evaluator: Any, test_set: Any) -> dict[str, float]:
-        found: dict[str, float] = evaluator.evaluate(
+        figures: dict[str, float] = evaluator.evaluate(
             self._last_round, self.internal_model, test_set, device=self.device
         )
-        return found
+        return figures
 
 
 class MendedApfl(APFL):  # type: ignore[misc]
@@ -116,16 +116,16 @@ class MendedPFedMe(PFedMe):  # type: ignore[misc]
         return MendedPFedMeClient
 
 
-def _mixed(own: nn.Module, shared: nn.Module, share: float) -> dict[str, Tensor]:
-    """share · v + (1 − share) · w, whose gradient reaches v alone."""
+def _mixed(personal: nn.Module, shared: nn.Module, share: float) -> dict[str, Tensor]:
+    """Return share · v + (1 − share) · w, whose gradient reaches v alone."""
     return {
         name: share * value + (1 - share) * shared.get_parameter(name).detach()
-        for name, value in own.named_parameters()
+        for name, value in personal.named_parameters()
     }
 
 
 def _descend(parameters: Iterable[nn.Parameter], loss: Tensor, rate: float) -> None:
-    """One step down the loss, in place."""
+    """Take one gradient step on the loss, in place."""
     leaves = list(parameters)
     _add(leaves, torch.autograd.grad(loss, leaves), -rate)
 

@@ -1,13 +1,13 @@
-"""Trains fluke's methods on a split; runs in an environment of its own, which knows no app.
+"""Trains fluke's methods on a split; runs in its own environment, without the app.
 
     python -m benchmarks.cross_check.fluke_peer JOBS.json RESULTS.json
 
 JOBS is a list of jobs: `split` and `start` (archives of `benchmarks.cross_check.split`), `seed`,
 `rounds`, `batch_size`, `local_epochs`, `learning_rate`, and `methods`, each with a `name`, fluke's
 `algorithm` and its `client` and `server` settings. RESULTS has for each job and method the test
-accuracies of the clients, in the order of their names: "averaged" of what they have after the last
-average came, "trained" of their models as the last local training left them, or "adapted" if they
-made a model of their own of the average.
+accuracies of the clients, in the order of their names: "averaged" after the last average came,
+"trained" after the last local training, or "adapted" if the clients made personal models from the
+average.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ALGORITHMS = {
 
 
 class GivenSplit:
-    """What fluke asks for its clients' images: here they are dealt already."""
+    """The images that fluke asks for, already dealt to clients."""
 
     def __init__(self, path: str) -> None:
         with np.load(path, allow_pickle=False) as arrays:
@@ -66,7 +66,7 @@ class GivenSplit:
         self.shape = self._arrays["x_train"].shape[1:]
 
     def assign(self, n_clients: int, batch_size: int) -> Any:
-        """Loaders of the clients' train and test images, and none for the server."""
+        """Return loaders of the clients' train and test images, and none for the server."""
         train = [self._loader("train", name, batch_size) for name in self.names]
         test = [self._loader("test", name, batch_size) for name in self.names]
         return (train, test), None
@@ -85,7 +85,7 @@ class GivenSplit:
 
 
 class Accuracies:
-    """Listens to the clients' last tests, which fluke numbers −1. phases: what to call fluke's."""
+    """Record the clients' last tests, which fluke numbers −1. phases: names of fluke's phases."""
 
     def __init__(self, clients: int, phases: Mapping[str, str]) -> None:
         self._phases = phases
@@ -99,7 +99,7 @@ class Accuracies:
 
 
 def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The accuracies of one method."""
+    """Train one method and return its accuracies."""
     environment = FlukeENV()
     environment.set_seed(job["seed"])
     environment.set_eval_cfg(pre_fit=True, post_fit=True, locals=False, server=False)
@@ -123,16 +123,16 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
     adapts = method["client"].get("fine_tuning_epochs", 0) > 0
     phases = {"pre-fit": "averaged", "post-fit": "adapted" if adapts else "trained"}
     accuracies = Accuracies(len(split.names), phases)
-    for one in algorithm.clients:
-        one.attach(accuracies)
+    for participant in algorithm.clients:
+        participant.attach(accuracies)
         if sends_encoder:  # fluke hands all clients one and the same module
-            one.model = EncoderGlobalHeadLocalNet(deepcopy(model))
+            participant.model = EncoderGlobalHeadLocalNet(deepcopy(model))
     algorithm.run(job["rounds"], 1.0)
     return accuracies.found
 
 
 def _start(path: str, split: GivenSplit) -> EncoderHeadNet:
-    """The network with the parameters that the app starts from."""
+    """Return the network with the app's initial parameters."""
     network = SmallNetwork(split.shape, split.classes)
     with np.load(path, allow_pickle=False) as arrays:
         network.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})
@@ -144,10 +144,14 @@ def main(arguments: Sequence[str]) -> None:
     jobs_file, results_file = arguments
     with open(jobs_file, encoding="utf-8") as file:
         jobs = json.load(file)
-    results = [{one["name"]: trained(job, one) for one in job["methods"]} for job in jobs]
-    told = {"peer": f"fluke {version('fluke-fl')}", "torch": torch.__version__, "results": results}
+    results = [{method["name"]: trained(job, method) for method in job["methods"]} for job in jobs]
+    report = {
+        "peer": f"fluke {version('fluke-fl')}",
+        "torch": torch.__version__,
+        "results": results,
+    }
     with open(results_file, "w", encoding="utf-8") as file:
-        json.dump(told, file)
+        json.dump(report, file)
 
 
 if __name__ == "__main__":

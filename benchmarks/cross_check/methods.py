@@ -1,4 +1,4 @@
-"""What is compared: each method's settings on both sides, and which of its models is judged."""
+"""The compared methods: settings on both sides, and which model is tested."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Changes = Mapping[str, Any]
-# A client's model after the last average came, as local training left it before that, or as the
-# client makes it of the average.
+# A client's model after the last average, after the last local training, or adapted from the
+# average.
 Judged = Literal["averaged", "trained", "adapted"]
 
 OUR_COLUMNS: Mapping[Judged, str] = {
@@ -16,16 +16,16 @@ OUR_COLUMNS: Mapping[Judged, str] = {
     "trained": "accuracy_local",
     "adapted": "accuracy_kept",
 }
-# What stands for a number of the experiment.
+# Placeholders for a number of the experiment.
 EPOCHS, TWICE, RATE = "local epochs", "twice the local epochs", "learning rate"
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method's training on both sides.
+    """A method's training on both sides.
 
     ours: settings of this app's run. algorithm, client, server: fluke's. draws: whether batches
-    are drawn even where one holds all images of a client.
+    are drawn even if a batch has all images of a client.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the tables. method: by name. judged: which of its models tests are made with."""
+    """A line of the tables. method: by name. judged: which of its models is tested."""
 
     title: str
     method: str
@@ -111,7 +111,7 @@ ROWS = (
 
 
 def filled(changes: Changes, local_epochs: int, learning_rate: float) -> dict[str, Any]:
-    """The settings with the experiment's numbers in their places."""
+    """Return the settings with the experiment's numbers filled in."""
     numbers = {EPOCHS: local_epochs, TWICE: 2 * local_epochs, RATE: learning_rate}
     return {
         key: numbers.get(value, value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The networks that both sides train; they know neither of them."""
+"""The networks that both sides train; they import neither side."""
 
 from __future__ import annotations
 

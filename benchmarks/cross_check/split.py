@@ -24,7 +24,7 @@ Changes = Mapping[str, object]
 
 
 def deal(clients: int, seed: int, **changes: object) -> Shard:
-    """The digits, dealt to clients with mixes of classes of their own, in one stage.
+    """Return the digits, dealt to clients with different mixes of classes, in one stage.
 
     changes: other settings of the partition, as ``alpha=0.3``.
     """
@@ -47,44 +47,47 @@ def deal(clients: int, seed: int, **changes: object) -> Shard:
 
 
 def kept_images(images: int, number: int, clients: int, fewest: float = FEWEST) -> int:
-    """How many train images a client keeps: shares from `fewest` to 1, evenly spaced.
+    """Return how many train images a client keeps: shares from `fewest` to 1, evenly spaced.
 
-    The app deals all clients equally many. An average that forgot to weigh them would go unnoticed.
+    The app deals all clients equally many. Equal numbers would hide an average without weights.
     """
     share = fewest + (1 - fewest) * number / max(1, clients - 1)
     return max(1, round(images * share))
 
 
 def archive(shard: Shard, seed: int, fewest: float = FEWEST) -> dict[str, NDArray[np.generic]]:
-    """The arrays of `image-npz`: the images of every client, of unequal numbers."""
+    """Return the arrays of `image-npz`: every client's images, in unequal numbers."""
     clients = {name: shard.clients[name] for name in sorted(shard.clients)}
     parts: dict[str, list[NDArray[np.generic]]] = {}
     for number, (name, client) in enumerate(clients.items()):
         assert isinstance(client, ClientImages)
         train, test = client.stages[0].train, client.stages[0].test
         order = numpy_stream(seed, "cross-check", name).permutation(len(train))
-        kept = np.sort(order[: kept_images(len(train), number, len(clients), fewest)])
-        for split, images, rows in (("train", train, kept), ("test", test, np.arange(len(test)))):
+        train_rows = np.sort(order[: kept_images(len(train), number, len(clients), fewest)])
+        for split, images, rows in (
+            ("train", train, train_rows),
+            ("test", test, np.arange(len(test))),
+        ):
             parts.setdefault(f"x_{split}", []).append(images.pixels[rows])
             parts.setdefault(f"y_{split}", []).append(images.labels[rows])
             parts.setdefault(f"client_{split}", []).append(np.full(len(rows), name))
-    arrays = {name: np.concatenate(found) for name, found in parts.items()}
+    arrays = {name: np.concatenate(pieces) for name, pieces in parts.items()}
     return {**arrays, "classes": np.array(shard.shape.classes)}
 
 
 def write(arrays: Arrays, path: Path) -> None:
-    """An npz archive without objects."""
+    """Write an npz archive without objects."""
     np.savez(path, allow_pickle=False, **arrays)
 
 
 def largest_client(arrays: Arrays) -> int:
-    """Train images of the client that has most."""
+    """Return the largest number of a client's train images."""
     _, counts = np.unique(arrays["client_train"], return_counts=True)
     return int(counts.max())
 
 
 def data_settings(path: Path, seed: int, network: str = NETWORK) -> dict[str, object]:
-    """Settings of a run on the archive at this path."""
+    """Return the settings of a run on the archive at this path."""
     return {
         "task": "classification",
         "seed": seed,
@@ -100,7 +103,7 @@ def data_settings(path: Path, seed: int, network: str = NETWORK) -> dict[str, ob
 
 
 def start(path: Path, seed: int, network: str = NETWORK) -> dict[str, NDArray[np.generic]]:
-    """The parameters that every client of a run on this archive starts from, by their names."""
+    """Return the initial parameters of every client of a run on this archive, by name."""
     settings = settings_from({**data_settings(path, seed, network), "method": "fedavg"})
     task = make_task(settings, load_shard(settings, 0, 1).shape)
     learner = make_learner(settings, task)

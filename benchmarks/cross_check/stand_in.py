@@ -1,6 +1,6 @@
-"""fluke imports ResNets from torchvision, of which the registry has no build for the CPU alone.
+"""An empty module in place of torchvision, which has no build for the CPU alone in the registry.
 
-None is used here, so an empty module takes its place. Import this before fluke.
+fluke imports its ResNets, which nothing here uses. Import this before fluke.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What a federation survives: each fault done to real processes, and what came of it.
+"""What a federation survives: each fault in real processes, and its outcome.
 
     python -m benchmarks.faults [FAULT ...] [--list] [--output DIR] [--no-page]
 
 A SuperLink and three SuperNodes on loopback, with TLS and registered keys, anew for each fault;
-FUELS, or FedAvg where it says so, on six synthetic clients. Prints what happened, keeps the rows in
-the output folder and writes the table of docs/reliability.md from all rows there. Without names all
-faults are done, one after the other: about half an hour on two cores.
+FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened, keeps the
+rows in the output folder and writes the table of docs/reliability.md from all rows there. Without
+names all faults are run, one after the other: about half an hour on two cores.
 
-Exit code: 0 if everything went as expected, else 1. The full disk needs root and is else skipped.
+Exit code: 0 if everything went as expected, else 1. The full disk is skipped without root.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def main() -> None:
         start = time.monotonic()
         say(f"{name} …")
         rows = _done(name)
-        text = json.dumps([asdict(one) for one in rows], indent=1, ensure_ascii=False)
+        text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
         (output / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        for one in rows:
-            say(line_of(one))
+        for row in rows:
+            say(line_of(row))
         say(f"{name}: {time.monotonic() - start:.0f} s")
-        good = good and all(one.good for one in rows)
+        good = good and all(row.good for row in rows)
         if not arguments.no_page:
             write_section(PAGE, "faults", "benchmarks.faults", table(output))
     sys.exit(0 if good else 1)
@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _done(name: str) -> list[Row]:
-    """Do one fault in a folder of its own, within the deadline."""
+    """Run one fault in its own folder, within the deadline."""
     if FAULTS[name].method:
         reference(FAULTS[name].method)
     with tempfile.TemporaryDirectory(prefix="fedproto-faults-") as folder:
@@ -88,7 +88,7 @@ def _done(name: str) -> list[Row]:
 
 
 class TooLateError(Exception):
-    """Not a TimeoutError, which is an OSError, and those of processes that end are passed over."""
+    """Not a TimeoutError: that is an OSError, which is ignored when a process ends."""
 
 
 def _too_late(*_: object) -> None:

@@ -3,7 +3,7 @@
 A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run by Python before
 anything else. The environment variable FAULT says what the process then does wrong:
 
-    poison               this node's replies of rounds 1 … 4 hold what no reply may hold
+    poison               this node's replies of rounds 1 … 4 hold forbidden values
     duplicate            this node sends every reply twice
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
                          folder does not have its name yet; once, at round 2
@@ -24,7 +24,7 @@ from typing import Any
 
 
 def poison(wire: Any) -> None:
-    """Of one client: NaN, a wrong shape, a huge weight and a negative count, a round each."""
+    """Send NaN, a wrong shape, a huge weight and a negative count, a round each."""
     write = wire.write_reply
 
     def write_reply(reply: Any, to: Any) -> Any:
@@ -42,25 +42,25 @@ def poison(wire: Any) -> None:
 
 
 def duplicate(supernode: Any) -> None:
-    """The node sends its reply and what belongs to it, and then the reply once more."""
+    """Send a reply with its objects, and then the reply once more."""
     push = supernode._push_messages
 
     def push_twice(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
-        sent = []
+        calls = []
 
         def send_and_note(*arguments: Any) -> Any:
-            sent.append(arguments)
+            calls.append(arguments)
             return send(*arguments)
 
         push(state=state, object_store=object_store, send=send_and_note, push_object=push_object)
-        for arguments in sent:
+        for arguments in calls:
             send(*arguments)
 
     supernode._push_messages = push_twice
 
 
 def crash_in_checkpoint(checkpoint: Any) -> None:
-    """As if the machine lost its power before the checkpoint had its name."""
+    """Crash as if the machine lost its power before the checkpoint had its name."""
     flush = checkpoint.flush
 
     def flush_or_die(path: Path) -> None:
@@ -70,20 +70,20 @@ def crash_in_checkpoint(checkpoint: Any) -> None:
             mark = root.parent / "crashed"
             if not mark.exists():
                 mark.touch()
-                os.truncate(path / "server.json", 100)  # what the disk had not got yet
+                os.truncate(path / "server.json", 100)  # not yet written to the disk
                 os.kill(os.getpid(), signal.SIGKILL)
 
     checkpoint.flush = flush_or_die
 
 
 def hang_in(step: str) -> Callable[[Any], None]:
-    """So that who watches its log can kill it there."""
+    """Hang in a step, so that the benchmark can kill the node there."""
 
     def change(masking: Any) -> None:
         answer, masked = masking.Masking.answer, masking.Masking.masked
 
-        def hang(order: Any, at: str) -> None:
-            if (at, order.server_round) == (step, 2):
+        def hang(order: Any, current_step: str) -> None:
+            if (current_step, order.server_round) == (step, 2):
                 print(f"hangs in {step}", flush=True)
                 time.sleep(3600)
 
@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
 
 
 class ChangedModule(MetaPathFinder):
-    """Imports one module as others would, and then changes it."""
+    """Import one module in the usual way, and then change it."""
 
     def __init__(self, module: str, change: Callable[[Any], None]) -> None:
         self._module, self._change = module, change
@@ -118,9 +118,9 @@ class ChangedModule(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self._module:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        specs = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((one for one in specs if one is not None), None)
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next((candidate for candidate in specs if candidate is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

@@ -1,4 +1,4 @@
-"""Faults of identity: a node with another's name, a new key, a revoked one."""
+"""Faults of identity: another node's name, a new key, a revoked key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.faults.nodes import kill_in_training
-from benchmarks.faults.rows import HIT, counts, found, row
+from benchmarks.faults.rows import HIT, counts, log_lines, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, ROUNDS, Trial
 
@@ -24,7 +24,7 @@ def node_new_key(folder: Path) -> Iterator[Row]:
             "node killed in training, restarted with a new key registered under its name",
             "absent until Flower drops its old id, then back with its state",
             good=counts(trial)[-1] == (3, 3) and len(counts(trial)) == ROUNDS,
-            also=found(trial, f"^event=left.*{HIT}", f"^event=joined.*{HIT}"),
+            also=log_lines(trial, f"^event=left.*{HIT}", f"^event=joined.*{HIT}"),
         )
 
 
@@ -77,9 +77,10 @@ def key_revoked(folder: Path) -> Iterator[Row]:
             "a node's key revoked in round 2, the node restarted",
             "later rounds go on without it; cannot reconnect",
             good=counts(trial)[-1] == (2, 2) and code == 1,
-            also=f"{found(trial, f'^event=left.*{HIT}')}; flower-supernode ended with code {code}",
+            also=f"{log_lines(trial, f'^event=left.*{HIT}')}; "
+            f"flower-supernode ended with code {code}",
         )
 
 
 def refused(trial: Trial) -> str:
-    return found(trial, f"^event=refused.*node={PRETENDER}.*calls itself")
+    return log_lines(trial, f"^event=refused.*node={PRETENDER}.*calls itself")

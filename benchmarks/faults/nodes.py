@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.faults.rows import HIT, counts, found, row
+from benchmarks.faults.rows import HIT, counts, log_lines, row
 from benchmarks.faults.table import Row, fault
-from benchmarks.faults.trial import NODES, ROUNDS, Trial, told
+from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 
 DISK_SIZE = 1 << 20
 
@@ -40,7 +40,7 @@ def clientapp_killed(folder: Path) -> Iterator[Row]:
             "order sent again at once; nothing missing",
             good=counts(trial) == [(3, 3)] * ROUNDS,
             method="fuels",
-            also=found(trial, "^event=order-lost"),
+            also=log_lines(trial, "^event=order-lost"),
         )
 
 
@@ -76,7 +76,7 @@ def node_restarted(folder: Path) -> Iterator[Row]:
             "order sent again; nothing missing",
             good=counts(trial) == [(3, 3)] * ROUNDS,
             method="fuels",
-            also="; ".join(filter(None, [taken_in, found(trial, "^event=order-lost")])),
+            also="; ".join(filter(None, [taken_in, log_lines(trial, "^event=order-lost")])),
         )
 
 
@@ -92,13 +92,13 @@ def node_gone(folder: Path) -> Iterator[Row]:
             "node killed in training, never returns",
             "reported missing after a minute; later rounds go on without it",
             good=counts(trial)[-2:] == [(2, 2)] * 2,
-            also=found(trial, f"^event=left.*{HIT}"),
+            also=log_lines(trial, f"^event=left.*{HIT}"),
         )
-        reason = re.search(r"must be registered", impostor.said())
+        reason = re.search(r"must be registered", impostor.log_text())
         yield Row(
             "killed node restarted without a key",
             "refused; the others continue",
-            f"flower-supernode ended with exit code {code}; {told(trial.rounds()[-2:])}",
+            f"flower-supernode ended with exit code {code}; {summary(trial.rounds()[-2:])}",
             good=code == 1 and reason is not None and counts(trial)[-1] == (2, 2),
         )
 
@@ -116,7 +116,7 @@ def late_joiner(folder: Path) -> Iterator[Row]:
             "third node registered and started after round 1",
             "takes part from the next round that begins",
             good=counts(trial)[0] == (2, 2) and counts(trial)[-1] == (3, 3),
-            also=found(trial, f"^event=joined.*{HIT}"),
+            also=log_lines(trial, f"^event=joined.*{HIT}"),
         )
 
 
@@ -130,7 +130,7 @@ def node_hangs(folder: Path) -> Iterator[Row]:
         trial.wait_for_rounds(2)
         trial.nodes[HIT].cont()
         trial.finish()
-        back = found(trial, "^event=back")
+        back = log_lines(trial, "^event=back")
         yield row(
             trial,
             "node stopped in training until after `nodes.round-deadline` = 30 s (SIGSTOP, SIGCONT)",
@@ -152,7 +152,7 @@ def node_slow(folder: Path) -> Iterator[Row]:
         trial.wait_for_rounds(2)
         trial.nodes[HIT].cont()
         trial.finish()
-        back = found(trial, "^event=back")
+        back = log_lines(trial, "^event=back")
         yield row(
             trial,
             "the same with `nodes.enough` = 0.6, deadline 180 s",
@@ -166,11 +166,11 @@ def node_slow(folder: Path) -> Iterator[Row]:
 
 @fault("disk-full")
 def disk_full(folder: Path) -> Iterator[Row]:
-    what = "disk of a node's `state-dir` (a tmpfs) full in round 2, then freed"
+    harm = "disk of a node's `state-dir` (a tmpfs) full in round 2, then freed"
     expected = "its clients refused with that reason, later back"
     with Trial(folder) as trial, small_disk(trial.state_dir(HIT)) as mounted:
         if not mounted:
-            yield Row(what, "skipped: only root can mount a small disk", "", good=True)
+            yield Row(harm, "skipped: only root can mount a small disk", "", good=True)
             return
         trial.begin()
         trial.wait_for_rounds(1)
@@ -184,7 +184,7 @@ def disk_full(folder: Path) -> Iterator[Row]:
         second = trial.rounds()[1]["refused"]
         yield row(
             trial,
-            what,
+            harm,
             expected,
             good="No space left" in str(second)
             and counts(trial)[-1] == (3, 3)
@@ -194,7 +194,7 @@ def disk_full(folder: Path) -> Iterator[Row]:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """A file system of its own at the folder, until the nodes have ended; False if not allowed."""
+    """Mount a small file system at the folder until the nodes have ended; False if not allowed."""
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, check=False, timeout=20)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.faults.rows import HIT, counts, found, row
+from benchmarks.faults.rows import HIT, counts, log_lines, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, Trial
 from fedproto_app.core.errors import FederationError
@@ -17,7 +17,7 @@ def server_killed_waiting(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
         trial.add(*NODES[:2])
         trial.submit()
-        trial.nodes[NODES[1]].wait_until_said("event=roster", deadline=200)
+        trial.nodes[NODES[1]].wait_for_log("event=roster", deadline=200)
         trial.kill_serverapp()
         trial.add(NODES[2])
         trial.resume(0)
@@ -42,8 +42,8 @@ def server_killed_evaluate(folder: Path) -> Iterator[Row]:
         kill_server_in(trial, 2, "evaluate")
         trial.resume(1)
         trial.finish()
-        what = "ServerApp killed in evaluation of round 2 (FedAvg)"
-        yield resumed(trial, what, 1, method="fedavg")
+        harm = "ServerApp killed in evaluation of round 2 (FedAvg)"
+        yield resumed(trial, harm, 1, method="fedavg")
 
 
 @fault("server-killed-checkpoint", "fuels")
@@ -52,15 +52,15 @@ def server_killed_checkpoint(folder: Path) -> Iterator[Row]:
         trial.begin()
         trial.wait_until((trial.artefacts / "crashed").exists, "the crash in the checkpoint")
         trial.wait_until(lambda: not trial.has_serverapp(), "the end of the ServerApp", 20)
-        left = sorted(path.name for path in (trial.artefacts / "checkpoint").iterdir())
+        files = sorted(path.name for path in (trial.artefacts / "checkpoint").iterdir())
         trial.resume(1)
         trial.finish()
         yield resumed(
             trial,
             "ServerApp killed while writing round 2's checkpoint; a file truncated",
             1,
-            also=f"the crash left {' and '.join(f'`{name}`' for name in left)}",
-            good=left == ["new", "round-000001"],
+            also=f"the crash left {' and '.join(f'`{name}`' for name in files)}",
+            good=files == ["new", "round-000001"],
         )
 
 
@@ -91,7 +91,7 @@ def checkpoint_damaged(folder: Path) -> Iterator[Row]:
         os.truncate(newest, newest.stat().st_size // 2)
         trial.resume(1)
         trial.finish()
-        refused = found(trial, "^event=checkpoint-refused")
+        refused = log_lines(trial, "^event=checkpoint-refused")
         refused = refused.replace(str(trial.artefacts), "…")
         yield resumed(
             trial,
@@ -103,7 +103,7 @@ def checkpoint_damaged(folder: Path) -> Iterator[Row]:
 
 
 def kill_server_in(trial: Trial, server_round: int, phase: str) -> None:
-    """SIGKILL the ServerApp when a node has begun with this order."""
+    """Send SIGKILL to the ServerApp when a node has begun with this order."""
     trial.wait_for_order(HIT, server_round, phase)
     trial.kill_serverapp()
     if len(trial.rounds()) >= server_round:
@@ -111,15 +111,15 @@ def kill_server_in(trial: Trial, server_round: int, phase: str) -> None:
 
 
 def resumed(
-    trial: Trial, what: str, after: int, *, method: str = "fuels", also: str = "", good: bool = True
+    trial: Trial, harm: str, after: int, *, method: str = "fuels", also: str = "", good: bool = True
 ) -> Row:
-    """The row of a run that was resumed. after: the round of the checkpoint that must be used."""
-    resumption = found(trial, "^event=resumed")
+    """Return the row of a resumed run. after: the round of the checkpoint that must be used."""
+    resumption = log_lines(trial, "^event=resumed")
     expected = f"resumed after round {after}" if after else "resumed from the start"
-    complete = all(answered == asked for answered, asked in counts(trial))
+    complete = all(answered == expected_replies for answered, expected_replies in counts(trial))
     return row(
         trial,
-        what,
+        harm,
         expected,
         good=good and complete and resumption.endswith(f"round={after}`"),
         method=method,

@@ -1,4 +1,4 @@
-"""Faults by name, and the table of what came of them."""
+"""Faults by name, and the table of their outcomes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Row:
     """One line of the table.
 
     expected, happened: the outcome; the table shows what happened only if it was not expected.
-    same: whether the result equals the uninterrupted run's, None where it need not.
-    lost: seconds, None where nothing can be lost.
+    same: whether the result equals the uninterrupted run's, None if it need not.
+    lost: seconds, None if nothing can be lost.
     """
 
     fault: str
@@ -34,7 +34,7 @@ Action = Callable[[Path], Iterator[Row]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done, in an empty folder. method: of the run that the result must equal, or ""."""
+    """A fault, caused in an empty folder. method: of the run whose result must be equal, or ""."""
 
     action: Action
     method: str
@@ -56,23 +56,23 @@ def table(output: Path) -> list[str]:
     for name in FAULTS:
         file = output / f"{name}.json"
         if file.exists():
-            rows = [Row(**one) for one in json.loads(file.read_text(encoding="utf-8"))]
-            lines += [_cells(one) for one in rows]
+            rows = [Row(**fields) for fields in json.loads(file.read_text(encoding="utf-8"))]
+            lines += [_cells(row) for row in rows]
     table = [f"| {' | '.join(cells)} |" for cells in lines]
     return [*table, "", f"`python -m benchmarks.faults`, {date.today()}; {machine_line()}."]
 
 
-def _cells(one: Row) -> list[str]:
-    same = "–" if one.same is None else _yes(one.same)
-    lost = "–" if one.lost is None else f"{one.lost:.0f}"
-    failed = f"**not as expected** ({one.expected}): {one.happened}"
-    cells = [one.fault, one.expected if one.good else failed, same, lost]
+def _cells(row: Row) -> list[str]:
+    equal = "–" if row.same is None else _yes(row.same)
+    lost = "–" if row.lost is None else f"{row.lost:.0f}"
+    failed = f"**not as expected** ({row.expected}): {row.happened}"
+    cells = [row.fault, row.expected if row.good else failed, equal, lost]
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 
-def line_of(one: Row) -> str:
-    details = f" ({one.happened})" if one.good and one.happened else ""
-    return f"{'ok' if one.good else 'FAILED'}: {' | '.join(_cells(one))}{details}"
+def line_of(row: Row) -> str:
+    details = f" ({row.happened})" if row.good and row.happened else ""
+    return f"{'ok' if row.good else 'FAILED'}: {' | '.join(_cells(row))}{details}"
 
 
 def _yes(holds: bool) -> str:

@@ -1,4 +1,4 @@
-"""A run in a federation of real processes to which harm is done, and what is left to see of it."""
+"""A run in a federation of real processes, the harm done to it, and what can be seen afterwards."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ SETTINGS = {
 
 
 class Trial:
-    """The federation, for the length of a ``with`` block, and one run in it.
+    """A federation for the length of a ``with`` block, and a run in it.
 
-    folder: an empty one of its own. changes: over `SETTINGS`. fault: what `hook` shall do in
-    the server.
+    folder: empty. changes: to `SETTINGS`. fault: the fault of `hook` in the server.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Trial:
         shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
         self.federation = LocalFederation(folder / "federation", self._environment(fault))
         self.nodes: dict[str, NodeProcess] = {}
-        self.runs: list[str] = []  # Flower's ids of what was submitted
+        self.runs: list[str] = []  # Flower's ids of the submitted runs
         output = {"output.dir": str(folder / "runs")}
         self._settings = settings_from({**SETTINGS, **output, **(changes or {})})
         self._away = 0.0  # seconds from the checkpoint that a resumed run used to its next order
@@ -79,7 +78,7 @@ class Trial:
             self.nodes[name] = self.federation.add_node(name, config, environment=environment)
 
     def restart(self, name: str, deadline: float = 150.0) -> str:
-        """Start a node again until the SuperLink takes it in, as a restart policy does."""
+        """Restart a node until the SuperLink accepts it, as a restart policy does."""
         node, begin, tries = self.nodes[name], time.monotonic(), 0
         while True:
             node.start()
@@ -87,7 +86,7 @@ class Trial:
             try:
                 node.wait_until_joined()
             except FederationError:
-                node.kill()  # what else there is of it
+                node.kill()  # its other processes
                 if time.monotonic() - begin > deadline:
                     raise
                 time.sleep(RESTART_PAUSE)
@@ -95,7 +94,7 @@ class Trial:
                 return f"taken in at start {tries}, after {time.monotonic() - begin:.0f} s"
 
     def config(self, name: str) -> dict[str, str | int | float]:
-        """The settings of the node that has this name to the run."""
+        """Return the settings of the node that the run knows by this name."""
         return {
             "node-name": name,
             "partition-id": NODES.index(name),
@@ -113,8 +112,8 @@ class Trial:
         self.runs.append(self.federation.submit(flower_config(self._settings)))
 
     def resume(self, after: int) -> None:
-        """Go on with the run, until the first order. after: the round whose checkpoint is to be
-        used, 0 if there is none."""
+        """Resume the run, until the first order. after: the round whose checkpoint must be used, 0
+        without a checkpoint."""
         marks = [*(self.artefacts / "checkpoint").glob(f"round-{after:06d}"), self.artefacts]
         since, orders = marks[0].stat().st_mtime, self._orders()
         resumed = settings_from(flat_settings(self._settings) | {"output.resume": True})
@@ -123,14 +122,14 @@ class Trial:
         self._away = time.time() - since
 
     def begin(self, *, fault: str = "") -> None:
-        """All nodes, and the run. fault: of the node harbour."""
+        """Start all nodes and the run. fault: of the node harbour."""
         self.add(*NODES[:1])
         self.add(NODES[1], fault=fault)
         self.add(*NODES[2:])
         self.submit()
 
     def finish(self, deadline: float = 400.0) -> None:
-        """Wait for the end of the run; `FederationError` if it failed."""
+        """Wait for the end of the run; raise `FederationError` if it failed."""
         status = self.federation.wait(self.runs[-1], deadline)
         if not status.completed:
             raise FederationError(f"the run is {status.status}: {status.details}\n{self.events()}")
@@ -138,24 +137,26 @@ class Trial:
     # --- the right moment -------------------------------------------------------------------
 
     def wait_for_order(self, name: str, server_round: int, phase: str = "train") -> None:
-        """Until a node has begun with an order."""
+        """Wait until a node has begun with an order."""
         pattern = rf"event=order round={server_round} node=\S+ phase={phase}"
-        self.nodes[name].wait_until_said(pattern, deadline=200)
+        self.nodes[name].wait_for_log(pattern, deadline=200)
 
     def require_unfinished(self, name: str, server_round: int, phase: str = "train") -> None:
-        """`FederationError` if the harm came after the work was done."""
-        if re.search(rf"event=done round={server_round} .*phase={phase}", self.nodes[name].said()):
+        """Raise `FederationError` if the harm came after the work was done."""
+        if re.search(
+            rf"event=done round={server_round} .*phase={phase}", self.nodes[name].log_text()
+        ):
             raise FederationError(f"{name} was done with {phase} of round {server_round} already")
 
     def wait_for_rounds(self, number: int) -> None:
-        """Until so many rounds are done."""
+        """Wait until so many rounds are done."""
         self.wait_until(lambda: len(self.rounds()) >= number, f"the end of round {number}")
 
-    def wait_until(self, holds: Callable[[], bool], what: str, deadline: float = 200.0) -> None:
+    def wait_until(self, holds: Callable[[], bool], awaited: str, deadline: float = 200.0) -> None:
         end = time.monotonic() + deadline
         while not holds():
             if time.monotonic() > end:
-                raise FederationError(f"waited {deadline:g} s for {what}\n{self.events()}")
+                raise FederationError(f"waited {deadline:g} s for {awaited}\n{self.events()}")
             time.sleep(LOOK_EVERY)
 
     def kill_serverapp(self) -> None:
@@ -173,36 +174,37 @@ class Trial:
         return self._folder / "runs" / RUN
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The rounds so far, as rounds.jsonl tells them."""
+        """Return the lines of rounds.jsonl so far."""
         path = self.artefacts / "rounds.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def events(self) -> str:
-        """The event lines of the server, of all that was submitted."""
-        said = "\n".join(self.federation.run_log(run) for run in self.runs)
-        return "\n".join(re.findall(r"event=.*", said))
+        """Return the server's event lines of all submitted runs."""
+        log = "\n".join(self.federation.run_log(run) for run in self.runs)
+        return "\n".join(re.findall(r"event=.*", log))
 
     def result(self) -> bytes:
-        """Each client's errors, to the last bit."""
+        """Return each client's errors, to the last bit."""
         return (self.artefacts / "clients.csv").read_bytes()
 
     @property
     def seconds_lost(self) -> float:
-        """What rounds took beyond the usual, and the time from the checkpoint to going on."""
+        """Return the seconds beyond the usual ones of a round, and from checkpoint to
+        resumption."""
         totals: list[float] = [line["seconds"]["total"] for line in self.rounds()]
         usual = statistics.median(totals)
         return self._away + sum(max(0.0, total - usual) for total in totals)
 
     def _orders(self) -> int:
-        """How many orders nodes have begun with."""
-        return sum(node.said().count("event=order ") for node in self.nodes.values())
+        """Return how many orders the nodes have begun."""
+        return sum(node.log_text().count("event=order ") for node in self.nodes.values())
 
     def _environment(self, fault: str) -> dict[str, str]:
         return {"PYTHONPATH": str(self._folder / "hooks"), "FAULT": fault} if fault else {}
 
 
-def told(rounds: Sequence[Mapping[str, Any]]) -> str:
+def summary(rounds: Sequence[Mapping[str, Any]]) -> str:
     """ "round 1: 3 of 3 answered; round 2: 2 of 3, harbour: no reply within 30 s; …"."""
     parts = []
     for text, group in groupby(rounds, _round_text):
@@ -214,8 +216,8 @@ def told(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _round_text(line: Mapping[str, Any]) -> str:
-    refused = [
-        f"{one['node']}{', client ' + one['client'] if one['client'] else ''}: {one['reason']}"
-        for one in line["refused"]
-    ]
+    refused = []
+    for refusal in line["refused"]:
+        client = f", client {refusal['client']}" if refusal["client"] else ""
+        refused.append(f"{refusal['node']}{client}: {refusal['reason']}")
     return ", ".join([f"{line['answered']} of {line['asked']} answered", *refused])

@@ -1,4 +1,4 @@
-"""Nodes that must not be believed: poisoned and repeated replies, strangers."""
+"""Nodes that must be refused: poisoned and repeated replies, strangers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.faults.rows import HIT, counts, row
 from benchmarks.faults.table import Row, fault
-from benchmarks.faults.trial import NODES, ROUNDS, Trial, told
+from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 from benchmarks.local_federation import LocalFederation
 from fedproto_app.ops.keys import make_keys
 
@@ -30,7 +30,7 @@ def poisoned_replies(folder: Path) -> Iterator[Row]:
         yield Row(
             f"replies with {', '.join(poisons)}, one a round",
             "refused by name; the others continue",
-            told(trial.rounds()),
+            summary(trial.rounds()),
             good=last["clients"] == 6
             and not last["refused"]
             and all(line["clients"] >= 4 for line in poisoned)
@@ -46,7 +46,7 @@ def duplicate_replies(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
         trial.begin(fault="duplicate")
         trial.finish()
-        pushes = trial.federation.superlink.said().count("Fleet.PushMessages")
+        pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
         yield row(
             trial,
             "a node sends every reply twice",
@@ -77,19 +77,21 @@ def strangers(folder: Path) -> Iterator[Row]:
             ),
         }
         plaintext = federation.add_node("plaintext", {}, plaintext=True, has_key=False)
-        for what, (node, reason) in refused.items():
+        for stranger, (node, reason) in refused.items():
             code = node.wait_until_ended(deadline=120)
-            said = re.search(reason, node.said())
-            flower = re.search(r"Exit Code: (\d+)", node.said())
+            message = re.search(reason, node.log_text())
+            flower = re.search(r"Exit Code: (\d+)", node.log_text())
             told_code = f"Flower's exit code {flower[1]}" if flower else f"exit code {code}"
-            words = f", {said[0]}" if said else ""
-            yield Row(what, "refused", told_code + words, good=code != 0 and said is not None)
+            words = f", {message[0]}" if message else ""
+            yield Row(
+                stranger, "refused", told_code + words, good=code != 0 and message is not None
+            )
         pattern = r"(?s)Connection attempt failed.*Connection attempt failed"
-        plaintext.wait_until_said(pattern, deadline=120)
-        there = federation.online()
+        plaintext.wait_for_log(pattern, deadline=120)
+        online = federation.online()
         yield Row(
             "node without key and TLS",
             "never connected",
-            f"it tries again and again; {len(there)} nodes online",
-            good=not there and "SuperNode ID" not in plaintext.said(),
+            f"it tries again and again; {len(online)} nodes online",
+            good=not online and "SuperNode ID" not in plaintext.log_text(),
         )

@@ -2,7 +2,7 @@
 
     python -m benchmarks.leakage [--data milano | electricity | synthetic] [--rounds 8] [--page]
 
-Real data where FEDPROTO_DATA has it, else the app's own; the tables say which. A minute on a core.
+Real data if FEDPROTO_DATA has it, else embedded data; the tables say which. A minute on a core.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PAGE, PICTURE = ROOT / "docs" / "leakage.md", ROOT / "docs" / "leakage.svg"
 SHOWN = 3  # clients in the picture
 
 
-class Found(NamedTuple):
-    """Of one data set."""
+class Figures(NamedTuple):
+    """The figures of a data set."""
 
     clients: int
     days: Vectors
@@ -50,63 +50,65 @@ def main() -> None:
     title, data = data_settings(arguments.data)
     console = Console()
     console.print(f"data: {title}", highlight=False)
-    found = measured(Victims(data, arguments.rounds), console)
+    figures = measured(Victims(data, arguments.rounds), console)
     command = f"python -m benchmarks.leakage --data {arguments.data} --rounds {arguments.rounds}"
-    footnote = f"`{command} --page`: {found.clients} clients of {title}, seed 0; {machine_line()}."
+    footnote = (
+        f"`{command} --page`: {figures.clients} clients of {title}, seed 0; {machine_line()}."
+    )
     sections = {
-        "profiles": [*profile_table(found), "", footnote],
-        "membership": [*membership_table(found.memberships), "", footnote],
+        "profiles": [*profile_table(figures), "", footnote],
+        "membership": [*membership_table(figures.memberships), "", footnote],
     }
     for name, lines in sections.items():
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
         if arguments.page:
             write_section(PAGE, name, "benchmarks.leakage", lines)
     if arguments.page:
-        draw(found, PICTURE)
+        draw(figures, PICTURE)
 
 
-def measured(victims: Victims, console: Console) -> Found:
-    """All attacks on these clients."""
+def measured(victims: Victims, console: Console) -> Figures:
+    """Run all attacks on these clients."""
     with console.status("reconstruction"):
         days, guessed = profiles(victims)
         window = window_from_gradient(victims)
     with console.status("membership"):
         members = memberships(victims)
-    return Found(len(victims.names), days, guessed, window, members)
+    return Figures(len(victims.names), days, guessed, window, members)
 
 
-def profile_table(found: Found) -> list[str]:
-    """A row for each array that is sent; the last row attacks one window's gradient."""
+def profile_table(figures: Figures) -> list[str]:
+    """Return a row for each array that is sent; the last row attacks one window's gradient."""
     head = ["what the server sees", "error reduction", "correlation"]
     lines = [head, ["---", "---:", "---:"]]
-    for row in (*found.profiles, found.window):
+    for row in (*figures.profiles, figures.window):
         lines.append([row.says, _estimate(row.share, 2), f"{row.matched:.2f}"])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def membership_table(rows: Sequence[Membership]) -> list[str]:
-    """A row for each array that is sent."""
+    """Return a row for each array that is sent."""
     lines = [["what the server sees", "scored", "AUC"], ["---", "---", "---:"]]
-    lines += [[one.says, one.of, _estimate(one.area, 3)] for one in rows]
+    lines += [[row.says, row.scored, _estimate(row.area, 3)] for row in rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def _estimate(one: Estimate, digits: int) -> str:
-    return f"{one.value:.{digits}f} ({one.low:.{digits}f} … {one.high:.{digits}f})"
+def _estimate(estimate: Estimate, digits: int) -> str:
+    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f} … {estimate.high:.{digits}f})"
 
 
-def draw(found: Found, file: Path) -> None:
-    """Mean days of some clients, and what is guessed of them."""
-    shown = [one for one in found.profiles if one.drawn]
-    hours = np.arange(found.days.shape[1])
+def draw(figures: Figures, file: Path) -> None:
+    """Draw mean days of some clients, and the attacks' guesses."""
+    shown = [attack for attack in figures.profiles if attack.drawn]
+    hours = np.arange(figures.days.shape[1])
     with rc_context(STYLE | {"svg.hashsalt": "leakage", "svg.fonttype": "none"}):
         figure = Figure(figsize=(9, 2.8), layout="constrained")
         panels = figure.subplots(1, SHOWN, sharex=True, sharey=True)
-        places = np.linspace(0, len(found.days) - 1, SHOWN).astype(int)
+        places = np.linspace(0, len(figures.days) - 1, SHOWN).astype(int)
         for axes, client in zip(panels, places, strict=True):
-            axes.plot(hours, found.days[client], color="black", linewidth=2.2, label="the truth")
-            for number, one in enumerate(shown):
-                axes.plot(hours, one.guesses[client], label=one.drawn, **look(number))
+            axes.plot(hours, figures.days[client], color="black", linewidth=2.2, label="the truth")
+            for number, attack in enumerate(shown):
+                axes.plot(hours, attack.guesses[client], label=attack.drawn, **look(number))
             axes.set_title(f"client {client + 1}")
             axes.set_xlabel("phase of the day")
         panels[0].set_ylabel("mean day, standardised")

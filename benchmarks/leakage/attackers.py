@@ -1,8 +1,8 @@
-"""What somebody can do who sees what clients send. Pure functions of arrays.
+"""Attacks by an observer of the arrays that clients send. Pure functions of arrays.
 
 Reconstruction: a decoder learned from other clients, whose data the attacker has; a window from the
-gradient of one sample. Membership: scores whose area under the curve tells how well members are
-told from others.
+gradient of one sample. Membership: scores whose area under the curve measures how well members
+are distinguished from other windows.
 """
 
 from __future__ import annotations
@@ -24,64 +24,69 @@ DRAWS = 1000  # of a bootstrap
 
 
 class Estimate(NamedTuple):
-    """With a 95% confidence interval by bootstrap over clients."""
+    """A value with a 95% confidence interval by bootstrap over clients."""
 
     value: float
     low: float
     high: float
 
 
-def decoded(sent: Vectors, secrets: Vectors) -> Vectors:
-    """[N, p] each client's secret, guessed from what it sent by ridge regression on the others.
+def decoded(vectors: Vectors, secrets: Vectors) -> Vectors:
+    """Return each client's secret, [N, p], as ridge regression on the others guesses it.
 
-    sent: [N, d]; secrets: [N, p]. The penalty is chosen among the others, by leaving one out.
+    vectors: [N, d], as sent; secrets: [N, p]. The penalty is chosen by leaving out each of the
+    others in turn.
     """
     guesses = np.empty_like(secrets)
-    for client in range(len(sent)):
-        others = np.arange(len(sent)) != client
-        scale = StandardScaler().fit(sent[others])
-        model = RidgeCV(PENALTIES).fit(scale.transform(sent[others]), secrets[others])
-        guesses[client] = model.predict(scale.transform(sent[[client]]))[0]
+    for client in range(len(vectors)):
+        rows = np.arange(len(vectors)) != client
+        scale = StandardScaler().fit(vectors[rows])
+        model = RidgeCV(PENALTIES).fit(scale.transform(vectors[rows]), secrets[rows])
+        guesses[client] = model.predict(scale.transform(vectors[[client]]))[0]
     return guesses
 
 
 def mean_of_others(secrets: Vectors) -> Vectors:
-    """[N, p] what is guessed without having seen anything of the client."""
+    """Return the guess without any information from the client, [N, p]."""
     return np.asarray((secrets.sum(axis=0) - secrets) / (len(secrets) - 1))
 
 
 def explained(guesses: Vectors, secrets: Vectors, seed: int = 0) -> Estimate:
-    """The share of the squared error of `mean_of_others` that the guesses save, over all clients.
+    """Return the share of the squared error of `mean_of_others` that the guesses save.
 
-    1: the secrets are known; 0: nothing was learned; below: the guesses mislead.
+    1: every secret was guessed; 0: nothing was learned; below 0: the guesses mislead.
     """
     errors = np.square(guesses - secrets).sum(axis=1)
     blind = np.square(mean_of_others(secrets) - secrets).sum(axis=1)
-    return bootstrapped(lambda some: 1 - errors[some].sum() / blind[some].sum(), len(errors), seed)
+    return bootstrapped(
+        lambda drawn: 1 - errors[drawn].sum() / blind[drawn].sum(), len(errors), seed
+    )
 
 
 def correlation(guesses: Vectors, secrets: Vectors) -> float:
-    """The mean over clients of the correlation of guess and secret."""
+    """Return the mean over clients of the correlation of guess and secret."""
     pairs = zip(guesses, secrets, strict=True)
     return float(np.mean([np.corrcoef(guess, secret)[0, 1] for guess, secret in pairs]))
 
 
-def told_apart(members: Sequence[Vectors], others: Sequence[Vectors], seed: int = 0) -> Estimate:
-    """The area under the curve of scores, higher for members: the chance that a member's is the
-    higher of two. Client by client, then the mean: windows of different clients are not compared.
+def membership_area(
+    members: Sequence[Vectors], strangers: Sequence[Vectors], seed: int = 0
+) -> Estimate:
+    """Return the area under the curve of scores: the chance that a member's score is higher than
+    a stranger's. Client by client, then the mean: windows of different clients are not compared.
 
-    members, others: for each client the scores of its windows.
+    members, strangers: for each client the scores of its windows.
     """
-    pairs = zip(members, others, strict=True)
-    areas = np.array([_area(mine, its) for mine, its in pairs])
-    return bootstrapped(lambda some: areas[some].mean(), len(areas), seed)
+    pairs = zip(members, strangers, strict=True)
+    areas = np.array([_area(mine, stranger_scores) for mine, stranger_scores in pairs])
+    return bootstrapped(lambda drawn: areas[drawn].mean(), len(areas), seed)
 
 
-def _area(members: Vectors, others: Vectors) -> float:
-    """The Mann-Whitney statistic, ties half."""
-    ranks = rankdata(np.concatenate([members, others]))[: len(members)]
+def _area(members: Vectors, strangers: Vectors) -> float:
+    """Return the Mann-Whitney statistic; ties count half."""
+    ranks = rankdata(np.concatenate([members, strangers]))[: len(members)]
     wins = ranks.sum() - len(members) * (len(members) + 1) / 2
-    return float(wins / (len(members) * len(others)))
+    return float(wins / (len(members) * len(strangers)))
 
 
 def bootstrapped(figure: Callable[[NDArray[np.int64]], float], clients: int, seed: int) -> Estimate:
@@ -92,17 +97,17 @@ def bootstrapped(figure: Callable[[NDArray[np.int64]], float], clients: int, see
 
 
 def in_mean(windows: Vectors, mean: Vectors, population: Vectors) -> Vectors:
-    """[n] how much like members of a mean windows are: Σ (x − p)(m − p), the likelihood ratio of a
-    mean of independent values of one variance (Dwork et al., FOCS 2015).
+    """Return how likely each window is a member of a mean, [n]: Σ (x − p)(m − p), the likelihood
+    ratio for independent values of equal variance (Dwork et al., FOCS 2015).
 
-    windows: [n, d]; mean: m [d], that was sent; population: p [d], what is known without it.
+    windows: [n, d]; mean: m [d], as sent; population: p [d], the attacker's guess without it.
     """
     return np.asarray((windows - population) @ (mean - population))
 
 
 def in_products(windows: Vectors, gram: Vectors) -> Vectors:
-    """[n] how much like members of XᵀX windows are: minus their leverage xᵀ(XᵀX + λI)⁻¹x, as what
-    was added up is foreign to its own sum less than others.
+    """Return how likely each window is a member of XᵀX, [n]: minus its leverage
+    xᵀ(XᵀX + λI)⁻¹x, which is lower for members.
 
     windows: [n, d]; gram: [d, d].
     """
@@ -113,18 +118,18 @@ def in_products(windows: Vectors, gram: Vectors) -> Vectors:
 
 def inverted(
     gradient_of: Callable[[Tensor, Tensor], Sequence[Tensor]],
-    seen: Sequence[Tensor],
+    observed: Sequence[Tensor],
     inputs: Tensor,
     target: Tensor,
     iterations: int = 300,
 ) -> Tensor:
-    """The inputs with the gradient most like the one that was seen (Zhu, Liu, Han, NeurIPS 2019).
+    """Return the inputs whose gradient is most like the observed one (Zhu, Liu, Han, NeurIPS 2019).
 
     gradient_of: (inputs, target) → gradients, differentiable. inputs, target: where to begin.
-    Minimises the squared difference of the gradients, relative to what was seen, by L-BFGS.
+    Minimises the squared difference of the gradients, relative to the observed ones, by L-BFGS.
     """
     guess = [inputs.clone().requires_grad_(), target.clone().requires_grad_()]
-    size = sum(float(one.square().sum()) for one in seen)
+    size = sum(float(gradient.square().sum()) for gradient in observed)
     search = torch.optim.LBFGS(
         guess, max_iter=iterations, history_size=50, line_search_fn="strong_wolfe",
         tolerance_grad=1e-12, tolerance_change=1e-14,
@@ -132,9 +137,14 @@ def inverted(
 
     def objective() -> Tensor:
         search.zero_grad()
-        found = gradient_of(*guess)
-        pairs = zip(found, seen, strict=True)
-        loss = torch.stack([(one - its).square().sum() for one, its in pairs]).sum() / size
+        gradients = gradient_of(*guess)
+        pairs = zip(gradients, observed, strict=True)
+        loss = (
+            torch.stack(
+                [(gradient - target_gradient).square().sum() for gradient, target_gradient in pairs]
+            ).sum()
+            / size
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 

@@ -31,8 +31,12 @@ TRIES = 12  # windows whose gradient is inverted
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """says: what is seen. guesses: [N, p] of the secrets. drawn: its name in the picture, "" where
-    it has no curve. share: of the error that it saves. matched: its mean correlation."""
+    """An attack's guesses and their quality.
+
+    says: what the attacker sees. guesses: [N, p], of the secrets. drawn: the name in the
+    picture, "" without a curve. share: of the error that the guesses save. matched: their mean
+    correlation.
+    """
 
     says: str
     guesses: Vectors
@@ -42,49 +46,51 @@ class Reconstruction:
 
 
 def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
-    """The clients' true mean days [N, p], and what is guessed of them, from nothing to all."""
+    """Return the clients' true mean days, [N, p], and the guesses, from nothing to all."""
     samples = victims.samples()
     days = mean_day(samples).double().numpy()
-    sent = victims.prototypes()
+    prototypes = victims.prototypes()
     _, first, last = victims.fedavg(range(len(victims.names)), victims.rounds)
 
-    def found(says: str, guesses: Vectors, drawn: str = "") -> Reconstruction:
+    def reconstructed(says: str, guesses: Vectors, drawn: str = "") -> Reconstruction:
         share = explained(guesses, days)
         return Reconstruction(says, guesses, share, correlation(guesses, days), drawn)
 
-    size = np.sqrt(np.square(sent).mean())
+    size = np.sqrt(np.square(prototypes).mean())
     with_noise = [
-        found(
+        reconstructed(
             f"FUELS's prototype, noise of {scale:g}",
-            decoded(_noisy(sent, scale, victims.names), days),
+            decoded(_noisy(prototypes, scale, victims.names), days),
             "with noise of 1" if scale == NOISES[-1] else "",
         )
         for scale in NOISES
     ]
     return days, [
-        found("nothing (mean of the other clients)", mean_of_others(days), "nothing"),
-        found(
+        reconstructed("nothing (mean of the other clients)", mean_of_others(days), "nothing"),
+        reconstructed(
             f"FUELS's prototype (root mean square {size:.2f})",
-            decoded(sent, days),
+            decoded(prototypes, days),
             "FUELS's prototype",
         ),
         *with_noise,
-        found("FedAvg's model, the first round's step", decoded(first, days)),
-        found("FedAvg's model, the last round's step", decoded(last, days), "FedAvg's step"),
-        found("`analytic`'s sums without a calendar", decoded(_sums(victims), days)),
-        found('`analytic`\'s sums with `data.calendar = "phase"`', _divided(victims)),
-        found("Kindred's prototype, which is the mean day", days.astype(np.float32)),
+        reconstructed("FedAvg's model, the first round's step", decoded(first, days)),
+        reconstructed(
+            "FedAvg's model, the last round's step", decoded(last, days), "FedAvg's step"
+        ),
+        reconstructed("`analytic`'s sums without a calendar", decoded(_sums(victims), days)),
+        reconstructed('`analytic`\'s sums with `data.calendar = "phase"`', _divided(victims)),
+        reconstructed("Kindred's prototype, which is the mean day", days.astype(np.float32)),
     ]
 
 
-def _noisy(sent: Vectors, scale: float, names: list[str]) -> Vectors:
-    rows = zip(torch.from_numpy(sent), names, strict=True)
+def _noisy(prototypes: Vectors, scale: float, names: list[str]) -> Vectors:
+    rows = zip(torch.from_numpy(prototypes), names, strict=True)
     spoilt = [noisy(row, "gaussian", scale, torch_stream(0, name, "noise")) for row, name in rows]
     return torch.stack(spoilt).numpy()
 
 
 def _sums(victims: Victims) -> Vectors:
-    """[N, d] each client's sums per sample."""
+    """Return each client's sums per sample, [N, d]."""
     samples = victims.samples()
     gram, moment = _task(victims).regression_sums(samples)
     counts = torch.tensor(samples.train_samples)[:, None]
@@ -93,10 +99,10 @@ def _sums(victims: Victims) -> Vectors:
 
 
 def _divided(victims: Victims) -> Vectors:
-    """[N, p] Σ y·1[phase] / Σ 1[phase], both of which stand in the sums as they are sent."""
+    """Return Σ y·1[phase] / Σ 1[phase], [N, p]; the sums that are sent have both terms."""
     samples = victims.samples(**{"data.calendar": "phase"})
     task = _task(victims, **{"data.calendar": "phase"})
-    gram, moment = (one.float().double() for one in task.regression_sums(samples))
+    gram, moment = (sums.float().double() for sums in task.regression_sums(samples))
     width = task.layout.calendar_width
     counts = gram[:, 0].diagonal(dim1=-2, dim2=-1)[:, -width:]
     return (moment[:, 0, -width:, 0] / counts.clamp(min=1)).numpy()
@@ -109,9 +115,9 @@ def _task(victims: Victims, **more: str) -> ForecastingTask:
 
 
 def window_from_gradient(victims: Victims) -> Reconstruction:
-    """One window of some clients, each from the gradient of that window alone at the first model.
+    """Guess one window of some clients from the gradient of that window at the first model.
 
-    What is guessed without the gradient is the mean of the others' windows of the same phase.
+    The guess without the gradient is the mean of the others' windows of the same phase.
     """
     learner, samples = victims.learner("fedavg"), victims.samples()
     task = learner.task
@@ -125,20 +131,22 @@ def window_from_gradient(victims: Victims) -> Reconstruction:
 
     rows = np.linspace(0, len(victims.names) - 1, TRIES).astype(int)
     windows = samples.batches[:, 0, 12]  # the first day's noon, where a day has 24 steps
-    every = samples.inputs[torch.arange(len(windows)), windows].double()
+    first_windows = samples.inputs[torch.arange(len(windows)), windows].double()
     truth, guess, blind = [], [], []
     for row in rows.tolist():
-        inputs = every[row][None, None]
+        inputs = first_windows[row][None, None]
         target = samples.targets[row, windows[row]].double()[None, None]
-        others = torch.cat([every[:row], every[row + 1 :]]).mean(dim=0)
-        seen = [one.detach() for one in gradient_of(inputs, target)]
-        found = inverted(gradient_of, seen, others[None, None], torch.zeros_like(target))
-        truth.append(every[row].numpy())
-        guess.append(found.flatten().numpy())
-        blind.append(others.numpy())
-    truths, guesses, blinds = (np.stack(one) for one in (truth, guess, blind))
-    errors, without = (np.square(one - truths).sum(axis=1) for one in (guesses, blinds))
-    share = bootstrapped(lambda some: 1 - errors[some].sum() / without[some].sum(), TRIES, 0)
+        mean_window = torch.cat([first_windows[:row], first_windows[row + 1 :]]).mean(dim=0)
+        observed = [gradient.detach() for gradient in gradient_of(inputs, target)]
+        recovered = inverted(
+            gradient_of, observed, mean_window[None, None], torch.zeros_like(target)
+        )
+        truth.append(first_windows[row].numpy())
+        guess.append(recovered.flatten().numpy())
+        blind.append(mean_window.numpy())
+    truths, guesses, blinds = (np.stack(rows) for rows in (truth, guess, blind))
+    errors, without = (np.square(estimates - truths).sum(axis=1) for estimates in (guesses, blinds))
+    share = bootstrapped(lambda drawn: 1 - errors[drawn].sum() / without[drawn].sum(), TRIES, 0)
     matched = float(
         np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(guesses, truths, strict=True)])
     )

@@ -1,4 +1,4 @@
-"""What clients send: of FUELS as it crosses the wire, of the others as their learners give it."""
+"""The arrays that clients send: FUELS's from the wire, the others' from their learners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REAL = {
 
 
 def data_settings(name: str) -> tuple[str, dict[str, Any]]:
-    """What is attacked, in words, and the settings of it: the real set, else the embedded one."""
+    """Return the data's description and settings: the real set, else the embedded set."""
     file = data_root() / REAL.get(name, "")
     if name in REAL and file.is_file():
         return name, {"data.source": "wide-csv", "data.path": str(file), "data.max-steps": 720}
@@ -59,9 +59,9 @@ class Victims:
             "rounds": rounds,
         }
         settings = self.settings("fedavg")
-        windows = [make_windows(one, settings.data) for one in load_series(settings.data)]
-        self.windows = sorted(windows, key=lambda one: (-len(one.batches), one.name))
-        self.names = [one.name for one in self.windows]
+        windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
+        self.windows = sorted(windows, key=lambda client: (-len(client.batches), client.name))
+        self.names = [client.name for client in self.windows]
 
     def settings(self, method: str, **more: Any) -> Settings:
         return settings_from({**self._base, **AT_ONCE, "method": method, **more})
@@ -78,30 +78,35 @@ class Victims:
         return new_cohort(learner, parameters, samples, server_round=1)
 
     def halved(self, world: int) -> Victims:
-        """The same clients with a random half of their train days, or with the other half."""
+        """Return the same clients with a random half of their train days, or with the other
+        half."""
         half = copy(self)
         half.windows = []
-        for one in self.windows:
-            drawn = numpy_stream(0, "half of the days", one.name).permutation(len(one.batches))
-            kept = np.sort(drawn[world::2])
-            half.windows.append(replace(one, batches=one.batches[kept]))
+        for client in self.windows:
+            drawn = numpy_stream(0, "half of the days", client.name).permutation(
+                len(client.batches)
+            )
+            batches = np.sort(drawn[world::2])
+            half.windows.append(replace(client, batches=client.batches[batches]))
         return half
 
     def samples(self, **more: Any) -> CohortSamples:
-        """Of all clients; more: other settings of the data, which make other windows."""
+        """Return all clients' samples. more: changed settings of the data, for other windows."""
         learner = self.learner("fedavg", **more)
         windows = self.windows
         if more:
             settings = learner.task.settings
-            series = {one.name: one for one in load_series(settings.data)}
+            series = {client.name: client for client in load_series(settings.data)}
             windows = [make_windows(series[name], settings.data) for name in self.names]
-        found: CohortSamples = learner.task.gather(windows, 1)
-        return found
+        samples_of_all: CohortSamples = learner.task.gather(windows, 1)
+        return samples_of_all
 
-    def fedavg(self, who: Sequence[int], rounds: int) -> tuple[dict[str, Tensor], Vectors, Vectors]:
-        """FedAvg of some clients: the last model, and each one's first and last update, [N, d]."""
+    def fedavg(
+        self, clients: Sequence[int], rounds: int
+    ) -> tuple[dict[str, Tensor], Vectors, Vectors]:
+        """Run FedAvg; return the last model, and each client's first and last update, [N, d]."""
         learner = self.learner("fedavg")
-        windows = [self.windows[one] for one in who]
+        windows = [self.windows[client] for client in clients]
         model, updates = learner.initial_parameters(), []
         for _ in range(rounds):
             cohort = self.cohort(learner, windows, model)
@@ -116,7 +121,7 @@ class Victims:
         return model, updates[0], updates[-1]
 
     def prototypes(self) -> Vectors:
-        """[N, p · d_p] FUELS's prototypes of the last round, as the server received them."""
+        """Return FUELS's prototypes of the last round as the server received them, [N, p · d_p]."""
         with tempfile.TemporaryDirectory() as place:
             settings = self.settings(
                 "fuels", **{"output.dir": place, "output.name": "run", "output.pictures": False}
@@ -124,24 +129,24 @@ class Victims:
             grid = _Listening(settings, nodes_sharing(settings.data, 1, Path(place) / "state"))
             with RunFolder(settings) as folder:
                 conduct(grid, settings, folder)
-        return np.stack([grid.heard[name] for name in self.names])
+        return np.stack([grid.prototypes[name] for name in self.names])
 
 
 class _Listening(LocalGrid):
-    """heard: the prototype that each client sent last, flat."""
+    """prototypes: each client's last prototype, flat."""
 
-    heard: dict[str, Vectors]
+    prototypes: dict[str, Vectors]
 
     def __init__(self, settings: Settings, configs: Sequence[dict[str, Any]]) -> None:
         super().__init__(settings, configs)
-        self.heard = {}
+        self.prototypes = {}
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
         if message.metadata.message_type == MessageType.TRAIN and reply is not None:
             rows = numpy_arrays(reply.content.array_records[ARRAYS])["prototypes"]
             names = read_record(reply.content, ReplyFields).names
-            self.heard |= {
+            self.prototypes |= {
                 n: row.astype(np.float64).ravel() for n, row in zip(names, rows, strict=True)
             }
         return reply

@@ -1,4 +1,4 @@
-"""What all peers train: the forecaster, its loss, the clients' windows. Needs torch and numpy."""
+"""The task of all peers: the forecaster, its loss, the clients' windows. Needs torch and numpy."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ Batch = tuple[Tensor, Tensor, Tensor]  # inputs [B, 6], targets [B, 1], present 
 
 
 def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean squared error of the targets that are there."""
+    """Return the mean squared error of the present targets."""
     inputs, targets, present = batch
     squared: Tensor = (model(inputs) - targets).square() * present
     return squared.sum() / present.sum().clamp(min=1)
 
 
 def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
-    """One epoch of a client's batches in random order, with an Adam of its own; the mean loss."""
+    """Train one epoch of a client's batches in random order with a new Adam; return the mean
+    loss."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
     total = 0.0
     for number in torch.randperm(len(batches)).tolist():
@@ -53,15 +54,16 @@ def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
 
 
 def one_thread() -> None:
-    """As the app's workers: one torch thread, whatever the environment says, no denormals."""
+    """Use one torch thread, whatever the environment says, and no denormals, as the app's
+    workers."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
 
 
 def read_clients(file: Path) -> list[list[Batch]]:
-    """The batches of each client, from the arrays that `benchmarks.stock_flower` wrote."""
+    """Return each client's batches, from the arrays that `benchmarks.stock_flower` wrote."""
     with np.load(file, allow_pickle=False) as arrays:
         read = [torch.from_numpy(arrays[name]) for name in ("inputs", "targets", "present")]
         counts = arrays["counts"].tolist()
-    every = iter(zip(*read, strict=True))
-    return [[next(every) for _ in range(count)] for count in counts]
+    batches = iter(zip(*read, strict=True))
+    return [[next(batches) for _ in range(count)] for count in counts]

@@ -1,4 +1,4 @@
-"""The environment of pfl-research: made once, apart from ours, as it asks for older packages."""
+"""The environment of pfl-research: made once, apart from ours, because it needs older packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORKS = "import pfl.algorithm.federated_averaging, pfl.model.pytorch"
 
 
 def pfl_python(folder: Path) -> tuple[Path | None, str]:
-    """The environment's Python, or None and why it cannot be had. Makes it where it is missing.
+    """Return the environment's Python, or None and the reason. Creates a missing environment.
 
     ``PIP_ARGS`` reaches pip, as in the Makefile.
     """
@@ -24,10 +24,10 @@ def pfl_python(folder: Path) -> tuple[Path | None, str]:
     if python.exists() and _runs([str(python), "-c", _WORKS], 60) is None:
         return python, ""
     arguments = shlex.split(os.environ.get("PIP_ARGS", ""))
-    wanted = [f"pfl=={VERSION}", f"torch=={torch.__version__.split('+')[0]}"]
+    requirements = [f"pfl=={VERSION}", f"torch=={torch.__version__.split('+')[0]}"]
     for command in (
         [sys.executable, "-m", "venv", str(folder)],
-        [str(python), "-m", "pip", "install", "--quiet", *arguments, *wanted],
+        [str(python), "-m", "pip", "install", "--quiet", *arguments, *requirements],
         [str(python), "-c", _WORKS],
     ):
         if (why := _runs(command, _SECONDS)) is not None:
@@ -36,7 +36,7 @@ def pfl_python(folder: Path) -> tuple[Path | None, str]:
 
 
 def _runs(command: list[str], seconds: float) -> str | None:
-    """None if the command succeeds, else the last line that it said."""
+    """Return None if the command succeeds, else its last line of output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

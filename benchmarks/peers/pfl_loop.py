@@ -37,15 +37,15 @@ from benchmarks.peers.forecaster import (
 
 
 class PflForecaster(Forecaster):
-    """With the methods that pfl asks for; it adds up the losses of a round."""
+    """The forecaster with pfl's methods; it adds up the losses of a round."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = torch.zeros(2)  # the sum of losses, and of how many batches
+        self.totals = torch.zeros(2)  # the sum of losses, and of how many batches
 
     def loss(self, *batch: Tensor) -> Tensor:
         loss = batch_loss(self, batch)  # type: ignore[arg-type]  # three of them
-        self.seen += torch.stack([loss.detach(), torch.ones(())])
+        self.totals += torch.stack([loss.detach(), torch.ones(())])
         return loss
 
     def metrics(self, *batch: Tensor) -> dict[str, Any]:
@@ -53,24 +53,24 @@ class PflForecaster(Forecaster):
 
 
 class Lines(TrainingProcessCallback):  # type: ignore[misc]  # pfl has no types here
-    """Notes each round's mean loss over the batches of all clients."""
+    """Write each round's mean loss over the batches of all clients."""
 
     def __init__(self, module: PflForecaster, file: Path, clients: int) -> None:
         self._module, self._file, self._clients = module, file, clients
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
-        distributed.all_reduce(self._module.seen)
-        losses, batches = self._module.seen.tolist()
-        self._module.seen.zero_()
+        distributed.all_reduce(self._module.totals)
+        losses, batches = self._module.totals.tolist()
+        self._module.totals.zero_()
         if distributed.get_rank() == 0:
             with self._file.open("a") as lines:
-                told = {"clients": self._clients, "loss": {"total": losses / batches}}
-                lines.write(json.dumps(told) + "\n")
+                row = {"clients": self._clients, "loss": {"total": losses / batches}}
+                lines.write(json.dumps(row) + "\n")
         return False, Metrics()
 
 
 def shuffled(batches: list[Batch]) -> Dataset:
-    """A client's batches in an order drawn anew."""
+    """Return a client's batches in a new random order."""
     order = torch.randperm(len(batches)).tolist()
     columns = zip(*(batches[number] for number in order), strict=True)
     return Dataset(raw_data=tuple(torch.cat(column) for column in columns))

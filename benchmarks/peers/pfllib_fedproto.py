@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.pfllib_fedproto CHECKOUT JOB.json RESULT.json
 
-Where it is called it leaves PFLlib's own results, in ``../results``. JOB: `split` and `start`
+PFLlib writes its own results to ``../results``. JOB: `split` and `start`
 (archives of `benchmarks.cross_check.split`), `seed`, `rounds`, `local_epochs`, `batch_size`,
 `learning_rate`, `weight`. RESULT: each client's test accuracy after the last round by PFLlib's own
 rule, the nearest prototype, and by its head, in the order of the clients' names; the seconds.
@@ -50,7 +50,7 @@ UNUSED = {
 
 
 class Split:
-    """Takes the place of PFLlib's reader of files, which are pickles."""
+    """Replaces PFLlib's reader of files, which are pickles."""
 
     def __init__(self, path: str) -> None:
         with np.load(path, allow_pickle=False) as arrays:
@@ -61,7 +61,8 @@ class Split:
     def read(
         self, dataset: str, idx: int, is_train: bool = True, few_shot: int = 0
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The client's images, between −2 and 2 as the app shows them to a module, and labels."""
+        """Return the client's images, between −2 and 2 as the app gives them to a module, and
+        labels."""
         kind = "train" if is_train else "test"
         rows = self._arrays[f"client_{kind}"] == self.names[idx]
         pixels = torch.from_numpy(self._arrays[f"x_{kind}"][rows]).float()
@@ -70,7 +71,7 @@ class Split:
 
 
 class TwoParts(nn.Module):
-    """The network under the names of PFLlib's parts."""
+    """The network with the names of PFLlib's parts."""
 
     def __init__(self, network: SmallCnn) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class TwoParts(nn.Module):
 
 
 def trained(checkout: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracies of one run."""
+    """Train once and return the accuracies."""
     sys.path.insert(0, str(checkout / "system"))
     split = Split(job["split"])
     for reads in ("flcore.clients.clientbase", "flcore.servers.serverbase"):

@@ -39,8 +39,8 @@ def main() -> None:
         shared = mean[:-1]
         if rank == 0:
             with lines_file.open("a") as lines:
-                told = {"clients": len(clients), "loss": {"total": float(mean[-1])}}
-                lines.write(json.dumps(told) + "\n")
+                row = {"clients": len(clients), "loss": {"total": float(mean[-1])}}
+                lines.write(json.dumps(row) + "\n")
     distributed.destroy_process_group()
 
 

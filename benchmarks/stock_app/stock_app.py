@@ -1,7 +1,7 @@
 """The same forecaster under stock Flower: FedAvg with one client per node.
 
 The peer of `benchmarks.stock_flower`, written as in Flower's tutorials: `torch.nn.GRU`,
-`torch.optim.Adam`, one model and one optimiser per message. It is spared what would only make it
+`torch.optim.Adam`, one model and one optimiser per message. It avoids what would only make it
 slower: it keeps its data in memory between rounds, evaluates nothing, has its batches ready
 instead of a DataLoader, and its Adam is fused.
 """
@@ -25,7 +25,7 @@ server_app = ServerApp()
 
 @cache
 def all_clients(file: str) -> list[list[Batch]]:
-    """Every client's batches; read once in each process, so that only round 1 pays for it."""
+    """Return every client's batches; each process reads them once, in round 1."""
     return read_clients(Path(file))
 
 
@@ -46,7 +46,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Flower's FedAvg over all nodes; notes the mean loss at the end of each round."""
+    """Run Flower's FedAvg over all nodes; write the mean loss at the end of each round."""
     config = context.run_config
     rounds_file = Path(str(config["rounds-file"]))
 

@@ -21,11 +21,11 @@ def make_row(
     figures: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """The finished run of a row; changes: settings that it was made with instead, None for one
-    that was not there yet. figures: of its summary."""
+    """Create the finished run of a row. changes: different settings, None for a setting that
+    did not exist yet. figures: of its summary."""
     job = experiment.rows[row].job(experiment, seed, output)
     config = flat(tomllib.loads((ROOT / "configs" / job.config).read_text()))
     texts = {k: str(v) if isinstance(v, Path) else v for k, v in job.changes.items()}
     settings = flat_settings(settings_from(config | texts)) | changes
-    made = {key: value for key, value in settings.items() if value is not None}
-    return make_run(output / job.name, settings=made, seed=seed, **(figures or {}))
+    kept_settings = {key: value for key, value in settings.items() if value is not None}
+    return make_run(output / job.name, settings=kept_settings, seed=seed, **(figures or {}))

@@ -9,9 +9,9 @@ from benchmarks.choice_results import RULES, Answers, Row, choices, flattery, ri
 
 
 def row(
-    name: str, validation: list[float], test: list[float], best_round: float, sent: float
+    name: str, validation: list[float], test: list[float], best_round: float, megabytes: float
 ) -> Row:
-    return Row(name, np.array(validation), np.array(test), best_round, 0.5, 9, sent, 0.25)
+    return Row(name, np.array(validation), np.array(test), best_round, 0.5, 9, megabytes, 0.25)
 
 
 # Two clients. By kept models: means 0.2, 0.3, 0.25; medians are the means; ranks of the first
@@ -28,7 +28,7 @@ ANSWERS = {"toy": Answers(ROWS, [])}
     ("rule", "expected"),
     [*zip(RULES, ["lucky", "lucky", "lucky", "cheap", "steady"], strict=True)],
 )
-def test_what_each_rule_chooses(rule: str, expected: str) -> None:
+def test_choice_of_each_rule(rule: str, expected: str) -> None:
     assert ROWS[int(RULES[rule](ROWS).argmin())].name == expected
 
 
@@ -45,8 +45,8 @@ def test_the_tables_lines() -> None:
 
 
 def test_rivals() -> None:
-    """The clients take a and b, by their own errors; all together a. Of the first `steady`'s 0.4
-    beats 0.5 and not 0.3, of the second both."""
+    """By their own errors the clients choose a and b; all together choose a. `steady`'s 0.4 beats
+    the first client's 0.5 and not 0.3, and both of the second's."""
     alone = [
         row("a", [0.1, 0.3], [0.5, 0.6], 0.2, 0),
         row("b", [0.2, 0.1], [0.2, 0.3], 0.4, 0),

@@ -1,4 +1,4 @@
-"""The tables of images: GLDP by every inference, and what the paper counts as a client's own."""
+"""The tables of images: GLDP by every inference, and the paper's personal models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cells(lines: Any, row: str, *columns: str) -> list[str]:
     return [line[lines[0].index(column)] for column in columns]
 
 
-def test_the_papers_own_model_is_gldps_shared_encoder_and_the_others_trained_one() -> None:
+def test_the_papers_personal_model_is_gldps_shared_encoder_and_others_trained_model() -> None:
     lines = methods_table({"gldp": group("gldp", **GLDP), "fedavg": group("fedavg", **FEDAVG)})
     columns = ("A_glo", "A_loc", "A_loc, as the paper", "balanced A_loc")
     assert cells(lines, "gldp, local prototypes", *columns) == ["50.0", "25.0", "50.0", "10.0"]
@@ -41,7 +41,7 @@ def test_the_papers_own_model_is_gldps_shared_encoder_and_the_others_trained_one
     assert cells(lines, "fedavg", *columns) == ["50.0", "25.0", "25.0", "20.0"]
 
 
-def test_an_inference_with_a_row_of_its_own_is_told_once_and_in_full() -> None:
+def test_an_inference_with_a_separate_row_is_shown_once_and_in_full() -> None:
     groups = {"gldp": group("gldp", **GLDP), "gldp-head": group("gldp", "head", **GLDP)}
     lines = methods_table(groups, {"local-prototypes": (65.36, 65.36)})
     titles = [line[0] for line in lines[1:]]
@@ -50,7 +50,7 @@ def test_an_inference_with_a_row_of_its_own_is_told_once_and_in_full() -> None:
     assert cells(lines, "gldp, local prototypes", "paper's A_loc") == ["65.4"]
 
 
-def test_own_classes_and_everybodys_stand_in_one_row() -> None:
+def test_own_and_all_classes_share_a_row() -> None:
     groups = {
         "fedavg": group("fedavg", **FEDAVG),
         "fedavg-everybody": group("fedavg", **{**FEDAVG, "accuracy_local": 0.125}),

@@ -1,4 +1,4 @@
-"""The cross-check against another library: what it exports, and what its tables say."""
+"""The cross-check against another library: its exports and its tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def labelled(images: LabelledImages) -> list[tuple[bytes, int]]:
     return [(pixels.tobytes(), label) for pixels, label in pairs]
 
 
-def test_both_sides_read_what_the_app_dealt(tmp_path: Path) -> None:
+def test_both_sides_read_the_apps_split(tmp_path: Path) -> None:
     dealt = split.deal(CLIENTS, SEED)
     arrays = split.archive(dealt, SEED)
     path = tmp_path / "images.npz"
@@ -39,11 +39,11 @@ def test_both_sides_read_what_the_app_dealt(tmp_path: Path) -> None:
         before, after = (vars(shard.clients[name])["stages"][0] for shard in (dealt, read))
         np.testing.assert_array_equal(after.test.pixels, before.test.pixels)
         np.testing.assert_array_equal(after.test.labels, before.test.labels)
-        kept = labelled(after.train)
-        assert set(kept) <= set(labelled(before.train))
+        labels = labelled(after.train)
+        assert set(labels) <= set(labelled(before.train))
         assert len(after.validation) == 0
-        sizes.append(len(kept))
-    # Dealt are 405 a client, of which a quarter, a half, three quarters and all stay.
+        sizes.append(len(labels))
+    # Each client is dealt 405; a quarter, a half, three quarters and all stay.
     assert sizes == [101, 202, 304, 405]
     assert split.largest_client(arrays) == 405
 
@@ -51,12 +51,14 @@ def test_both_sides_read_what_the_app_dealt(tmp_path: Path) -> None:
 def test_both_sides_start_from_the_parameters_of_the_module(tmp_path: Path) -> None:
     path = tmp_path / "images.npz"
     split.write(split.archive(split.deal(CLIENTS, SEED), SEED), path)
-    found = split.start(path, SEED)
+    parameters = split.start(path, SEED)
     network = SmallNetwork((1, 8, 8), 10)
-    assert {name: value.shape for name, value in found.items()} == {
+    assert {name: value.shape for name, value in parameters.items()} == {
         name: tuple(value.shape) for name, value in network.named_parameters()
     }
-    assert any((value != split.start(path, SEED + 1)[name]).any() for name, value in found.items())
+    assert any(
+        (value != split.start(path, SEED + 1)[name]).any() for name, value in parameters.items()
+    )
 
 
 def test_a_client_keeps_a_quarter_to_all_of_its_images() -> None:
@@ -65,15 +67,15 @@ def test_a_client_keeps_a_quarter_to_all_of_its_images() -> None:
     assert split.kept_images(1, 0, 4) == 1
 
 
-def test_the_interval_is_that_of_a_paired_t_test() -> None:
-    ours, theirs = [0.9, 0.8, 0.7], [0.8, 0.8, 0.9]
+def test_the_interval_equals_a_paired_t_tests() -> None:
+    ours, peers = [0.9, 0.8, 0.7], [0.8, 0.8, 0.9]
     # Differences 0.1, 0, −0.2: mean −1/30, deviation √(7/300); t of two degrees 4.3027.
-    found = paired(ours, theirs)
-    assert found.mean == pytest.approx(-1 / 30)
-    assert found.std == pytest.approx((7 / 300) ** 0.5)
-    assert found.limit == pytest.approx(4.30265 * (7 / 900) ** 0.5, rel=1e-5)
-    assert found.is_chance
-    assert stats.ttest_rel(ours, theirs).pvalue > 0.05
+    difference = paired(ours, peers)
+    assert difference.mean == pytest.approx(-1 / 30)
+    assert difference.std == pytest.approx((7 / 300) ** 0.5)
+    assert difference.limit == pytest.approx(4.30265 * (7 / 900) ** 0.5, rel=1e-5)
+    assert difference.is_chance
+    assert stats.ttest_rel(ours, peers).pvalue > 0.05
     assert not paired([0.9, 0.91, 0.92], [0.5, 0.5, 0.5]).is_chance
     assert paired([0.9, 0.8], [0.9, 0.8]).is_chance  # no difference and no spread
 
@@ -81,10 +83,10 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
 def test_tables_of_made_up_figures() -> None:
     key = (ROWS[0].method, ROWS[0].judged)
     ours: Figures = {key: [[0.5, 1.0], [0.7, 1.0]]}
-    theirs: Figures = {key: [[0.5, 1.0], [0.5, 1.0]], ("nothing of ours", "averaged"): [[1.0]]}
-    _, _, *lines = spread_table(ours, theirs, "peer")
+    peers: Figures = {key: [[0.5, 1.0], [0.5, 1.0]], ("nothing of ours", "averaged"): [[1.0]]}
+    _, _, *lines = spread_table(ours, peers, "peer")
     assert lines == [f"| {ROWS[0].title} | 80.0 ± 7.1 | 75.0 ± 0.0 | +5.0 ± 7.1 | ± 63.5 | yes |"]
-    _, _, *lines = equality_table(ours, theirs, "peer")
+    _, _, *lines = equality_table(ours, peers, "peer")
     assert lines == [f"| {ROWS[0].title} | 80.00 | 75.00 | 3 of 4 | 20.0 |"]
 
 
@@ -94,5 +96,5 @@ def test_every_row_has_a_method_whose_settings_the_app_takes() -> None:
     assert len(set(names)) == len(names)
     for method in METHODS:
         settings_from({"task": "classification", "keep": "last", **filled(method.ours, 2, 0.1)})
-    made = filled({"a": EPOCHS, "b": TWICE, "c": RATE, "d": "else", "e": {"f": 1}}, 3, 0.5)
-    assert made == {"a": 3, "b": 6, "c": 0.5, "d": "else", "e": {"f": 1}}
+    options = filled({"a": EPOCHS, "b": TWICE, "c": RATE, "d": "else", "e": {"f": 1}}, 3, 0.5)
+    assert options == {"a": 3, "b": 6, "c": 0.5, "d": "else", "e": {"f": 1}}

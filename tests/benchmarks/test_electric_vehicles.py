@@ -90,7 +90,7 @@ def test_kinds_take_turns_and_are_the_groups() -> None:
         assert KINDS[int(window[0, KIND])].name == cars.groups[str(name)]
 
 
-def test_window_and_stride_are_those_of_the_settings() -> None:
+def test_window_and_stride_follow_the_settings() -> None:
     """Overlapping windows show the same steps, and the target belongs to the last of them."""
     cars = pool(clients=1, window=60, stride=20)
     first, second = cars.sequences[:2]
@@ -127,7 +127,7 @@ def test_a_vehicle_is_the_same_among_more_vehicles() -> None:
 
 def test_a_trip_begins_where_the_last_one_ended_and_with_its_charge() -> None:
     """Unless charged: at home, after every second trip, or below the reserve. On the way home the
-    charge is that of the way there."""
+    charge equals the charge of the way there."""
     weather, car = Weather(0), replace(vehicle(1), charger=50.0, plug_in_below=100.0)
     journey = list(islice(trips(car, weather, np.random.default_rng(0)), 20))
     for (outward, level), (back, later) in zip(journey[::2], journey[1::2], strict=True):
@@ -198,14 +198,14 @@ def _ridge(rows: np.ndarray, targets: np.ndarray, questions: np.ndarray) -> np.n
 
 
 def idealised(number: int = 0, **changes: float) -> Vehicle:
-    """A vehicle without friction and aids, which pays for motion and height alone."""
+    """Return a vehicle without friction and aids, which pays for motion and height alone."""
     usual = vehicle(number)
     kind = replace(usual.kind, drag_area=0.0, rolling=0.0, auxiliary=0.0, heating=0.0)
     return replace(usual, kind=kind, **changes)  # type: ignore[arg-type]
 
 
 def straight(metres: int, rise: float = 0.0, limit: float = 15.0, stops: float = 0.0) -> Road:
-    """A road with one limit (m/s) and a steady slope, `rise` metres in all."""
+    """Return a road with one limit (m/s) and a steady slope, `rise` metres in all."""
     points = metres // 10 + 1
     chance = np.zeros(points)
     chance[50::50] = stops
@@ -297,8 +297,8 @@ def test_home_charging_by_hand() -> None:
     assert charged_at_home(eager, 90, hours=5) == 90  # no charger takes anything out
 
 
-def test_a_full_battery_keeps_nothing_of_what_braking_gives() -> None:
-    """Downhill and up again: from 100 % the way down is for nothing, from 80 % it pays."""
+def test_a_full_battery_gains_nothing_from_braking() -> None:
+    """Downhill and up again: at 100 % the way down gains nothing, at 80 % it does."""
     car = vehicle()
     rng = np.random.default_rng(0)
     down, up = (drive_along(straight(3000, rise), car, rng) for rise in (-250, 250))

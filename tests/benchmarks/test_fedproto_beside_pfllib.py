@@ -1,4 +1,4 @@
-"""FedProto beside PFLlib: what both sides read, and what the table says."""
+"""FedProto beside PFLlib: the input of both sides, and the table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_both_sides_have_the_same_images_and_full_batches(tmp_path: Path) -> Non
     job = beside.made_job(3, tmp_path)
     data = split.data_settings(Path(job["split"]), 3, beside.NETWORK)
     shard = load_shard(settings_from({**data, "method": "fedproto"}), 0, 1)
-    theirs = Split(job["split"])
-    assert sorted(shard.clients) == theirs.names.tolist()
-    assert len(theirs.names) == beside.CLIENTS
-    for number, name in enumerate(theirs.names):
+    peer_split = Split(job["split"])
+    assert sorted(shard.clients) == peer_split.names.tolist()
+    assert len(peer_split.names) == beside.CLIENTS
+    for number, name in enumerate(peer_split.names):
         client = shard.clients[name]
         assert isinstance(client, ClientImages)
         for is_train, ours in ((True, client.stages[0].train), (False, client.stages[0].test)):
-            pixels, labels = zip(*theirs.read("digits", number, is_train), strict=True)
+            pixels, labels = zip(*peer_split.read("digits", number, is_train), strict=True)
             assert torch.equal(torch.stack(pixels), normalised(torch.from_numpy(ours.pixels)))
             np.testing.assert_array_equal(torch.stack(labels), ours.labels)
         assert len(client.stages[0].train) == beside.IMAGES

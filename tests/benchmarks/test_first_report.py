@@ -1,4 +1,4 @@
-"""What is measured are the page's own commands, and all that they start."""
+"""The benchmark measures the page's own commands, with all processes that they start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from benchmarks.first_report import PAGE, Took, block_of, lines_of, measured, program_of
 
 
-def test_the_page_has_what_is_measured() -> None:
+def test_the_page_has_the_measured_commands() -> None:
     page = PAGE.read_text(encoding="utf-8")
     settings, commands = block_of(page)
     assert tomllib.loads(settings)["data"]["path"] == "loads.csv"
@@ -26,7 +26,9 @@ def test_a_command_that_is_none_is_refused() -> None:
         block_of(page)
 
 
-def test_seconds_of_what_a_command_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_include_a_commands_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child of the command works for half a second; nobody sees the checkout's code."""
     monkeypatch.setenv("PYTHONPATH", "checkout")
     program = tmp_path / "fedproto"
@@ -35,8 +37,8 @@ def test_seconds_of_what_a_command_starts(tmp_path: Path, monkeypatch: pytest.Mo
         '[ "$1" = rest ] || timeout 0.5 sh -c "while :; do :; done" || true\n'
     )
     program.chmod(0o755)
-    work, rest = measured(["fedproto work", "fedproto rest"], program, tmp_path)
-    assert work.processor > 0.1 > rest.processor
+    work, idle = measured(["fedproto work", "fedproto rest"], program, tmp_path)
+    assert work.processor > 0.1 > idle.processor
     assert work.clock >= 0.4
     with pytest.raises(SystemExit, match="fedproto fail failed:\nbroken"):
         measured(["fedproto fail"], program, tmp_path)

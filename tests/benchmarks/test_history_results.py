@@ -1,4 +1,4 @@
-"""The figures of docs/results/history.md: they are those of runs, where there are runs of them."""
+"""The figures of docs/results/history.md equal the runs', where runs exist."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_with_equal_history_errors_equal_the_errors_of_runs(
         assert errors_here[method] == pytest.approx(expected, rel=1e-4), method
 
 
-def test_a_newcomer_forecasts_without_a_day_of_its_own(tmp_path: Path) -> None:
+def test_a_newcomer_forecasts_without_a_day_of_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "none")
     series = load_series(settings.data)
     of_all, contributions = with_equal_history(series, settings, 0)
     errors = newcomers(series, settings, 0, contributions)
     assert list(errors) == [LAST_VALUE, LAST_PERIOD, KINDRED]
     assert np.mean(errors[KINDRED]) < min(np.mean(errors[LAST_VALUE]), np.mean(errors[LAST_PERIOD]))
-    # Nothing of its own samples counts: with others' priors alone, whatever it told them.
+    # The client's own samples do not count: others' priors alone, whatever the client sent.
     lied = [{name: array * 0 for name, array in contributions[0].items()}, *contributions[1:]]
     lied[0]["prototype"] = contributions[0]["prototype"]
     assert newcomers(series[:1], settings, 0, lied)[KINDRED] == [errors[KINDRED][0]]

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[MarkedProcess]:
-    made = MarkedProcess("stand-in", tmp_path / "home", [sys.executable, "-c", PARENT])
-    yield made
-    made.kill()
+    parent = MarkedProcess("stand-in", tmp_path / "home", [sys.executable, "-c", PARENT])
+    yield parent
+    parent.kill()
 
 
 def states(process: MarkedProcess) -> set[str]:
@@ -38,31 +38,31 @@ def states(process: MarkedProcess) -> set[str]:
     return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
-def wait_for_states(process: MarkedProcess, wanted: set[str]) -> None:
+def wait_for_states(process: MarkedProcess, expected: set[str]) -> None:
     deadline = time.monotonic() + 20
-    while states(process) != wanted:
+    while states(process) != expected:
         assert time.monotonic() < deadline, states(process)
         time.sleep(0.02)
 
 
 def test_kill_ends_the_children_too_and_it_can_start_again(process: MarkedProcess) -> None:
     process.start()
-    process.wait_until_said("ready")
+    process.wait_for_log("ready")
     before = set(process.pids())
     assert len(before) == 2
     process.kill()
     assert process.pids() == {}
     assert process.exit_code == -signal.SIGKILL
     process.start()
-    process.wait_until_said("ready")
+    process.wait_for_log("ready")
     assert before.isdisjoint(process.pids())
-    assert process.said() == "ready\n"
+    assert process.log_text() == "ready\n"
     assert process.log.read_text() == "ready\nready\n"
 
 
 def test_stop_freezes_the_children_too(process: MarkedProcess) -> None:
     process.start()
-    process.wait_until_said("ready")
+    process.wait_for_log("ready")
     process.stop()
     wait_for_states(process, {"T"})
     process.cont()
@@ -78,7 +78,7 @@ def test_waiting_meets_the_end_and_the_deadline(tmp_path: Path) -> None:
     ended.start()
     assert ended.wait_until_ended() == 1
     with pytest.raises(FederationError, match=r"^site ended with code 1; its last lines:\nbroken"):
-        ended.wait_until_said("ready")
+        ended.wait_for_log("ready")
     with pytest.raises(FederationError, match=r"^site: waited 0\.1 s for flwr-clientapp to start"):
         ended.child("flwr-clientapp", deadline=0.1)
 

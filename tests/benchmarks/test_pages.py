@@ -85,7 +85,8 @@ def test_no_two_lines_of_a_table_of_images_are_called_alike() -> None:
             for row, definition in experiment.rows.items()
         }
         groups = {
-            row: Group((Run(Path(), {"method": of["method"]}, of),)) for row, of in settings.items()
+            row: Group((Run(Path(), {"method": changes["method"]}, changes),))
+            for row, changes in settings.items()
         }
         assert titles(experiment.table(groups), experiment.keys)
 
@@ -212,14 +213,14 @@ def test_the_lowest_error_of_each_grid_is_bold_after_a_merge_too() -> None:
 
 
 def copied(tmp_path: Path) -> Page:
-    """The page of forecasts, whose file is a copy."""
+    """Return the page of forecasts, with a copy of its file."""
     page = forecasting_results.PAGE
     (tmp_path / page.file).write_text(page.path.read_text())
     return replace(page, file=str(tmp_path / page.file))
 
 
 def call(page: Page, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    """The script's command line, without runs of its own."""
+    """Call the script's command line, without making runs."""
     output = str(page.path.parent / "runs")
     arguments = ["script", *words, "--page-only", "--output", output]
     monkeypatch.setattr(sys, "argv", arguments)
@@ -298,7 +299,7 @@ def test_a_trial_and_a_table_without_a_section_leave_the_page(
     assert page.path.read_text() == before
 
 
-def test_a_row_stays_whose_figures_only_a_run_of_its_own_has(tmp_path: Path) -> None:
+def test_a_row_stays_if_only_its_own_run_has_its_figures(tmp_path: Path) -> None:
     """GLDP's run has the accuracies of all three inferences, and the other figures of one."""
     page = classification_results.PAGE
     experiment = page.experiments["digits-paper"]

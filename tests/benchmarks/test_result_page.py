@@ -32,7 +32,7 @@ def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Pag
 
 
 @pytest.mark.parametrize(
-    ("experiment", "row", "changes", "said"),
+    ("experiment", "row", "changes", "message"),
     [
         (SEQUENCES, "a1", {"fed-react.affect-iterations": 9}, "affect-iterations = 9, which is 5"),
         (SEQUENCES, "a1", {"encoder.batch-size": 11}, "encoder.batch-size = 11, which is 10"),
@@ -44,10 +44,10 @@ def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Pag
     ],
 )
 def test_a_run_of_other_settings_is_refused_even_where_the_row_leaves_the_default(
-    tmp_path: Path, experiment: Experiment, row: str, changes: dict[str, Any], said: str
+    tmp_path: Path, experiment: Experiment, row: str, changes: dict[str, Any], message: str
 ) -> None:
     make_row(tmp_path, experiment, row, **changes)
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=message):
         finished(experiment, tmp_path)
 
 
@@ -61,7 +61,7 @@ def test_a_run_of_other_settings_is_refused_even_where_the_row_leaves_the_defaul
         {"encoder.path": "/elsewhere/pendigits-clusters/encoder-svm-s0"},
     ],
 )
-def test_what_no_figure_depends_on_may_be_otherwise(
+def test_settings_without_effect_on_figures_may_differ(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     make_row(tmp_path, SEQUENCES, "a1", **changes)
@@ -73,7 +73,7 @@ JOB = Job("page/small", "demo.toml", {"rounds": ROUNDS, "data.synthetic.clients"
 
 
 def cut_off(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` of a run that is killed at its first checkpoint."""
+    """Replace `subprocess.run`: the run is killed at its first checkpoint."""
     checkpoint = Path(next(part for part in command if part.startswith("output.dir="))[11:])
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""What the tables of sequences say of errors, and the one by β and labels."""
+"""The errors in the tables of sequences, and the table by β and labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedproto_app.report.runs import Group, Run
 
 
 def group_of(folder: Path, *seeds: tuple[float, ...], **summary: float) -> Group:
-    """A run for each seed, with these accuracies of its clients."""
+    """Return a group with a run for each seed, with these accuracies of its clients."""
     runs = []
     for seed, accuracies in enumerate(seeds):
         run_folder = folder / str(seed)

@@ -1,4 +1,4 @@
-"""The peers of `fedproto run` get the same batches, and the table tells what was measured."""
+"""The peers of `fedproto run` get the same batches, and the table has the measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def test_peers_read_the_batches_that_this_app_trains_on(tmp_path: Path) -> None:
     clients = read_clients(tmp_path / "clients.npz")
     settings = settings_from({"data.synthetic.clients": 5, "data.synthetic.days": 9})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
-    assert [len(client) for client in clients] == [len(one.batches) for one in windows]
+    assert [len(client) for client in clients] == [
+        len(client_windows.batches) for client_windows in windows
+    ]
     assert sum(map(len, clients)) == total
     inputs, targets, present = clients[2][1]
     rows = windows[2].batches[1]
@@ -32,7 +34,7 @@ def test_peers_read_the_batches_that_this_app_trains_on(tmp_path: Path) -> None:
 
 
 def test_the_loss_is_the_mean_over_targets_that_are_there() -> None:
-    """Predictions 1 and 2 of targets 3 and 9, of which the second is missing: (1 − 3)² / 1."""
+    """Predictions 1 and 2 of targets 3 and 9, the second missing: (1 − 3)² / 1."""
     present = torch.tensor([[True], [False]])
     batch = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [9.0]]), present
     assert batch_loss(torch.nn.Identity(), batch).item() == 4
@@ -63,7 +65,7 @@ def test_ratios_are_of_the_same_repetition_and_their_median_is_judged() -> None:
     assert losses.endswith("at most 10% allowed: the same")
 
 
-def test_who_did_not_reach_the_loss_did_not_do_the_work() -> None:
+def test_a_contestant_that_misses_the_loss_did_not_do_the_work() -> None:
     lazy = RUNS | {"lazy": [Timing([0.1], 0.9, 1)]}
     assert loss_spread(RUNS) < stock_flower.SAME_LOSS < loss_spread(lazy)
     assert "NOT the same" in list(verdicts(lazy))[-1]

@@ -42,12 +42,12 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
     for node, reason in refused.items():
         assert node.wait_until_ended(deadline=120) == 1, node.name
         code = 303 if node.name == "plaintext-key" else 305
-        node.wait_until_said(rf"Exit Code: {code}\n[^~]*{reason}", deadline=1)
-    # Without a key it takes the SuperLink for absent, and tries again and again.
-    plaintext.wait_until_said(r"(?s)Connection attempt failed.*Connection attempt failed")
+        node.wait_for_log(rf"Exit Code: {code}\n[^~]*{reason}", deadline=1)
+    # Without a key the node takes the SuperLink for absent, and keeps trying.
+    plaintext.wait_for_log(r"(?s)Connection attempt failed.*Connection attempt failed")
     assert federation.online() == set()
     for node in (plaintext, *refused):
-        assert "SuperNode ID" not in node.said(), node.name
+        assert "SuperNode ID" not in node.log_text(), node.name
     plaintext.kill()
     assert plaintext.exit_code == -signal.SIGKILL
 
@@ -56,7 +56,7 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
 def three_nodes(
     federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Path]:
-    """Three nodes of the federation that are online, as the folders of their state."""
+    """Start three nodes of the federation; return their state folders once they are online."""
     folder = tmp_path_factory.mktemp("three-nodes")
     states = [folder / f"state-{index}" for index in range(3)]
     nodes = [
@@ -73,7 +73,7 @@ def three_nodes(
 
 
 @pytest.mark.parametrize(
-    ("method", "calendar", "kept", "masked"),
+    ("method", "calendar", "entries", "masked"),
     [
         ("fuels", "none", 2, False),  # over two rounds
         # In one message, and the steps of a masked sum.
@@ -89,10 +89,10 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     tmp_path: Path,
     method: str,
     calendar: str,
-    kept: int,
+    entries: int,
     masked: bool,
 ) -> None:
-    """Bit for bit."""
+    """Clients' results are equal bit for bit."""
     changes = {
         "method": method,
         "data.calendar": calendar,
@@ -105,7 +105,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
     run = federation.submit(flower_config(deployed))
     status = federation.wait(run, deadline=300)
-    assert status.completed, f"{method}: {status}\n{federation.superlink.said()}"
+    assert status.completed, f"{method}: {status}\n{federation.superlink.log_text()}"
 
     local = small_settings(tmp_path, **{**changes, "output.name": "local"})
     folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
@@ -113,12 +113,12 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     assert_same_clients(runs / "deployed", folder.path)
     assert_same_rounds(runs / "deployed", folder.path)
     for state in three_nodes:  # each kept the state of its own clients
-        assert any(kept in rounds_in(file.parent, "models") for file in state.rglob("*.sqlite"))
+        assert any(entries in rounds_in(file.parent, "models") for file in state.rglob("*.sqlite"))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_method_in_a_module_of_its_own_runs_on_nodes_that_have_the_module(
+def test_a_method_in_a_users_module_runs_on_nodes_that_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
     modules = tmp_path / "modules"
@@ -143,7 +143,7 @@ def test_a_method_in_a_module_of_its_own_runs_on_nodes_that_have_the_module(
             node.wait_until_joined()
         run = federation.submit(flower_config(deployed))
         status = federation.wait(run, deadline=300)
-        assert status.completed, f"{status}\n{federation.superlink.said()}"
+        assert status.completed, f"{status}\n{federation.superlink.log_text()}"
     local = small_settings(tmp_path, **{**changes, "output.name": "local"})
     folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
     assert_same_clients(Path(deployed.output.dir) / "deployed", folder.path)

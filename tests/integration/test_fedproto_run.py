@@ -51,16 +51,16 @@ def test_a_run_completes_and_nothing_stays_behind(folder: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("method", "told"),
+    ("method", "message"),
     [
         ("fedavg", "error: node 1 never came\n"),
         ("solo", "RuntimeError: the toy breaks\n"),
     ],
 )
-def test_a_run_that_fails_in_flower_fails_here(folder: Path, method: str, told: str) -> None:
+def test_a_run_that_fails_in_flower_fails_here(folder: Path, method: str, message: str) -> None:
     done = fedproto(folder, "--set", f"method={method}", "--set", "output.name=first")
     assert done.returncode == 1
-    assert told in done.stderr
+    assert message in done.stderr
     assert (folder / "runs" / "first" / "flower.log").exists()
 
 

@@ -1,4 +1,4 @@
-"""A site whose gate stands before Flower's program, and runs that bring code of their own."""
+"""A site with a gate before Flower's program, and runs with custom code."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def audit_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
 
-def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: Path) -> None:
+def test_a_site_decides_which_code_runs(federation: LocalFederation, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     app = write_app(tmp_path / "app")
     (app / "hostile").mkdir()
     (app / "hostile" / "__init__.py").write_text("")
     (app / "hostile" / "client.py").write_text(HOSTILE.format(marker=marker))
     project = (app / "pyproject.toml").read_text()
-    named = project.replace("fedproto_app.client_app:app", "hostile.client:app")
-    assert named != project
-    (app / "pyproject.toml").write_text(named)
-    assert tomllib.loads(named)["tool"]["flwr"]["app"]["components"]["clientapp"]
+    changed = project.replace("fedproto_app.client_app:app", "hostile.client:app")
+    assert changed != project
+    (app / "pyproject.toml").write_text(changed)
+    assert tomllib.loads(changed)["tool"]["flwr"]["app"]["components"]["clientapp"]
 
     site = tmp_path / "site.toml"
     table = '[data]\nsource = "synthetic-traffic"\n'
@@ -74,20 +74,20 @@ def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: P
         settings = small_settings(tmp_path, rounds=1, **{**nodes, "output.name": name, **changes})
         return federation.wait(federation.submit(flower_config(settings), app)).completed
 
-    # Its own copy works, whatever the run brings.
-    assert run("installed"), node.said()
+    # The site's own copy works, whatever code the run brings.
+    assert run("installed"), node.log_text()
     assert not marker.exists()
     lines = audit_of(tmp_path)
     assert {line["event"] for line in lines} == {"order", "reply"}
-    (train,) = (one for one in lines if one["event"] == "reply" and one["message"] == "train")
+    (train,) = (line for line in lines if line["event"] == "reply" and line["message"] == "train")
     assert train["clients"] > 0
     assert train["array_bytes"] > 0
     assert train["arrays"]
     assert train["settings"]["method"] == "fuels"
 
-    # What is listed runs, and leaves nothing behind.
+    # Listed code runs, and leaves nothing behind.
     site.write_text(f'{head}[code]\nrun = "listed"\ndigests = ["{train["digest"]}"]\n{table}')
-    assert run("listed"), node.said()
+    assert run("listed"), node.log_text()
     assert marker.read_text() == "this ran"
     assert "left-behind" in {line["event"] for line in audit_of(tmp_path)}
     assert not any("hostile" in line for line in node.pids().values())

@@ -1,5 +1,5 @@
-"""The real app through real Flower: `fedproto run` submits with `flwr run` to a SuperLink, whose
-simulation must give what the same run gives in one process."""
+"""The real app through real Flower: `fedproto run` submits with `flwr run` to a SuperLink. Its
+simulation must equal the same run in one process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def clients(folder: Path) -> list[dict[str, str]]:
 
 
 def command_of(settings: Settings) -> list[str]:
-    """`fedproto run` of these settings."""
-    # Real nodes have not answered when they are first asked for it.
+    """Return the `fedproto run` command of these settings."""
+    # Real nodes have not replied at the first query.
     patience = {"nodes.start-deadline": 120.0, "nodes.round-deadline": 120.0}
     table = flat_settings(settings) | patience
     changes = [f"--set={key}={value}" for key, value in table.items()]
@@ -42,7 +42,7 @@ def command_of(settings: Settings) -> list[str]:
 
 
 def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
-    """The run's folder and what it printed."""
+    """Run in Flower; return the run's folder and its output."""
     command = command_of(settings)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -50,12 +50,12 @@ def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
 
 
 def assert_same_clients(flower: Path, local: Path) -> None:
-    """One machine, one thread count: the same bits, printed."""
+    """Check that printed results are equal to the last bit: one machine, one thread count."""
     numbers = [k for k in clients(flower)[0] if k not in ("client", "node", "group")]
-    for ours, theirs in zip(clients(flower), clients(local), strict=True):
-        assert ours["client"] == theirs["client"]
+    for ours, local_client in zip(clients(flower), clients(local), strict=True):
+        assert ours["client"] == local_client["client"]
         for name in numbers:
-            assert ours[name] == theirs[name], (ours["client"], name)
+            assert ours[name] == local_client[name], (ours["client"], name)
 
 
 @pytest.mark.integration
@@ -94,8 +94,8 @@ def test_gldp_in_flowers_simulation_equals_gldp_in_one_process(tmp_path: Path) -
     local = digits_settings(tmp_path, **{"output.name": "local"})
     folder, _ = run_locally(local, synthetic_nodes(2, tmp_path / "state", "digits"))
     assert_same_clients(flower, folder.path)
-    with np.load(flower / "prototypes.npz", allow_pickle=False) as found:
-        assert found["prototypes"].shape == (len(found["classes"]), 16)
+    with np.load(flower / "prototypes.npz", allow_pickle=False) as prototypes:
+        assert prototypes["prototypes"].shape == (len(prototypes["classes"]), 16)
 
 
 @pytest.mark.integration
@@ -114,24 +114,24 @@ def test_fed_react_in_flowers_simulation_equals_fed_react_in_one_process(tmp_pat
     assert (flower / encoder).read_bytes() == (folder.path / encoder).read_bytes()
     with (
         np.load(flower / "clusters.npz", allow_pickle=False) as ours,
-        np.load(folder.path / "clusters.npz", allow_pickle=False) as theirs,
+        np.load(folder.path / "clusters.npz", allow_pickle=False) as local_clusters,
     ):
         assert ours["labels"].shape == (local.rounds, 8)
         for name in ours:
-            np.testing.assert_array_equal(ours[name], theirs[name])
+            np.testing.assert_array_equal(ours[name], local_clusters[name])
 
 
 def assert_same_rounds(flower: Path, local: Path) -> None:
-    """All that is told of the rounds but times, and bytes, which count the run's name."""
+    """Check the rounds' reports except times, and bytes, which count the run's name."""
     differ = ("seconds", "node_seconds", "bytes_down", "bytes_up")
-    ours, theirs = (
+    ours, local_rounds = (
         [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
         for run in (flower, local)
     )
-    assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        assert {k: v for k, v in one.items() if k not in differ} == {
-            k: v for k, v in other.items() if k not in differ
+    assert len(ours) == len(local_rounds)
+    for first, second in zip(ours, local_rounds, strict=True):
+        assert {k: v for k, v in first.items() if k not in differ} == {
+            k: v for k, v in second.items() if k not in differ
         }
 
 
