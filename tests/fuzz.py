@@ -36,9 +36,9 @@ from fedproto_app.server.checkpoint import (
 )
 from fedproto_app.server.replies import MOST_SAMPLES, read_roster, received_bytes
 from fedproto_app.settings import DataSettings
+from tests.reported import fields_of
 from tests.server.messages import SAMPLES, message_of, order_message, read, roster_message
 from tests.spoilt import changed, spoilt, spoilt_content
-from tests.told import told
 
 Target = Callable[[st.DataObject], None]
 EXAMPLES = 100  # of a target, before the next has its turn
@@ -47,7 +47,7 @@ EXAMPLES = 100  # of a target, before the next has its turn
 def replies(data: st.DataObject) -> None:
     """A reply's valid parts are used, and its invalid parts are refused by name."""
     message = message_of()
-    message.content = data.draw(spoilt_content(message.content, told(message)))
+    message.content = data.draw(spoilt_content(message.content, fields_of(message)))
     assert received_bytes(message) >= 0
     reply, refusals = read(message)
     assert all(isinstance(refusal, Refusal) for refusal in refusals)
@@ -62,7 +62,7 @@ def replies(data: st.DataObject) -> None:
 def rosters(data: st.DataObject) -> None:
     """A roster has clients with possible counts, or it is refused as unusable."""
     message = roster_message()
-    message.content = data.draw(spoilt_content(message.content, told(message)))
+    message.content = data.draw(spoilt_content(message.content, fields_of(message)))
     try:
         roster = read_roster(message, multiple=10)
     except Unusable:
@@ -74,7 +74,7 @@ def orders(data: st.DataObject) -> None:
     """A node reads an order with arrays of numbers, or none at all."""
     arrays = {"w": np.ones((2, 3), np.float32), "b": np.zeros((), np.float32)}
     message = order_message(Order("run", "token", 1, ["a"], guidance=Guidance(arrays, ["a"])))
-    message.content = data.draw(spoilt_content(message.content, told(message)))
+    message.content = data.draw(spoilt_content(message.content, fields_of(message)))
     try:
         order = read_order(message)
     except Unusable:

@@ -31,7 +31,7 @@ from tests.local_grid import (
     small_settings,
     synthetic_nodes,
 )
-from tests.told import Told, told
+from tests.reported import Fields, fields_of
 
 
 def flushes_denormals() -> bool:
@@ -66,13 +66,13 @@ def test_making_vectors_is_working_time_and_without_denormals(
 NODE = 1000
 
 
-def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Told:
+def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Fields:
     """Return the node's reply to an order for two clients."""
     order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
     message = write_order(order, NODE, phase)
     (reply,) = grid.send_and_receive([message])
     assert not reply.has_error(), reply.error.reason
-    return told(reply)
+    return fields_of(reply)
 
 
 def solo_node(tmp_path: Path, **config: Any) -> LocalGrid:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedproto_app.core.wire import Unusable, read_order
 from tests.fuzz import TARGETS, fuzz
+from tests.reported import fields_of
 from tests.server.messages import order_message
 from tests.spoilt import spoilt_content
-from tests.told import told
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "2.5"))  # of all targets together
 
@@ -32,7 +32,7 @@ def test_an_escaping_exception_is_found() -> None:
 
     def careless(data: st.DataObject) -> None:
         message = order_message()
-        message.content = data.draw(spoilt_content(message.content, told(message)))
+        message.content = data.draw(spoilt_content(message.content, fields_of(message)))
         read_order(message)
 
     with pytest.raises((Unusable, ExceptionGroup)):  # a group of several that it found

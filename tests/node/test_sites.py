@@ -21,7 +21,7 @@ from tests.local_grid import (
     sequence_settings,
     small_settings,
 )
-from tests.told import Told, metrics_told, told
+from tests.reported import Fields, fields_of, reported_metrics
 
 
 def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
@@ -71,15 +71,15 @@ def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, meth
 
 
 def test_how_many_images_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    replies: list[Told] = []
+    replies: list[Fields] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        replies.append(told(reply))
+        replies.append(fields_of(reply))
         return reply
 
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
     run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
-    metrics = {metric.name for reply in replies for metric in metrics_told(reply)}
+    metrics = {metric.name for reply in replies for metric in reported_metrics(reply)}
     assert "count/stage-1" in metrics
     assert not [name for name in metrics if "class-" in name]
     assert [reply["class_counts"] for reply in replies if "class_counts" in reply] == [{}]
@@ -90,7 +90,7 @@ def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
 
     def listen(node_id: int, reply: Any) -> Any:
         if reply.metadata.message_type == "train":
-            classes_sent.extend(told(reply)["classes"])
+            classes_sent.extend(fields_of(reply)["classes"])
         return reply
 
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
@@ -230,15 +230,15 @@ def test_only_if_all_sites_know_their_groups_is_there_a_rand_index(tmp_path: Pat
 
 
 def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    replies: list[Told] = []
+    replies: list[Fields] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        replies.append(told(reply))
+        replies.append(fields_of(reply))
         return reply
 
     site = sequence_site(tmp_path, "north", "ab")
     run_locally(sequence_settings(tmp_path), [site], tamper=listen)
-    metrics = {metric.name for reply in replies for metric in metrics_told(reply)}
+    metrics = {metric.name for reply in replies for metric in reported_metrics(reply)}
     assert metrics == {"accuracy", "validation-error"}
     assert [reply["class_counts"] for reply in replies if "class_counts" in reply] == [{}]
 

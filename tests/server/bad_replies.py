@@ -13,7 +13,7 @@ from flwr.app import Array, Error, Message, MessageType
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
-from tests.told import tell, told, with_metric
+from tests.reported import fields_of, with_fields, with_metric
 
 BAD_NODE = 1001
 
@@ -89,12 +89,12 @@ def of_third(name: str, value: Any) -> Callable[[Message], Message]:
 
 def say(**changes: Any) -> Callable[[Message], Message]:
     """Other values of these fields."""
-    return lambda reply: tell(reply, told(reply) | changes)
+    return lambda reply: with_fields(reply, fields_of(reply) | changes)
 
 
 def set_metric(metric: Metric, values: Any) -> Callable[[Message], Message]:
     """Other values of a metric; None: it is left out."""
-    return lambda reply: tell(reply, with_metric(told(reply), metric, values))
+    return lambda reply: with_fields(reply, with_metric(fields_of(reply), metric, values))
 
 
 def set_seconds(value: Any) -> Callable[[Message], Message]:

@@ -27,6 +27,7 @@ from tests.local_grid import (
     small_settings,
     synthetic_nodes,
 )
+from tests.reported import fields_of
 from tests.server.bad_replies import (
     BAD_NODE,
     change_arrays,
@@ -37,7 +38,6 @@ from tests.server.bad_replies import (
     rounds,
     say_nothing,
 )
-from tests.told import told
 
 
 def test_more_clusters_than_clients_stop_a_simulation_before_any_training(
@@ -246,7 +246,7 @@ def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) 
     conduct(grid, settings, folder)
     assert [line["clients"] for line in rounds(folder)] == [4, 4, 8, 8]
     to_late = [m for m in grid.sent if m.metadata.dst_node_id == 1001][1:]
-    guided = [told(message)["guided"] for message in to_late]
+    guided = [fields_of(message)["guided"] for message in to_late]
     assert guided[0] == []
     assert len(guided[1]) == 4
 
@@ -325,7 +325,7 @@ def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
     grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
     order = Order("../../elsewhere", "t", 1, ["office-00"])
     (reply,) = grid.send_and_receive([write_order(order, 1000, MessageType.TRAIN)])
-    (reason,) = told(reply)["failed"].values()
+    (reason,) = fields_of(reply)["failed"].values()
     assert "must consist of letters" in reason
     assert not (tmp_path.parent / "elsewhere").exists()
 

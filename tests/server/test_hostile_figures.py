@@ -16,9 +16,9 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import write_reply
 from fedproto_app.server.replies import MOST_STRANGERS, read_reply
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from tests.reported import fields_of, with_fields, with_metric
 from tests.server.bad_replies import BAD_NODE, rounds
 from tests.server.messages import order_message
-from tests.told import tell, told, with_metric
 
 Fields = dict[str, Any]
 
@@ -28,9 +28,9 @@ def told_by_the_bad_node(change: Callable[[Fields], Fields]) -> Callable[[int, M
 
     def tamper(node_id: int, reply: Message) -> Message:
         if node_id == BAD_NODE and reply.metadata.message_type != "query":
-            fields = told(reply)
+            fields = fields_of(reply)
             if fields.get("metrics"):
-                tell(reply, change(fields))
+                with_fields(reply, change(fields))
         return reply
 
     return tamper

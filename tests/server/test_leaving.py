@@ -12,12 +12,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import LEAVING
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.told import told
+from tests.reported import fields_of
 
 
 def leaving(reply: Message, reason: str = LEAVING) -> Message:
     """Return the reply of a gate that starts no more work."""
-    names = told(reply)["names"]
+    names = fields_of(reply)["names"]
     empty: dict[str, Any] = {"names": [], "samples": [], "losses": {}, "metrics": []}
     fields = {**empty, "kept_rounds": [], "classes": [], "failed": dict.fromkeys(names, reason)}
     record = ConfigRecord({"json": json.dumps(fields).encode(), "seconds": 0.0})

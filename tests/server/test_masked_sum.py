@@ -34,8 +34,8 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+from tests.reported import fields_of, with_fields
 from tests.server.bad_replies import BAD_NODE, rounds
-from tests.told import tell, told
 
 MASKED = {"aggregation.secure": True}
 FEDAVG = {"method": "fedavg", "rounds": 2, "local-epochs": 1}
@@ -198,9 +198,9 @@ def short_vector(message: Message, reply: Message) -> Message:
 
 def many_samples(message: Message, reply: Message) -> Message:
     if message.metadata.message_type == MessageType.TRAIN:
-        fields = told(reply)
+        fields = fields_of(reply)
         fields["samples"][0] = 10**8
-        tell(reply, fields)
+        with_fields(reply, fields)
     return reply
 
 
@@ -371,7 +371,7 @@ def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
     for reply in replies:
         assert set(reply.content.array_records) <= {VECTOR}
     for reply in trained:
-        assert told(reply)["classes"] == []
+        assert fields_of(reply)["classes"] == []
         vector = reply.content.array_records[VECTOR][VECTOR].numpy()
         high = (vector >> np.uint64(56)).astype(int)
         assert abs(np.mean(high) - 127.5) < 5  # even over all there are
@@ -387,8 +387,8 @@ def test_a_node_sends_nothing_for_an_order_without_masks(tmp_path: Path, kind: s
     reply = grid.answer(message)
     assert reply is not None
     assert not reply.content.array_records
-    assert told(reply)["names"] == []
-    assert "arrays leave this node only in a masked sum" in told(reply)["failed"]["any"]
+    assert fields_of(reply)["names"] == []
+    assert "arrays leave this node only in a masked sum" in fields_of(reply)["failed"]["any"]
 
 
 def test_a_run_without_masked_sums_has_no_steps_of_one(tmp_path: Path) -> None:

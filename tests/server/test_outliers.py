@@ -18,8 +18,8 @@ from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.trust.outliers import SizeOfSame, out_of_line
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from tests.reported import fields_of, with_fields
 from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
-from tests.told import tell, told
 
 SPEC = Expected(per_client={"p": (2,)})
 
@@ -150,10 +150,10 @@ def test_a_flood_of_metrics_is_not_kept(tmp_path: Path) -> None:
     def tamper(node_id: int, reply: Message) -> Message | None:
         if node_id != BAD_NODE or reply.metadata.message_type != MessageType.EVALUATE:
             return reply
-        fields = told(reply)
+        fields = fields_of(reply)
         for metric, value in flood.items():
             fields["metrics"].append([metric_row(metric), [value] * len(fields["names"])])
-        return tell(reply, fields)
+        return with_fields(reply, fields)
 
     nodes = synthetic_nodes(2, tmp_path / "state", "digits")
     folder, _ = run_locally(settings, nodes, tamper=tamper)

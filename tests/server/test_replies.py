@@ -38,6 +38,7 @@ from fedproto_app.core.wire import (
     write_roster,
 )
 from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
+from tests.reported import fields_of, with_fields
 from tests.server.bad_replies import npy_header
 from tests.server.messages import (
     REPLY,
@@ -51,7 +52,6 @@ from tests.server.messages import (
     roster_message,
 )
 from tests.spoilt import changed
-from tests.told import tell, told
 
 
 def same_arrays(left_arrays: Arrays, right_arrays: Arrays) -> bool:
@@ -144,7 +144,7 @@ def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds:
 
 def say(**changes: Any) -> Callable[[Message], Message]:
     """Other values of these fields."""
-    return lambda message: tell(message, told(message) | changes)
+    return lambda message: with_fields(message, fields_of(message) | changes)
 
 
 def say_bytes(content: Any) -> Callable[[Message], Message]:
@@ -264,7 +264,7 @@ def test_a_node_carries_out_no_order_of_another_form(change: Any, reason: str) -
 # --- anything ---------------------------------------------------------------------------------
 
 
-@given(changed(told(message_of())), st.floats() | st.integers(-5, 5) | st.text(max_size=3))
+@given(changed(fields_of(message_of())), st.floats() | st.integers(-5, 5) | st.text(max_size=3))
 @settings(max_examples=300, deadline=None)
 def test_whatever_a_reply_says_what_is_used_is_true(content: bytes, seconds: Any) -> None:
     reply, refusals = read(put("seconds", seconds)(say_bytes(content)(message_of())))
@@ -285,7 +285,7 @@ def test_whatever_a_reply_says_what_is_used_is_true(content: bytes, seconds: Any
     assert reply.arrays["head"].shape == (clients, 3)
 
 
-@given(changed(told(roster_message())))
+@given(changed(fields_of(roster_message())))
 @settings(max_examples=300, deadline=None)
 def test_whatever_a_roster_says_what_is_used_is_true(content: bytes) -> None:
     try:

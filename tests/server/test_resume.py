@@ -23,7 +23,7 @@ from fedproto_app.server.resume import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
 from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
-from tests.told import metrics_told, tell, told, with_metric
+from tests.reported import fields_of, reported_metrics, with_fields, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
 # State of FUELS in addition to models: clients guided before; random partners.
@@ -80,10 +80,10 @@ def play(
         answered += reply.metadata.message_type != "query.roster"
         if 0 < kill == answered:
             raise Killed
-        fields, metric = told(reply), Metric("validation-mse")
-        if validation and metric in metrics_told(fields):
+        fields, metric = fields_of(reply), Metric("validation-mse")
+        if validation and metric in reported_metrics(fields):
             error = validation[int(reply.metadata.group_id) - 1]
-            tell(reply, with_metric(fields, metric, [error] * len(fields["names"])))
+            with_fields(reply, with_metric(fields, metric, [error] * len(fields["names"])))
         return reply
 
     grid = LocalGrid(settings, nodes, tamper=count)

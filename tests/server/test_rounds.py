@@ -22,7 +22,7 @@ from fedproto_app.server.listeners import Listener, Patience, reason_to_stop
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
-from tests.told import metrics_told, tell, told, with_metric
+from tests.reported import fields_of, reported_metrics, with_fields, with_metric
 
 VALIDATION, TEST = Metric("validation-mse"), Metric("mse")
 EVALUATED = ("validation_mse", "test_mse", "test_mae", "kept_test_mse", "kept_test_mae")
@@ -42,8 +42,8 @@ class Errors:
 
     def __call__(self, node_id: int, reply: Message) -> Message:
         server_round = int(reply.metadata.group_id)
-        fields = told(reply)
-        if TEST not in metrics_told(fields):
+        fields = fields_of(reply)
+        if TEST not in reported_metrics(fields):
             return reply
         names = fields["names"]
         if self._validation:
@@ -51,8 +51,8 @@ class Errors:
                 fields, VALIDATION, [self._validation[server_round - 1]] * len(names)
             )
             fields = with_metric(fields, TEST, [1 / server_round] * len(names))
-            tell(reply, fields)
-        metrics = metrics_told(fields)
+            with_fields(reply, fields)
+        metrics = reported_metrics(fields)
         errors = zip(metrics[VALIDATION], metrics[TEST], strict=True)
         for name, pair in zip(names, errors, strict=True):
             self.of[name][server_round] = pair

@@ -31,8 +31,8 @@ from fedproto_app.strategies.compared.cnfgnn.learner import ENCODINGS, GRADIENT,
 from fedproto_app.strategies.compared.cnfgnn.strategy import CnfgnnStrategy
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.reported import fields_of
 from tests.strategies.one_node import NAMES, NODE, one_node
-from tests.told import told
 
 HIDDEN = 4
 SIZE = 3 * HIDDEN * (2 + HIDDEN + 2) + 6 * HIDDEN * (2 + 2 * HIDDEN + 2) + 2 * HIDDEN + 1
@@ -225,7 +225,7 @@ def test_what_cannot_be_true_is_refused_by_name(
         assert {refusal["reason"][: len(reason)] for refusal in line["refused"]} == {reason}
         assert len({refusal["client"] for refusal in line["refused"]}) == 1
         assert line["test_mse"] < 10
-    orders = [(message.metadata.message_type, told(message)) for message in grid.sent]
+    orders = [(message.metadata.message_type, fields_of(message)) for message in grid.sent]
     evaluated = sum(len(order["clients"]) for kind, order in orders if kind == "evaluate")
     guided = [len(order["guided"]) for kind, order in orders if kind == "train"]
     # Who has sent no encodings has no g to be judged with, nor to train with in the next round.

@@ -16,7 +16,7 @@ from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from tests.local_grid import LocalGrid, run_locally, small_settings
-from tests.told import told
+from tests.reported import fields_of
 
 LENGTHS = {"long": 24 * 20, "middle": 24 * 15, "short": 24 * 10}
 
@@ -61,7 +61,7 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
             message.metadata.__dict__["_message_id"] = "x"
             reply = client_app(message, context)
             models.append(numpy_arrays(reply.content.array_records["arrays"]))
-            weights += told(reply)["samples"]
+            weights += fields_of(reply)["samples"]
     assert len(set(weights)) == 3
     for name, value in averaged.items():
         expected = np.average([model[name] for model in models], axis=0, weights=weights)

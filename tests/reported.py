@@ -9,29 +9,29 @@ from flwr.app import Message
 
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
 
-Told = dict[str, Any]
+Fields = dict[str, Any]
 
 
-def told(message: Message) -> Told:
+def fields_of(message: Message) -> Fields:
     """Return a message's fields, {} without any."""
     record = message.content.config_records.get("told", {})
-    fields: Told = json.loads(record.get("json", "{}"))
+    fields: Fields = json.loads(record.get("json", "{}"))
     return fields
 
 
-def tell(message: Message, fields: Told) -> Message:
+def with_fields(message: Message, fields: Fields) -> Message:
     """Replace the message's fields; return the message."""
     message.content.config_records["told"]["json"] = json.dumps(fields).encode()
     return message
 
 
-def metrics_told(fields: Told) -> dict[Metric, list[float]]:
+def reported_metrics(fields: Fields) -> dict[Metric, list[float]]:
     return {metric_of(row): values for row, values in fields.get("metrics", [])}
 
 
-def with_metric(fields: Told, metric: Metric, values: object) -> Told:
+def with_metric(fields: Fields, metric: Metric, values: object) -> Fields:
     """Return the fields with other values of a metric, or without it (None)."""
-    metrics = metrics_told(fields) | {metric: values}
+    metrics = reported_metrics(fields) | {metric: values}
     rows = [
         (metric_row(name), reported) for name, reported in metrics.items() if reported is not None
     ]
