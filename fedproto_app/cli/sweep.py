@@ -134,7 +134,14 @@ def sweep(
       fedproto sweep --resume sweeps/rates
       fedproto compare sweeps/rates
     """
-    from fedproto_app.experiments.sweep.sweep import Sweep, lock, prepare, read_plan
+    from fedproto_app.experiments.sweep.sweep import (
+        STUDY,
+        Sweep,
+        lock,
+        prepare,
+        read_plan,
+        storage_errors,
+    )
 
     console = Console(stderr=True, highlight=False)
     options = {
@@ -163,7 +170,7 @@ def sweep(
         plan = _plan(config, options, changes or [])
         folder = Path(plan.output or Path(_FOLDER) / _default_name(plan))
     folder = folder.expanduser().absolute()
-    with WhenStopped() as stop, lock(folder):
+    with WhenStopped() as stop, lock(folder), storage_errors(folder / STUDY):
         ready = Sweep(folder, plan)
         prepare(ready, extend)
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from sqlalchemy import create_engine, text
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments.sweep import sweep as sweep_module
 from fedproto_app.experiments.sweep.plan import Plan
 from fedproto_app.experiments.sweep.results import Result
 from fedproto_app.experiments.sweep.runs import Job
-from fedproto_app.experiments.sweep.sweep import Sweep, prepare, read_plan
+from fedproto_app.experiments.sweep.sweep import Sweep, prepare, read_plan, storage_errors
 from tests.report.made_runs import make_run
 
 GRID = {"nodes": 2, "base": {"rounds": 3}, "grid": {"fuels.beta": [10, 30]}, "seeds": [0, 1]}
@@ -207,3 +209,22 @@ def test_any_folder_will_do(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "50% of #1? yes & no"
     assert tried(run(folder, GRID)) == tried(run(folder, GRID))
     assert (folder / "optuna.db").exists()
+
+
+def test_a_database_in_use_is_one_line(tmp_path: Path) -> None:
+    """Another program holds the study's database while a result is entered."""
+    file = tmp_path / "optuna.db"
+    database = sqlite3.connect(file, timeout=0)
+    database.execute("CREATE TABLE held (x)")
+    database.execute("BEGIN EXCLUSIVE")
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 0})
+    statement = text("INSERT INTO held VALUES (1)")
+
+    def insert() -> None:
+        with storage_errors(file), engine.connect() as connection:
+            connection.execute(statement)
+
+    with pytest.raises(SettingsError, match=r"optuna\.db: cannot be read or written: .*locked"):
+        insert()
+    database.close()
+    engine.dispose()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -260,12 +261,23 @@ def _require_growth(folder: Path, before: Plan, after: Plan, lost: bool, extend:
 
 def _study(file: Path) -> optuna.Study:
     """Read the study, or make it if there is none; raises `SettingsError`."""
-    try:
+    with storage_errors(file):
         url = URL.create("sqlite", database=str(file)).render_as_string()
         storage = RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-        return optuna.create_study(storage=storage, study_name="sweep", load_if_exists=True)
-    except (OptunaError, SQLAlchemyError, RuntimeError) as error:
-        raise SettingsError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from None
+        try:
+            return optuna.create_study(storage=storage, study_name="sweep", load_if_exists=True)
+        except RuntimeError as error:
+            raise OptunaError(str(error)) from None
+
+
+@contextmanager
+def storage_errors(file: Path) -> Iterator[None]:
+    """Raise `SettingsError` in place of errors of the study's database, such as one in use."""
+    try:
+        yield
+    except (OptunaError, SQLAlchemyError) as error:
+        line = str(error.__cause__ or error).splitlines()[0]
+        raise SettingsError(f"{file}: cannot be read or written: {line}") from None
 
 
 def _add(
