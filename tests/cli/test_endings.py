@@ -64,7 +64,7 @@ def test_whoever_stops_a_run_is_told_how_to_go_on(
     fake.in_folder, fake.number = come_to, number
     outcome = fedproto("run", "--set", "output.name=first", "--set=output.dir=my runs")
     assert (outcome.code, outcome.err.splitlines()[-1]) == (code, says)
-    assert fake.left
+    assert fake.closed
     assert (work_folder / "my runs" / "first").exists() == (come_to is not None)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedproto_app.data.recognition import flags, reading_of
 from fedproto_app.data.sources import load_series
-from fedproto_app.experiments.run_settings import told
+from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.check.forecasting import facts_of, period_votes
 from fedproto_app.settings import DataSettings, settings_from
 from tests.page_programs import DOCS, write_programs
@@ -51,7 +51,7 @@ def test_an_example_file_is_read_with_its_settings(tmp_path: Path, text: str, li
     printed = set(flags(reading_of(path).all_settings).split("--set "))
     assert {part.strip() for part in printed} == {part.strip() for part in line.split("--set ")}
     changes = [word for word in shlex.split(line) if word != "--set"]
-    clients = load_series(settings_from({**told(None, changes), "data.path": str(path)}).data)
+    clients = load_series(settings_from({**changed_settings(None, changes), "data.path": str(path)}).data)
     assert 1 <= len(clients) <= 2
     assert all(len(series.values) for series in clients)
 

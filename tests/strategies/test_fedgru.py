@@ -133,7 +133,7 @@ def test_before_any_profile_came_all_are_in_one_cluster() -> None:
         ({"fedgru.organisations": 3, "fedgru.smallest": 2}, "fedgru.organisations = 3: fewer than"),
         (
             {"graph.source": "file", "graph.path": "x.csv"},
-            "graph.source = 'file': weights of edges",
+            "graph.source = 'file': edge weights give",
         ),
     ],
 )
