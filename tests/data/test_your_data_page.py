@@ -51,7 +51,9 @@ def test_an_example_file_is_read_with_its_settings(tmp_path: Path, text: str, li
     printed = set(flags(reading_of(path).all_settings).split("--set "))
     assert {part.strip() for part in printed} == {part.strip() for part in line.split("--set ")}
     changes = [word for word in shlex.split(line) if word != "--set"]
-    clients = load_series(settings_from({**changed_settings(None, changes), "data.path": str(path)}).data)
+    clients = load_series(
+        settings_from({**changed_settings(None, changes), "data.path": str(path)}).data
+    )
     assert 1 <= len(clients) <= 2
     assert all(len(series.values) for series in clients)
 
