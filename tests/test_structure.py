@@ -63,3 +63,9 @@ def test_flower_stands_in_few_modules_of_the_strategies() -> None:
 def test_no_module_is_called_as_the_tests_that_flowers_bundles_leave_out() -> None:
     names = {Path(name).name for name, _ in modules()}
     assert not [name for name in names if name.endswith("_test.py") or name.startswith("test_")]
+
+
+def test_the_package_has_only_files_that_flowers_bundles_take() -> None:
+    """A bundle leaves out HTML, for example, and a run from it would then write no report."""
+    kinds = {path.suffix for path in PACKAGE.rglob("*.*") if "__pycache__" not in path.parts}
+    assert kinds == {".py", ".toml"}

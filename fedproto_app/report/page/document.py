@@ -7,6 +7,7 @@ The page's policy forbids all requests, and all scripts but its own, which is na
 from __future__ import annotations
 
 import base64
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from importlib.resources import files
 from itertools import chain, count
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fedproto_app.core.charts import Section
@@ -38,7 +39,7 @@ from fedproto_app.report.runs import Group, Run, group_runs, labels, ranked, rea
 from fedproto_app.report.taking_part import chosen_to_share
 from fedproto_app.report.task_report import report_for
 
-_TEMPLATES = "report/page/templates"
+_TEXTS = "report/page/page.toml"
 _MOST_REPEATS = 40
 
 
@@ -90,17 +91,16 @@ def render(runs: Iterable[Run]) -> str:
     for group in ranked(with_better_off(groups)):
         by_data[group.task, group.dataset].append(group)
     parts = [_part(number, members) for number, members in enumerate(by_data.values(), start=1)]
-    style, script = (files("fedproto_app") / _TEMPLATES / name for name in ("page.css", "page.js"))
-    texts = {"style": style.read_text("utf-8"), "script": script.read_text("utf-8")}
+    texts = tomllib.loads((files("fedproto_app") / _TEXTS).read_text("utf-8"))
+    template = texts.pop("page")
     environment = Environment(
-        loader=PackageLoader("fedproto_app", _TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals |= {"chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
-    return environment.get_template("page.html").render(
+    return environment.from_string(template).render(
         parts=parts,
         **{name: Markup(text) for name, text in texts.items()},
         **{f"{name}_digest": _digest(text) for name, text in texts.items()},
