@@ -36,9 +36,8 @@ def simulate_here(
         imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        Guardian(
-            Path(home)
-        ),  # removes the folder even if this process is killed; workers end by themselves
+        # removes the folder even if this process is killed; workers end by themselves
+        Guardian(Path(home)),
     ):
         progress.stage("checking the data")
         log = Path(home) / "run.log"
