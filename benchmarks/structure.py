@@ -76,7 +76,7 @@ def print_tables(imports: Counter[tuple[str, str]]) -> None:
     totals = Table("figure", "value", title="the whole")
     totals.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
     totals.add_row(
-        "lines of tests a line of the package", f"{lines_of(tests) / lines_of(package):.2f}"
+        "lines of tests per line of the package", f"{lines_of(tests) / lines_of(package):.2f}"
     )
     totals.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
     totals.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))

@@ -132,7 +132,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, (text, _) in OF_VERSION_0_1.items():
         (folder / f"{module}.py").write_text(text)
     (folder / "old_method.py").write_text("import fedproto_app.learners.jsd_prototype\n")
-    (folder / "older_method.py").write_text("import fedproto_app.learners.release\n")
+    (folder / "older_method.py").write_text("import fedproto_app.strategies.jsd_prototype\n")
     monkeypatch.syspath_prepend(folder)
     for name in ("loud_method", "broken_method", "old_method", "older_method", *OF_VERSION_0_1):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -266,8 +266,8 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
             ({"method": f"{module}:METHOD"}, message)
             for module, (_, message) in OF_VERSION_0_1.items()
         ),
-        ({"method": "old_method:METHOD"}, "it is fedproto_app.strategies.fuels.learner"),
-        ({"method": "older_method:METHOD"}, "it is fedproto_app.core.sends"),
+        ({"method": "old_method:METHOD"}, "as fedproto_app.strategies.fuels.learner"),
+        ({"method": "older_method:METHOD"}, "it is fedproto_app.strategies.fuels.strategy"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
         ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.core.method.Method"),
         ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.core.method.Method"),

@@ -54,14 +54,22 @@ _FOLDERS = {
 
 
 def _moved(module: str) -> str:
-    """Return the end of an error message: where a module of version 0.1 is now, "" if unknown."""
+    """Return the end of an error message: where a module of version 0.1 is now, "" if unknown.
+
+    Of a package that is gone Python names the package alone, not the module in it.
+    """
     package, _, name = module.rpartition(".")
-    half = {"fedproto_app.learners": "learner", "fedproto_app.strategies": "strategy"}.get(package)
-    if half:
+    if module == "fedproto_app.learners" or package == "fedproto_app.learners":
+        return (
+            "; since version 0.2 a learner stands with its method, as"
+            " fedproto_app.strategies.fuels.learner, and what methods share in"
+            " fedproto_app.strategies.common"
+        )
+    if package == "fedproto_app.strategies":
         folder = _FOLDERS.get(name, name)
         places = [f"strategies.{in_folder}{folder}" for in_folder in ("", "compared.")]
-        places = [f"{place}{end}" for place in places for end in (f".{half}", "")]
-        places.append("core.sends" if name == "release" else f"strategies.common.{name}")
+        places = [f"{place}{end}" for place in places for end in (".strategy", "")]
+        places.append(f"strategies.common.{name}")
     else:
         places = ["core.method" if name == "methods" else f"core.{name}"]
     for place in places if package.partition(".")[0] == "fedproto_app" else ():
