@@ -17,18 +17,20 @@ RUN echo 'fedproto:x:10001:10001::/flwr:/usr/sbin/nologin' >>/etc/passwd \
  && install -d -g 10003 -m 2750 /var/lib/superexec
 
 WORKDIR /app
-COPY pyproject.toml constraints.txt LICENSE README.md ./
-# Before the code, so that a new version of it leaves this layer alone. Ray, of Flower's simulation,
-# is nothing that a node needs; what counts privacy, a node may.
-RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['privacy'], sep='\n')" \
-    | sed 's/\[simulation\]//' >/tmp/requirements.txt \
- && pip install --no-cache-dir ${PIP_ARGS} --constraint constraints.txt --requirement /tmp/requirements.txt \
- && rm /tmp/requirements.txt
+# Before the code, so that a new version of it leaves these layers alone. Every file is held against
+# its hash (`make hashes` writes the list), but torch: which build a machine needs, and from which
+# index, is PIP_ARGS' to say. Ray, of Flower's simulation, is nothing that a node needs; what counts
+# privacy, a node may.
+COPY docker/requirements.txt constraints.txt ./
+RUN pip install --no-cache-dir ${PIP_ARGS} --require-hashes --no-deps --requirement requirements.txt
+RUN pip install --no-cache-dir ${PIP_ARGS} --constraint constraints.txt torch
 
+COPY pyproject.toml LICENSE README.md ./
 # Editable: runs are submitted from this folder, and there is one copy of the code.
 COPY configs configs
 COPY fedproto_app fedproto_app
 RUN pip install --no-cache-dir ${PIP_ARGS} --no-deps --editable . \
+ && pip check \
  && python3 -m compileall -q fedproto_app
 COPY docker/bin/ /usr/local/bin/
 # What stands before Flower's own programs where PATH begins with it: docs/sites.md.

@@ -10,7 +10,7 @@ NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
 .PHONY: demo test test-all test-newest check docs fuzz wheel bench containers guide faults attacks leakage \
-  privacy results clean
+  privacy results release hashes clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	$(BIN)/fedproto demo
@@ -73,6 +73,13 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.classification_results
 	$(BIN)/python -m benchmarks.sequence_results
 	$(BIN)/python -m benchmarks.rand_curves
+
+release: $(DEV)  ## wheel and source in dist/, checked, with their hashes
+	$(BIN)/pip install --quiet $(PIP_ARGS) 'build>=1.2,<2' 'twine>=6,<8'
+	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/release
+
+hashes: $(RUN)  ## docker/requirements.txt: what the image holds, from constraints.txt, with hashes
+	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/hashes
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -1,3 +1,24 @@
-"""The version of the app, the same as in pyproject.toml, where Flower needs a literal."""
+"""The version of the app, which stands in pyproject.toml alone."""
 
-__version__ = "0.2.0"
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+
+def _version() -> str:
+    """Return the version of the pyproject.toml beside the package, else of the installed package.
+
+    The file comes first: a checkout may be newer than what pip recorded, and in the bundle that
+    Flower runs nothing is installed.
+    """
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if project.is_file():
+        table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        if table.get("name") == "fedproto-app":
+            return str(table["version"])
+    return version("fedproto-app")
+
+
+__version__ = _version()
