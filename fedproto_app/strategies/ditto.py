@@ -20,8 +20,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import CountOrZero, NonNegative, Section, setting
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Phase
+from fedproto_app.strategies.common.learner import Cohort, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.fedprox import ProximalContext

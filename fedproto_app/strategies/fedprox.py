@@ -18,8 +18,7 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Learner
+from fedproto_app.strategies.common.learner import Cohort, Context, Learner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import AnyTask
 

@@ -18,9 +18,8 @@ from fedproto_app.settings import Settings
 from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.census.learner import SENDS_SUMS
 from fedproto_app.strategies.common.class_fit import COUNTS
-from fedproto_app.strategies.common.class_sums import SumsOfClasses
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.common.client_sums import SumsOfClasses
+from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import FEWEST
 

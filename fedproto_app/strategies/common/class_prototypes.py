@@ -15,7 +15,7 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
+from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.trust.outliers import largest
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import ContextT, Learner
+from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner
 from fedproto_app.tasks.task import AnyTask
 
 PERSONAL = "personal."  # v is trained by the loop that trains w, so both are parameters

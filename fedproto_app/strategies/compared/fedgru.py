@@ -35,12 +35,9 @@ from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.client_graph import ClientGraph
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.learner import Context, Contribution, Phase
-from fedproto_app.strategies.common.profile import PROFILE, profile
-from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
+from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Phase
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask

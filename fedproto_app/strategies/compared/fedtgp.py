@@ -42,9 +42,9 @@ from fedproto_app.maths.trainable_prototypes import (
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes, largest_rows
-from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.global_prototypes import (
+from fedproto_app.strategies.common.learner import Cohort
+from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
     class_prototypes,
     received_prototypes,
