@@ -108,9 +108,6 @@ class PFedMeLearner(PersonalModelLearner[Context]):
             "proximal": proximal_term(theta, near, self.section.proximal_lambda),
         }
 
-    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.personal_model(parameters)
-
 
 class PFedMeStrategy(FedAvgStrategy):
     """The shared model takes the share β of FedAvg's mean.

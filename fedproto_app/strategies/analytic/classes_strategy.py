@@ -338,6 +338,7 @@ class AnalyticClassesStrategy(SumsStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self._groups = ClassGroups(section.penalty)
+        self.saved = [self._sums, self._groups]
 
     def client_sums(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation, self.received)
@@ -357,13 +358,6 @@ class AnalyticClassesStrategy(SumsStrategy):
     ) -> Guidance:
         cluster_guidance = self._groups.sums_for(clients)
         return replace(cluster_guidance, arrays={**self._totals, **cluster_guidance.arrays})
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return super().state() | self._groups.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        super().restore(state)
-        self._groups.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return ``clusters``: the clusters of each round."""

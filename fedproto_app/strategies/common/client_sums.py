@@ -202,6 +202,7 @@ class SumsStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
         self._sums = self.client_sums()
+        self.saved = [self._sums]
         self._totals: Arrays = {}
 
     @abstractmethod
@@ -246,9 +247,3 @@ class SumsStrategy(PersonalStrategy):
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
         return Guidance(self._totals)
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._sums.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._sums.restore(state)

@@ -35,17 +35,21 @@ from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 
 
-class MethodStrategy(Protocol):
+class Saved(Protocol):
+    """What a checkpoint keeps."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays for a checkpoint, without the global model."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the arrays of `state`."""
+
+
+class MethodStrategy(Saved, Protocol):
     """A Flower strategy with state for checkpoints."""
 
     def initial_arrays(self) -> Arrays:
         """Return the global model before round 1, empty if the method has none."""
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the server's state for a checkpoint, without the global model."""
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the arrays of `state`."""
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the artefacts of the finished run: arrays by file name."""
@@ -74,6 +78,7 @@ class BaseStrategy(Strategy):
     which declares what clients send. sizes: sizes of the data and the model, which give the
     declared arrays their shapes. releases: the declarations. received: the clients' arrays.
     averaging: the aggregation rule. model: the shared parameters at the start of the phase.
+    saved: the parts of the state that checkpoints keep, by default `received`.
     """
 
     settings: Settings
@@ -96,6 +101,7 @@ class BaseStrategy(Strategy):
         self.learner = make_learner(settings, task, self.first_round(settings))
         self.sizes = task.sizes()
         self.received = Received(self.releases, self.averaging.rows)
+        self.saved: Sequence[Saved] = [self.received]
         self.model: Arrays = {}
         self._round: Round | None = None
         self._asked: set[str] = set()  # the nodes asked in this phase
@@ -298,10 +304,11 @@ class BaseStrategy(Strategy):
             self.federation.history.note(round_.figures)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return self.received.state()
+        return {name: array for part in self.saved for name, array in part.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.received.restore(state)
+        for part in self.saved:
+            part.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}

@@ -321,6 +321,7 @@ class FedGruStrategy(FedAvgStrategy):
         super().__init__(settings, section, federation)
         self._uses_graph = section.clusters > 1 or section.organisations == 0
         self._graph = ClientGraph(settings, federation) if self._uses_graph else None
+        self.saved = [self._graph] if self._graph is not None else []
         self._cluster_of: dict[ClientKey, int] = {}
 
     def begin(self, round_: Round, ask: Ask) -> None:
@@ -391,13 +392,6 @@ class FedGruStrategy(FedAvgStrategy):
             return communities(self._graph.adjacency(clients), self.settings.seed)
         parts = np.array_split(np.arange(len(clients)), min(number, max(1, len(clients))))
         return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._graph.state() if self._graph is not None else {}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if self._graph is not None:
-            self._graph.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``organisations``: the numbers of each client's organisation and cluster."""

@@ -219,6 +219,7 @@ class CnfgnnStrategy(FedAvgStrategy):
         self._width = model.encoding_width
         self._graph = ClientGraph(settings, federation)
         self._learning = GraphLearning(self._width, model.graph_width, section, settings.seed)
+        self.saved = [self._learning, self._graph]
         self._trained = self._evaluated = GraphOutputs.empty()
         self._strangers: set[ClientKey] = set()  # clients refused for their times
 
@@ -358,17 +359,12 @@ class CnfgnnStrategy(FedAvgStrategy):
             "first": np.array(self._trained.first),
             "values": self._trained.values,
         }
-        return {
-            **self._learning.state(),
-            **self._graph.state(),
-            **{_OUTPUTS + name: array for name, array in outputs.items()},
-        }
+        return super().state() | {_OUTPUTS + name: array for name, array in outputs.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         if not state:
             return
-        self._learning.restore(state)
-        self._graph.restore(state)
+        super().restore(state)
         outputs = {n.removeprefix(_OUTPUTS): a for n, a in state.items() if n.startswith(_OUTPUTS)}
         self._trained = GraphOutputs(keys_of(outputs), int(outputs["first"]), outputs["values"])
 

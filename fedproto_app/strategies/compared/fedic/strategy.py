@@ -287,6 +287,7 @@ class FedicStrategy(FedAvgStrategy):
         torch.set_num_threads(settings.threads)
         images = server_images(settings, federation)
         self._learning = EnsembleDistillation(self.learner.task, section, images)
+        self.saved = [self._learning]
         self._models: Parameters = {}  # of the round's accepted clients
         self._judgement: Judgement | None = None
 
@@ -326,12 +327,6 @@ class FedicStrategy(FedAvgStrategy):
         self._models, self._judgement = {}, None
         round_.figures |= figures
         return {name: value[0].numpy() for name, value in student.items()}
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._learning.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._learning.restore(state)
 
 
 def _stacked(models: list[Arrays]) -> Parameters:
