@@ -25,7 +25,7 @@ from benchmarks.machine import machine_line
 from benchmarks.parts import timed
 from fedproto_app.maths.cluster_identity import match_labels
 from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, similarity
-from fedproto_app.strategies.fed_react.affect import affect, forgetting_factor
+from fedproto_app.strategies.fed_react.strategy import affect, forgetting_factor
 
 CLUSTERS, WEIGHTS = 3, 10 * 321
 NOISE = 10.0  # of a head, in units of the centres': a snapshot does not find the clusters

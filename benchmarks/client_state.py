@@ -222,7 +222,7 @@ def trainer(folder: Path, clients: int) -> Callable[[int], None]:
     make_learner = either(
         "make_learner",
         "fedproto_app.strategies.common.halves",
-        "fedproto_app.strategies.common.halves",
+        "fedproto_app.strategies.common.learner",
     )
     order_of = either("Order", "fedproto_app.core.messages", "fedproto_app.core.messages")
     settings = settings_from({"data.synthetic.clients": clients})

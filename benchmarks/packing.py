@@ -35,7 +35,7 @@ from fedproto_app.node.shares import Share, shares_of
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 
 CLIENTS, SHORTEST, LONGEST = 64, 1, 20

@@ -32,9 +32,14 @@ from benchmarks.machine import gemm_rate, machine_line
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner, Context
+from fedproto_app.strategies.common.learner import (
+    AnyLearner,
+    Cohort,
+    Context,
+    make_learner,
+    new_cohort,
+    train_cohort,
+)
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard

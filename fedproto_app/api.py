@@ -131,7 +131,7 @@ class Run:
         """
         from fedproto_app.node.store import ClientStore
         from fedproto_app.serving.inference import kept_model
-        from fedproto_app.strategies.common.halves import make_learner
+        from fedproto_app.strategies.common.learner import make_learner
 
         for folder in self._nodes():
             store = ClientStore(folder)

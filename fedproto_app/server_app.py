@@ -25,7 +25,7 @@ from fedproto_app.server.persistence import Checkpoints, Persistence
 from fedproto_app.server.rounds import Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root
-from fedproto_app.strategies.common.halves import make_strategy
+from fedproto_app.strategies.common.strategy import make_strategy
 from fedproto_app.trust.privacy_plan import privacy_plan
 
 app = ServerApp()

@@ -17,9 +17,8 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.round import Received, Round
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Section, setting
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner
-from fedproto_app.strategies.common.prototype import PeriodPrototype
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
+from fedproto_app.strategies.common.prototypes import PeriodPrototype
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -22,8 +22,8 @@ from fedproto_app.core.wire import alive_query, write_order
 from fedproto_app.data.shard import Shard
 from fedproto_app.node import orders
 from fedproto_app.node.state_file import StateFile
-from fedproto_app.strategies.fed_react import vectors
-from fedproto_app.strategies.fed_react.vectors import represented
+from fedproto_app.strategies.fed_react import encoder as module
+from fedproto_app.strategies.fed_react.encoder import represented
 from tests.local_grid import (
     LocalGrid,
     run_locally,
@@ -51,7 +51,7 @@ def test_making_vectors_is_working_time_and_without_denormals(
     clock = SimpleNamespace(
         perf_counter=itertools.count(0, 1000).__next__, monotonic=time.monotonic
     )
-    monkeypatch.setattr(vectors, "represented", watched)
+    monkeypatch.setattr(module, "represented", watched)
     monkeypatch.setattr(orders, "time", clock)  # the node's own clock goes on as ever
     settings = sequence_settings(tmp_path, rounds=2, **{"encoder.rounds": 1})
     nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")

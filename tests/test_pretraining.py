@@ -12,7 +12,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import settings_from
 from fedproto_app.settings.fit import pretraining_releases
-from fedproto_app.strategies.common.halves import make_learner, samples_after_pretraining
+from fedproto_app.strategies.common.learner import make_learner, samples_after_pretraining
 from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.table import make_task

@@ -13,7 +13,7 @@ from fedproto_app.core.section import kebab
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 
 NETWORK = "benchmarks.cross_check.network:SmallNetwork"

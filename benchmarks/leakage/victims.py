@@ -25,9 +25,13 @@ from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import (
+    AnyLearner,
+    Cohort,
+    make_learner,
+    new_cohort,
+    train_cohort,
+)
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 

@@ -28,7 +28,7 @@ from fedproto_app.report.runs import flat, read_clients, read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.serving.inference import kept_model, open_state
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 
 # Cohorts and shards change the order of float32 sums; three rounds of training amplify that.

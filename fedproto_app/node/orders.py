@@ -36,7 +36,7 @@ from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.fit import releases_of, returns_of
-from fedproto_app.strategies.common.halves import make_learner, samples_after_pretraining
+from fedproto_app.strategies.common.learner import make_learner, samples_after_pretraining
 from fedproto_app.tasks.table import load_shard, make_task
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger

@@ -21,8 +21,13 @@ from fedproto_app.node.shares import Share, in_halves
 from fedproto_app.node.state_file import MEMORY, PARAMETERS, PERSONAL, StoredStates
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of, unflatten
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner, Contribution
+from fedproto_app.strategies.common.learner import (
+    AnyLearner,
+    Cohort,
+    Contribution,
+    new_cohort,
+    train_cohort,
+)
 
 DIVERGED = "training diverged; its last good model stays"
 _WEIGHED_TOGETHER = 16  # models summed at a time, which bounds the memory of the sum

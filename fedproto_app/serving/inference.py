@@ -38,8 +38,7 @@ from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
 from fedproto_app.node.store import SETTINGS_FILE, ClientRecord, ClientStore, unflatten
 from fedproto_app.serving.forecasts import ClientForecast
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 

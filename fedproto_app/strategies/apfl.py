@@ -16,8 +16,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Section, ShareOrEither, setting
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Phase
+from fedproto_app.strategies.common.learner import Cohort, Context, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 

@@ -13,15 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import CountOrZero, NonNegative, Section, setting
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Phase
+from fedproto_app.strategies.common.learner import Cohort, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.fedprox import ProximalContext
@@ -47,11 +45,7 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
         ]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ProximalContext:
-        device = self.task.device
-        anchor = {
-            name: torch.from_numpy(value).to(device) for name, value in guidance.arrays.items()
-        }
-        return ProximalContext(anchor, self.section.proximal_lambda)
+        return ProximalContext(guidance, self.task.device, self.section.proximal_lambda)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
@@ -64,9 +58,6 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
             "personal": self.loss_of(personal, batch),
             "proximal": proximal_term(personal, context.anchor, context.proximal_mu),
         }
-
-    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.personal_model(parameters)
 
 
 METHOD = Method(

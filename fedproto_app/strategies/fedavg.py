@@ -29,9 +29,8 @@ from fedproto_app.core.section import CountOrZero, Section, setting
 from fedproto_app.core.sends import Expected, Sends, Sizes, model
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.cohort import Cohort, fine_tuned
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.learner import Phase
+from fedproto_app.strategies.common.learner import Cohort, Phase, fine_tuned
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask

@@ -35,15 +35,22 @@ from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Sectio
 from fedproto_app.core.sends import Returns, Sends, Sizes, model
 from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
-from fedproto_app.strategies.common.cohort import Cohort, fine_tuned
-from fedproto_app.strategies.common.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
-from fedproto_app.strategies.common.global_prototypes import (
+from fedproto_app.strategies.common.learner import (
+    Cohort,
+    Context,
+    Contribution,
+    Learner,
+    Phase,
+    TaskT,
+    fine_tuned,
+)
+from fedproto_app.strategies.common.prototypes import PROTOTYPES as CLASS_PROTOTYPES
+from fedproto_app.strategies.common.prototypes import (
+    PeriodPrototype,
     class_prototypes,
     received_prototypes,
     sent_prototypes,
 )
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase, TaskT
-from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -25,14 +25,13 @@ from fedproto_app.maths.class_prototypes import nearness_of_classes
 from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.maths.trainable_prototypes import pull
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.global_prototypes import (
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
+from fedproto_app.strategies.common.prototypes import (
+    PeriodPrototype,
     class_prototypes,
     received_prototypes,
     sent_prototypes,
 )
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner
-from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask

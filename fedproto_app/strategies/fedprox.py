@@ -18,8 +18,7 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Learner
+from fedproto_app.strategies.common.learner import Cohort, Context, Learner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import AnyTask
 
@@ -33,8 +32,11 @@ class FedProxSettings(Section):
 class ProximalContext(Context):
     """The global model of the round, without the client axis, and µ."""
 
-    def __init__(self, anchor: dict[str, Tensor], proximal_mu: float) -> None:
-        self.anchor, self.proximal_mu = anchor, proximal_mu
+    def __init__(self, guidance: Guidance, device: torch.device, proximal_mu: float) -> None:
+        self.anchor = {
+            n: torch.from_numpy(value).to(device) for n, value in guidance.arrays.items()
+        }
+        self.proximal_mu = proximal_mu
 
 
 class FedProxLearner(Learner[ProximalContext, AnyTask]):
@@ -47,11 +49,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
         return [model()]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ProximalContext:
-        device = self.task.device
-        anchor = {
-            name: torch.from_numpy(value).to(device) for name, value in guidance.arrays.items()
-        }
-        return ProximalContext(anchor, self.section.proximal_mu)
+        return ProximalContext(guidance, self.task.device, self.section.proximal_mu)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext

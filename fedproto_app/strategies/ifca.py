@@ -31,10 +31,9 @@ from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.cluster_history import ClusterHistory
-from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.learner import Contribution
+from fedproto_app.strategies.common.findings import ClusterHistory
+from fedproto_app.strategies.common.learner import Cohort, Contribution
 from fedproto_app.strategies.fed_react import (
     ENCODER,
     FedReactSettings,
@@ -44,8 +43,8 @@ from fedproto_app.strategies.fed_react import (
 from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
+    RunningMean,
 )
-from fedproto_app.strategies.fed_react.head_smoothing import RunningMean
 from fedproto_app.strategies.fed_react.learner import EvolutionaryClusterLearner, HeadContext
 
 CLUSTERS, CHOSEN = "clusters", "chosen"  # clients get all clusters' heads and send their choices

@@ -26,7 +26,7 @@ from fedproto_app.core.section import Section, setting
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.maths.neighbours import nearest
 from fedproto_app.models.remembering import Memory, Remembering
-from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.strategies.kindred.learner import extent
 from fedproto_app.tasks.forecasting.samples import CohortSamples

@@ -21,8 +21,7 @@ from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.model import HEAD
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context
+from fedproto_app.strategies.common.learner import Cohort, Context
 from fedproto_app.strategies.solo import SoloStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask

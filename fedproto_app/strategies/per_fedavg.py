@@ -24,8 +24,7 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context
+from fedproto_app.strategies.common.learner import Cohort, Context
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 

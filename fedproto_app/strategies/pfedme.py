@@ -27,8 +27,7 @@ from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.maths.optim import CohortOptimizer
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Phase
+from fedproto_app.strategies.common.learner import Cohort, Context, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
@@ -108,9 +107,6 @@ class PFedMeLearner(PersonalModelLearner[Context]):
             "prediction": self.loss_of(theta, batch),
             "proximal": proximal_term(theta, near, self.section.proximal_lambda),
         }
-
-    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.personal_model(parameters)
 
 
 class PFedMeStrategy(FedAvgStrategy):

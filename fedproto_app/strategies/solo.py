@@ -10,8 +10,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Learner
+from fedproto_app.strategies.common.learner import Cohort, Context, Learner
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.task import AnyTask
 

@@ -12,7 +12,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesStrategy, FedProtoStrategy
 from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
@@ -142,10 +142,10 @@ def test_fedproto_by_hand() -> None:
 def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
     """FedProto's, GLDP's and FedTGP's."""
     for method in (FedProtoClassesStrategy, GlobalLocalPrototypeStrategy, FedTgpStrategy):
-        assert issubclass(method, CheckedClassPrototypes)
-        assert method.fault is CheckedClassPrototypes.fault
+        assert issubclass(method, ClassPrototypes)
+        assert method.fault is ClassPrototypes.fault
     settings = settings_from({})
-    strategy = CheckedClassPrototypes(settings, settings.method_settings)
+    strategy = ClassPrototypes(settings, settings.method_settings)
     has_ants = ClientFacts(9, "", 0.0, class_counts=((9, 0),))
     round_ = Round(1, dict.fromkeys((A, B, C), has_ants), ["ant", "bee"])
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.settings import OptimizerSettings, Training
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort, train_cohort
 
 NAME = "head.w"
 

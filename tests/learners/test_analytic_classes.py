@@ -24,7 +24,7 @@ from fedproto_app.strategies.common.class_fit import (
     WITHIN,
     clusters_in,
 )
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import Cohort, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
 GUIDANCE = Guidance()

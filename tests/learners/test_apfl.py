@@ -7,7 +7,7 @@ import torch
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.learner import train_cohort
 from tests.learners.tiny_cohort import global_model, tiny_batches, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 

@@ -14,7 +14,7 @@ from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, Labelled
 from fedproto_app.models.model import HEAD
 from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
 from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import Cohort, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
 GUIDANCE = Guidance(options={SENDS_SUMS: 1.0})

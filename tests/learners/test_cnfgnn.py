@@ -13,7 +13,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.losses import prediction_loss
-from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.compared.cnfgnn.learner import (
     COUNT,
     ENCODINGS,

@@ -13,7 +13,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_run
-from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.naive import FrequentClassLearner
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 from tests.learners.tiny_sequences import head_learner, sequence_cohort, vector_client

@@ -13,10 +13,8 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import Context
-from fedproto_app.strategies.fed_react.encoder_learner import (
+from fedproto_app.strategies.common.learner import Cohort, Context, make_learner, train_cohort
+from fedproto_app.strategies.fed_react.encoder import (
     ContrastiveBatch,
     ContrastiveEncoderLearner,
 )

@@ -9,8 +9,7 @@ import torch
 
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.strategies.common.cohort import train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, class_gradient
 from tests.learners.tiny_images import CLASSES, image_cohort, image_learner, shared_model
 

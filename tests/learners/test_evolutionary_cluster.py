@@ -16,8 +16,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.node.store import ClientStore
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
 from tests.learners.tiny_cohort import global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner
 

@@ -23,9 +23,8 @@ from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.cohort import train_cohort
-from fedproto_app.strategies.common.global_prototypes import PROTOTYPES, class_prototypes
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
+from fedproto_app.strategies.common.prototypes import PROTOTYPES, class_prototypes
 from fedproto_app.strategies.fedpcl import (
     GLOBAL_PROTOTYPES,
     FedPclClassesStrategy,

@@ -16,8 +16,8 @@ from fedproto_app.models.model import ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.halves import make_strategy
 from fedproto_app.strategies.common.learner import Learner
+from fedproto_app.strategies.common.strategy import make_strategy
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

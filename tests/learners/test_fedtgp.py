@@ -10,8 +10,8 @@ import torch
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.strategies.common.cohort import train_cohort
-from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
+from fedproto_app.strategies.common.learner import train_cohort
+from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from tests.learners.tiny_images import image_cohort, image_learner
 
 WIDTH = 6

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.messages import Order
-from fedproto_app.strategies.common.footprint import bytes_of
+from fedproto_app.node.shares import bytes_of
 from fedproto_app.strategies.solo import SoloLearner
 from tests.learners.quadratic import Quadratic, learner_of
 from tests.learners.tiny_cohort import tiny_learner, tiny_windows

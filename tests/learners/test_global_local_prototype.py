@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner, Contribution
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner, shared_model
 
 WIDTH = 6

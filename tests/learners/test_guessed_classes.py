@@ -14,8 +14,7 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.maths.class_gaussian import class_sums
 from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
 from fedproto_app.strategies.common.class_fit import COUNTS, GRAM, MOMENT, arrived
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
 from tests.learners.tiny_sequences import (
     sequence_client,
     sequence_cohort,

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.maths.linear_heads import classifier_loss
-from fedproto_app.strategies.common.cohort import train_cohort
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,

@@ -17,7 +17,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
 from fedproto_app.maths.ridge import symmetric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.strategies.common.cohort import new_cohort
+from fedproto_app.strategies.common.learner import new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner, extent
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, tiny_windows, train

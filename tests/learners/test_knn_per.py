@@ -9,9 +9,7 @@ import torch
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.strategies.common.cohort import Cohort, train_cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, train_cohort
 from tests.learners.tiny_cohort import global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 from tests.learners.tiny_sequences import (

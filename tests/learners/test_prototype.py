@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.strategies.common.prototype import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.strategies.common.prototypes import ConcatenatedPrototype, PeriodPrototype
 
 
 def rows(*values: float) -> torch.Tensor:

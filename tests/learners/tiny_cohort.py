@@ -12,9 +12,13 @@ from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import (
+    AnyLearner,
+    Cohort,
+    make_learner,
+    new_cohort,
+    train_cohort,
+)
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 

@@ -12,9 +12,7 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedproto_app.strategies.fed_react.head_smoothing import VARIANCE_FLOOR, Array
+from fedproto_app.strategies.fed_react.clustered_heads import VARIANCE_FLOOR, Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def expectation_maximisation(observations: Array, model: StateSpace, steps: int)
 
 
 def random_walk(start: Array, q: float, r: float) -> StateSpace:
-    """The special case that `strategies/fed_react/head_smoothing.py` has."""
+    """The special case that `strategies/fed_react/clustered_heads.py` has."""
     unit = np.eye(len(start))
     return StateSpace(unit, unit, q * unit, r * unit, start, unit)
 

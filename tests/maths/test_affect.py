@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
 from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
-from fedproto_app.strategies.fed_react import affect as module
-from fedproto_app.strategies.fed_react.affect import (
+from fedproto_app.strategies.fed_react import strategy as module
+from fedproto_app.strategies.fed_react.strategy import (
     affect,
     blend,
     block_statistics,

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
-from fedproto_app.strategies.analytic.class_clusters import (
+from fedproto_app.strategies.analytic.classes_strategy import (
     class_clusters,
     evidence,
     merged,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedproto_app.strategies.fed_react.encoder_learner import (
+from fedproto_app.strategies.fed_react.encoder import (
     ContrastiveBatch,
     Crops,
     contrastive_batches,

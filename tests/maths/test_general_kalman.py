@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from statsmodels.tsa.statespace.kalman_smoother import KalmanSmoother
 
-from fedproto_app.strategies.fed_react.head_smoothing import Array
+from fedproto_app.strategies.fed_react.clustered_heads import Array
 from tests.maths.general_kalman import (
     StateSpace,
     expectation_maximisation,

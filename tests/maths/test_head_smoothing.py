@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.strategies.fed_react.head_smoothing import (
+from fedproto_app.strategies.fed_react.clustered_heads import (
     ForgettingMean,
     Head,
     HeadSmoother,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.strategies.fed_react.head_smoothing import (
+from fedproto_app.strategies.fed_react.clustered_heads import (
     VARIANCE_FLOOR,
     Array,
     _walk,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedproto_app.strategies.compared.fedda.traffic_clusters import (
+from fedproto_app.strategies.compared.fedda.strategy import (
     centroids,
     nearest,
     two_view_clusters,

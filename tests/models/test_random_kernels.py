@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.strategies.analytic.random_kernels import RandomKernelClassifier
+from fedproto_app.strategies.analytic.classes_learner import RandomKernelClassifier
 
 
 def model_of(seed: int = 0, kernels: int = 30, dimensions: int = 2) -> RandomKernelClassifier:

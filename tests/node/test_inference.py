@@ -20,7 +20,7 @@ from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.serving.forecasts import write_csv
 from fedproto_app.serving.inference import NodeState, forecast, kept_model, open_run, open_state
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import sequence_settings
 from tests.made_series import (

@@ -21,9 +21,7 @@ from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.pretended_gpu import DEVICE, PretendedGpu
 

@@ -18,8 +18,7 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.node.protection import Leaving, Protection
 from fedproto_app.node.secret import secret_of_simulation
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import AnyLearner, Contribution
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner

@@ -16,9 +16,7 @@ from fedproto_app.core.tasks import small_run
 from fedproto_app.data.shard import Shard
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner, Context
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Context, make_learner
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.whole_orders import WholeNode

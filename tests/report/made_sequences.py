@@ -15,7 +15,7 @@ from fedproto_app.server.roster import Roster
 from fedproto_app.server.round_log import History, RoundLog
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.cluster_history import ClusterHistory
+from fedproto_app.strategies.common.findings import ClusterHistory
 
 COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down": 3}
 

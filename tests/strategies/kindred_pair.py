@@ -19,8 +19,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.cohort import Cohort, new_cohort
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import Cohort, make_learner, new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -17,9 +17,8 @@ from fedproto_app.engine.local import LocalGrid, nodes_sharing
 from fedproto_app.maths.graph import weights_of_profiles
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.client_graph import ClientGraph
-from fedproto_app.strategies.common.profile import PROFILE, profile
-from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
+from fedproto_app.strategies.common.federation import Ask
 from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.table import load_shard, make_task

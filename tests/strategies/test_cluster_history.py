@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.strategies.common import cluster_history
-from fedproto_app.strategies.common.cluster_history import MOST_MATRICES, ClusterHistory
+from fedproto_app.strategies.common import findings
+from fedproto_app.strategies.common.findings import MOST_MATRICES, ClusterHistory
 
 A, B, C = (ClientKey(name, "n") for name in "abc")
 FACTS = {A: ClientFacts(4, "east", 0.0), B: ClientFacts(4, "west", 0.0), C: ClientFacts(4, "", 0.0)}
@@ -72,7 +72,7 @@ def test_what_is_kept_does_not_change_afterwards() -> None:
 
 
 def test_matrices_of_very_many_clients_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_history, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(findings, "MOST_SIMILAR", 2)
     history = ClusterHistory()
     history.add(1, {A: 0, B: 0}, square(0.5, 2), 0.0, None)
     history.add(2, {A: 0, B: 0, C: 0}, square(0.5, 3), 0.0, None)

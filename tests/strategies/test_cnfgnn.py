@@ -24,11 +24,15 @@ from fedproto_app.models.graph_network import GraphNetwork
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.serving.inference import require_forecasts
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.compared.cnfgnn import strategy as cnfgnn
-from fedproto_app.strategies.compared.cnfgnn.graph_learning import Encoded, GraphLearning, Proposal
 from fedproto_app.strategies.compared.cnfgnn.learner import ENCODINGS, GRADIENT, CnfgnnLearner
-from fedproto_app.strategies.compared.cnfgnn.strategy import CnfgnnStrategy
+from fedproto_app.strategies.compared.cnfgnn.strategy import (
+    CnfgnnStrategy,
+    Encoded,
+    GraphLearning,
+    Proposal,
+)
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.reported import fields_of

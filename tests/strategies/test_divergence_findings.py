@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.strategies.common import divergence_findings as module
+from fedproto_app.strategies.common import findings as module
 from tests.strategies.one_node import report
 from tests.strategies.test_jsd_prototype import strategy
 
@@ -28,7 +28,7 @@ def test_of_many_clients_some_and_the_prototypes_of_all(monkeypatch: pytest.Monk
     fuels = strategy()
     report(fuels, PROTOTYPES)
     full_matrix = fuels.findings()["divergence"]["divergence"]
-    monkeypatch.setattr(module, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(module, "MOST_COMPARED", 2)
     artefact = fuels.findings()["divergence"]
     places = artefact["divergence_of"]
     assert len(places) == 2

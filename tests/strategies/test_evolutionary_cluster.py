@@ -10,7 +10,7 @@ import pytest
 from fedproto_app.core.errors import FederationError
 from fedproto_app.maths.clustering import Cosine, head_similarity
 from fedproto_app.strategies.fed_react import strategy as evolutionary_cluster
-from fedproto_app.strategies.fed_react.affect import Affect, affect
+from fedproto_app.strategies.fed_react.strategy import Affect, affect
 from tests.strategies.clusters_by_hand import APART, PAIRS, clusters, figures, together
 from tests.strategies.heads_by_hand import (
     ROUNDS,

@@ -17,14 +17,14 @@ from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.compared.fedda import traffic_clusters
+from fedproto_app.strategies.compared.fedda import strategy as module
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS
 from fedproto_app.strategies.compared.fedda.strategy import (
     FedDaStrategy,
     attended,
     quasi_global_model,
+    two_view_clusters,
 )
-from fedproto_app.strategies.compared.fedda.traffic_clusters import two_view_clusters
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 
@@ -277,7 +277,7 @@ def test_places_of_the_clients_count_where_the_graph_has_them(
         seen_places.append(places)
         return two_view_clusters(patterns, places, number, seed)
 
-    monkeypatch.setattr(traffic_clusters, "two_view_clusters", clusters)
+    monkeypatch.setattr(module, "two_view_clusters", clusters)
     plain, _ = after_first_orders(tmp_path / "plain")
     names = [key.client for key in plain.federation.members.clients()]
     path = tmp_path / "places.csv"

@@ -20,8 +20,7 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
-from fedproto_app.strategies.compared.fedic.ensemble_distillation import LARGEST_LOGIT, Judgement
-from fedproto_app.strategies.compared.fedic.strategy import FedicStrategy
+from fedproto_app.strategies.compared.fedic.strategy import LARGEST_LOGIT, FedicStrategy, Judgement
 from fedproto_app.tasks.table import load_shard
 from tests.local_grid import LocalGrid, small_settings
 

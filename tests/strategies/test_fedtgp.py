@@ -15,7 +15,7 @@ from fedproto_app.core.messages import Guidance, NodeRoster, Reply
 from fedproto_app.core.wire import read_order
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
+from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from tests.learners.tiny_images import SHAPE
 from tests.strategies.one_node import guidance

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.strategies.fed_react.head_smoothing import (
+from fedproto_app.strategies.fed_react.clustered_heads import (
     ForgettingMean,
     HeadSmoother,
     KalmanSmoothing,

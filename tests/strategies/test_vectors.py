@@ -18,9 +18,9 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.fed_react import vectors
-from fedproto_app.strategies.fed_react.vectors import represent_sequences, represented
+from fedproto_app.strategies.common.learner import make_learner
+from fedproto_app.strategies.fed_react import encoder as module
+from fedproto_app.strategies.fed_react.encoder import represent_sequences, represented
 from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.learners.tiny_sequences import (
     CLASSES,
@@ -87,7 +87,7 @@ def encoded_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(sequences))
         return represent_sequences(sequences, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(vectors, "represent_sequences", counting)
+    monkeypatch.setattr(module, "represent_sequences", counting)
     return counts
 
 
@@ -127,7 +127,7 @@ def test_the_shard_afterwards_is_of_vectors_and_of_the_clients_asked_for(
 def test_many_sequences_are_encoded_some_at_a_time(
     shard: Shard, task: SequenceTask, store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors, "ENCODED_AT_ONCE", 3)
+    monkeypatch.setattr(module, "ENCODED_AT_ONCE", 3)
     shard_of_vectors = represented(shard, ["a"], encoder_arrays(task), task, store)
     client = shard.clients["a"]
     assert isinstance(client, ClientSequences)

@@ -107,7 +107,7 @@ def _evaluated(run_dir: Path) -> list[dict[str, str]]:
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
     from fedproto_app.node.store import ClientStore
     from fedproto_app.serving.inference import kept_model
-    from fedproto_app.strategies.common.halves import make_learner
+    from fedproto_app.strategies.common.learner import make_learner
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     store = ClientStore(node_dir)

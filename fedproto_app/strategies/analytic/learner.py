@@ -25,8 +25,7 @@ from fedproto_app.maths.ridge import solve, symmetric, triangle, triangle_size
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # Each client sends these sums and gets back their totals over the clients.

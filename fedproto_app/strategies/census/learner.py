@@ -43,8 +43,7 @@ from fedproto_app.strategies.common.class_fit import (
     sums_shapes,
     total_in,
 )
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 

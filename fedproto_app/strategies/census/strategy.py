@@ -7,9 +7,6 @@ clients are evaluated with that encoder, not with the newly averaged one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance
@@ -18,9 +15,8 @@ from fedproto_app.settings import Settings
 from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.census.learner import SENDS_SUMS
 from fedproto_app.strategies.common.class_fit import COUNTS
-from fedproto_app.strategies.common.class_sums import SumsOfClasses
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.common.client_sums import SumsOfClasses
+from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import FEWEST
 
@@ -47,6 +43,7 @@ class CensusStrategy(FedAvgStrategy):
     def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
         self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
+        self.saved = [self._sums]
         self._sent_out: Arrays = {}
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
@@ -72,9 +69,3 @@ class CensusStrategy(FedAvgStrategy):
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         sums = {reply.key: reply.arrays for reply in replies if COUNTS in reply.arrays}
         return self._sums.outliers(sums) if sums else {}
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._sums.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._sums.restore(state)

@@ -15,7 +15,7 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
+from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.trust.outliers import largest
 
@@ -54,26 +54,18 @@ def largest_rows(
     return largest(sizes, f"its {name} are not used: the largest is")
 
 
-class CheckedClassPrototypes(BaseStrategy):
-    """Refuses class prototypes that cannot be true.
-
-    Their lengths are not compared: they differ more than tenfold between honest clients.
-    """
-
-    def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        return class_fault(reply, PROTOTYPES, round_, _value_fault)
-
-
 def _value_fault(row: ClassRow, _: int) -> str | None:
     largest_value = float(np.abs(row).max())
     beyond = largest_value > LARGEST_VALUE
     return f"a value is {largest_value:g}, beyond ±{LARGEST_VALUE:g}" if beyond else None
 
 
-class ClassPrototypes(CheckedClassPrototypes):
+class ClassPrototypes(BaseStrategy):
     """State: C̃ [C, D], and the classes that any client has had so far [C].
 
-    memory: the weight of the old prototype where a new one arrives.
+    Class prototypes that cannot be true are refused. Their lengths are not compared: they differ
+    more than tenfold between honest clients. memory: the weight of the old prototype where a new
+    one arrives.
     """
 
     memory = 0.0
@@ -84,6 +76,9 @@ class ClassPrototypes(CheckedClassPrototypes):
         super().__init__(settings, section, federation)
         self._prototypes = torch.zeros(self.sizes.classes, self.sizes.width)
         self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        return class_fault(reply, PROTOTYPES, round_, _value_fault)
 
     def update(self, received: Received, round_: Round) -> None:
         """Update C̃ (GLDP, eq. 11); without memory it is FedProto's mean of the round."""

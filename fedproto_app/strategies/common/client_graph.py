@@ -4,7 +4,7 @@
     graph.complete(round_, ask)                    # in `begin`: asks each client for its profile
     weights = graph.adjacency(keys)                # [N, N] of these clients, in this order
 
-The learner answers the question for a profile with `profile.py`.
+The learner answers the question for a profile with `profile`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,19 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.maths.graph import Adjacency
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.profile import PROFILE
-from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.learner import Cohort, Contribution
 from fedproto_app.tasks.forecasting.graph import Vertices
+from fedproto_app.tasks.forecasting.profiles import reported_days
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+PROFILE = "profile"  # an array [B], and the option of the question for it
+
+
+def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
+    """Return the mean standardised day of each client's train part, [K, B]."""
+    return Contribution({PROFILE: reported_days(cohort.samples, task.settings).numpy()})
+
 
 _STATE = "graph-"
 LARGEST_PROFILE = 100.0  # of standardised values, far beyond any mean of them

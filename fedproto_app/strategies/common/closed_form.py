@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_gaussian import LabelledVectors
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, ContextT, Learner, Phase, TaskT
+from fedproto_app.strategies.common.learner import Cohort, Context, ContextT, Learner, Phase, TaskT
 
 
 class VectorsContext(Context):

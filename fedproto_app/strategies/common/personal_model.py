@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +11,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import ContextT, Learner
+from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner
 from fedproto_app.tasks.task import AnyTask
 
 PERSONAL = "personal."  # v is trained by the loop that trains w, so both are parameters
@@ -36,9 +34,8 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     def is_encoder(self, name: str) -> bool:
         return super().is_encoder(name.removeprefix(PERSONAL))
 
-    @abstractmethod
-    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the model that the client predicts with, under w's names."""
+    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.personal_model(parameters)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Return the metrics of the predictor and of the shared model w."""

@@ -18,52 +18,38 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import load
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
 from fedproto_app.core.method import IN_STRATEGIES, refuse_removed
+from fedproto_app.core.methods import method_named, part_of
 from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Expected, Sends, Sizes
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Federation, Guide
-from fedproto_app.strategies.common.halves import make_learner
-from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.common.federation import Ask, Federation, Guide
+from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.table import make_task
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 
 
-class Ask(Protocol):
-    """Ask clients a question between the phases of a round and wait for their replies."""
+class Saved(Protocol):
+    """What a checkpoint keeps."""
 
-    def __call__(
-        self,
-        clients: Iterable[ClientKey],
-        guide: Guide,
-        expected: Expected,
-        *,
-        shared: Collection[str] = (),
-        once: bool = False,
-    ) -> list[ClientReply]:
-        """Return the usable replies, however few, in the order of the nodes' names.
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays for a checkpoint, without the global model."""
 
-        guide: returns the guidance for clients of one node. expected: the arrays of a reply.
-        shared: arrays that are the same for all clients, not a row for each. once: whether each
-        client answers the question once in a run, which is counted separately.
-        """
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the arrays of `state`."""
 
 
-class MethodStrategy(Protocol):
+class MethodStrategy(Saved, Protocol):
     """A Flower strategy with state for checkpoints."""
 
     def initial_arrays(self) -> Arrays:
         """Return the global model before round 1, empty if the method has none."""
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the server's state for a checkpoint, without the global model."""
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the arrays of `state`."""
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the artefacts of the finished run: arrays by file name."""
@@ -92,6 +78,7 @@ class BaseStrategy(Strategy):
     which declares what clients send. sizes: sizes of the data and the model, which give the
     declared arrays their shapes. releases: the declarations. received: the clients' arrays.
     averaging: the aggregation rule. model: the shared parameters at the start of the phase.
+    saved: the parts of the state that checkpoints keep, by default `received`.
     """
 
     settings: Settings
@@ -114,6 +101,7 @@ class BaseStrategy(Strategy):
         self.learner = make_learner(settings, task, self.first_round(settings))
         self.sizes = task.sizes()
         self.received = Received(self.releases, self.averaging.rows)
+        self.saved: Sequence[Saved] = [self.received]
         self.model: Arrays = {}
         self._round: Round | None = None
         self._asked: set[str] = set()  # the nodes asked in this phase
@@ -316,10 +304,11 @@ class BaseStrategy(Strategy):
             self.federation.history.note(round_.figures)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return self.received.state()
+        return {name: array for part in self.saved for name, array in part.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.received.restore(state)
+        for part in self.saved:
+            part.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}
@@ -402,3 +391,27 @@ def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
         arrays |= {name: reply.arrays[name][of_classes] for name in expected.per_class}
         yield ClientReply(key, samples, arrays, classes)
         start = of_classes.stop
+
+
+def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
+    """Return the server half of the method that the settings choose.
+
+    Raise `SettingsError` if the method cannot work with the user's module.
+    """
+    method = method_named(settings.method)
+    _require_fitting_model(settings, federation.shape)
+    of_method = part_of(method, "strategy", settings.task)
+    strategy: MethodStrategy = of_method(settings, settings.method_settings, federation)
+    if method.pretraining:
+        both_phases = load(method.pretraining.strategy, "the strategy of both phases")
+        strategy = both_phases(settings, federation, strategy)
+    return strategy
+
+
+def _require_fitting_model(settings: Settings, shape: DataShape) -> None:
+    learner = make_learner(settings, make_task(settings, shape))
+    if not learner.task.model.splits and learner.needs_representation:
+        raise SettingsError(
+            f"model.module = {settings.model.module!r}: method = {settings.method!r} works with "
+            "the representation, so the module needs two children named encoder and head"
+        )

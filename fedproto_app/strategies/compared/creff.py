@@ -34,9 +34,8 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import class_fault, largest_rows
-from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.learner import Context, Contribution
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.images.task import ClassificationTask

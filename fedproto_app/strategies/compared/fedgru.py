@@ -35,12 +35,9 @@ from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.client_graph import ClientGraph
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.learner import Context, Contribution, Phase
-from fedproto_app.strategies.common.profile import PROFILE, profile
-from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
+from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Phase
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -324,6 +321,7 @@ class FedGruStrategy(FedAvgStrategy):
         super().__init__(settings, section, federation)
         self._uses_graph = section.clusters > 1 or section.organisations == 0
         self._graph = ClientGraph(settings, federation) if self._uses_graph else None
+        self.saved = [self._graph] if self._graph is not None else []
         self._cluster_of: dict[ClientKey, int] = {}
 
     def begin(self, round_: Round, ask: Ask) -> None:
@@ -394,13 +392,6 @@ class FedGruStrategy(FedAvgStrategy):
             return communities(self._graph.adjacency(clients), self.settings.seed)
         parts = np.array_split(np.arange(len(clients)), min(number, max(1, len(clients))))
         return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._graph.state() if self._graph is not None else {}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if self._graph is not None:
-            self._graph.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``organisations``: the numbers of each client's organisation and cluster."""

@@ -41,10 +41,10 @@ from fedproto_app.maths.trainable_prototypes import (
 )
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes, largest_rows
-from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, largest_rows
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.global_prototypes import (
+from fedproto_app.strategies.common.learner import Cohort
+from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
     class_prototypes,
     received_prototypes,
@@ -90,8 +90,8 @@ class FedTgpLearner(FedProtoClassesLearner):
         return self.task.judge(cohort.parameters, cohort.samples, rules)
 
 
-class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
-    """State: the network, and the classes that have had a client's prototype."""
+class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
+    """State: the network, which makes C̃, and the classes that have had a client's prototype."""
 
     section: FedTgpSettings
 
@@ -103,16 +103,8 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
         for layer in (HIDDEN, OUTPUT):
             drawn = linear_parameters(width, width, draws)
             self._network |= {layer + name: value for name, value in drawn.items()}
-        self._known = torch.zeros(classes, dtype=torch.bool)
         # The tensors are small, so threads on all cores would mostly wait for each other.
         torch.set_num_threads(settings.threads)
-
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """Send the prototypes of the classes that any client has had so far."""
-        classes = self._classes()
-        if not classes:
-            return Guidance()
-        return Guidance({PROTOTYPES: self._prototypes().numpy()}, classes=classes)
 
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
@@ -148,7 +140,7 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
         )
         if not _finite(network):  # keep the last usable network
             return
-        self._network = network
+        self._network, self._prototypes = network, generated(network)
         self._known[labels] = True
         round_.figures |= {"margin": margin, "server_loss": loss}
 
@@ -159,23 +151,8 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         if state:
             self._network = {name: torch.from_numpy(state[name]) for name in self._network}
+            self._prototypes = generated(self._network)
             self._known = torch.from_numpy(state["known"])
-
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """``prototypes``: the global prototypes [n, D], their classes and the classes' names."""
-        classes = self._classes()
-        names = np.array([self.federation.shape.classes[number] for number in classes])
-        numbers = np.array(classes, dtype=np.int64)
-        arrays = {"classes": numbers, "prototypes": self._prototypes().numpy(), "names": names}
-        return {PROTOTYPES: arrays}
-
-    def _classes(self) -> list[int]:
-        labels: list[int] = self._known.nonzero().flatten().tolist()
-        return labels
-
-    def _prototypes(self) -> Tensor:
-        """Return the prototypes of the classes that a client has had, [n, D]."""
-        return generated(self._network)[self._known]
 
 
 def _finite(network: Mapping[str, Tensor]) -> bool:

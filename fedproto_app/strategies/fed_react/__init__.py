@@ -119,8 +119,8 @@ ENCODER = Pretraining(
     check=check_encoder,
     model="fedproto_app.tasks.sequences.own_models:causal_cnn_model",
     strategy=f"{__name__}.encoder:PretrainedStrategy",
-    learner=f"{__name__}.encoder_learner:ContrastiveEncoderLearner",
-    samples=f"{__name__}.vectors:represented",
+    learner=f"{__name__}.encoder:ContrastiveEncoderLearner",
+    samples=f"{__name__}.encoder:represented",
 )
 METHOD = Method(
     name="fed-react",

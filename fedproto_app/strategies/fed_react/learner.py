@@ -1,6 +1,6 @@
 """Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
 
-The client's sequences are vectors here, computed by the frozen encoder (`vectors.py`). A client
+The client's sequences are vectors here, computed by the frozen encoder (`encoder.py`). A client
 predicts with the head that the server last sent for its cluster, and before that with its own.
 """
 
@@ -19,8 +19,7 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.linear_heads import Head, Vectors
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 

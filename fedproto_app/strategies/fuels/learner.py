@@ -25,9 +25,8 @@ from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.settings import Training
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
-from fedproto_app.strategies.common.prototype import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.prototypes import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask

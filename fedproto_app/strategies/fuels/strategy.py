@@ -27,8 +27,8 @@ from fedproto_app.maths.divergence import (
     update_divergence,
 )
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.divergence_findings import divergence_findings
 from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.strategies.fuels.learner import (

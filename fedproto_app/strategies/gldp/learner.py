@@ -27,13 +27,12 @@ from fedproto_app.maths.class_prototypes import (
     nearest_prototype,
 )
 from fedproto_app.settings import Training
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.global_prototypes import (
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
     class_prototypes,
     received_prototypes,
 )
-from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.strategies.gldp import GldpSettings
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 

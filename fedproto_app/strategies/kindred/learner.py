@@ -35,8 +35,7 @@ from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.model import Model
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.samples import CohortSamples

@@ -22,9 +22,9 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.divergence_findings import divergence_findings
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
+from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.findings import divergence_findings
+from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
 

@@ -12,7 +12,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.tasks import small_run
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.whole_orders import WholeNode
 

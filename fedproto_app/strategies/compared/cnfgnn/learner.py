@@ -27,9 +27,8 @@ from fedproto_app.models.graph_forecaster import (
     Seq2SeqForecaster,
 )
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Context, Contribution
-from fedproto_app.strategies.common.profile import PROFILE, profile
+from fedproto_app.strategies.common.client_graph import PROFILE, profile
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.samples import CohortSamples

@@ -15,18 +15,18 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.noise import noisy
-from fedproto_app.strategies.common.cohort import Cohort
-from fedproto_app.strategies.common.learner import Contribution
-from fedproto_app.strategies.common.own_model import OwnModelLearner
+from fedproto_app.strategies.common.learner import Cohort, Contribution
 from fedproto_app.strategies.compared.fedda import FedDaSettings
+from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.weekly_statistics import weekly_statistics
 
 STATISTICS = "weekly-statistics"  # up, once: [W, B]
 WEEKS = "weeks"  # the question's option: W
 
 
-class FedDaLearner(OwnModelLearner):
-    """FedAvg's local training, and the reply to the request for statistics."""
+class FedDaLearner(SoloLearner):
+    """FedAvg's local training, without averages of nodes, and the reply to the request for
+    statistics."""
 
     section: FedDaSettings
 

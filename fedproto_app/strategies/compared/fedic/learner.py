@@ -3,10 +3,18 @@ model, because the server asks all of them one by one."""
 
 from __future__ import annotations
 
-from fedproto_app.strategies.common.own_model import OwnModelLearner
+from collections.abc import Sequence
+from typing import Any
+
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.strategies.solo import SoloLearner
 
 
-class FedicLearner(OwnModelLearner):
+class FedicLearner(SoloLearner):
     """FedAvg's local training; nodes do not average."""
 
     needs_representation = True
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model(combine="groups", clip="")]

@@ -7,28 +7,274 @@ next global model (distillation).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from fedproto_app.core.messages import Arrays
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import Round, SentModel
+from fedproto_app.maths.augmentation import draw_moves, moved
+from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.maths.sizes import root_mean_square
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.compared.fedic import FedicSettings
-from fedproto_app.strategies.compared.fedic.auxiliary import server_images
-from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
-    LARGEST_LOGIT,
-    EnsembleDistillation,
-    Judgement,
-    Parameters,
-)
+from fedproto_app.strategies.compared.fedic.auxiliary import ServerImages, server_images
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.tasks.images.task import ClassificationTask, normalised
 from fedproto_app.trust.outliers import largest
+
+# FEDIC's teacher (Shang, Lu, Cheung, Wang, "FEDIC: Federated learning on non-IID and long-tailed
+# data via calibrated distillation", ICME 2022).
+#
+# K models give logits z_k and features of the same n images; another model, fine-tuned on balanced
+# data, gives logits too. C classes, features of width d.
+#
+# The teacher's calibration and its Adam continue over the rounds. The fine-tuned model and the
+# student start from the averaged model each round, so their Adam starts afresh.
+
+# The calibration's parameters, [1, …] each: a and a₀, g and h, v and v₀.
+SCORE, SCORE_BIAS, SCALE, SHIFT, GATE, GATE_BIAS = (
+    *("score", "score-bias", "scale", "shift", "gate", "gate-bias"),
+)
+
+
+def neutral(classes: int, width: int) -> dict[str, Tensor]:
+    """Return the calibration with equal weights, unchanged logits and the mean of both teachers."""
+    return {
+        SCORE: torch.zeros(1, classes),
+        SCORE_BIAS: torch.zeros(1),
+        SCALE: torch.ones(1, classes),
+        SHIFT: torch.zeros(1, classes),
+        GATE: torch.zeros(1, width),
+        GATE_BIAS: torch.zeros(1),
+    }
+
+
+def model_weights(net: Mapping[str, Tensor], logits: Tensor) -> Tensor:
+    """Return π_k = s_k / Σ s, s_k = σ(aᵀz_k + a₀), for each image: logits [K, n, C] → [K, n]."""
+    scores = logits @ net[SCORE][0] + net[SCORE_BIAS]
+    return functional.logsigmoid(scores).softmax(dim=0)  # s may be too small for its own sum
+
+
+def teacher(
+    net: Mapping[str, Tensor], logits: Tensor, features: Tensor, fine_tuned: Tensor
+) -> Tensor:
+    """Return z_T = γ·ẑ + (1 − γ)·z of the fine-tuned model, ẑ = g ⊙ Σ π_k z_k + h.
+
+    γ = σ(vᵀ·mean feature + v₀). logits: [K, n, C]; features: [K, n, d]; fine_tuned: [n, C].
+    Returns [n, C].
+    """
+    mean = (model_weights(net, logits).unsqueeze(2) * logits).sum(dim=0)
+    calibrated = net[SCALE] * mean + net[SHIFT]
+    share = torch.sigmoid(features.mean(dim=0) @ net[GATE][0] + net[GATE_BIAS]).unsqueeze(1)
+    return share * calibrated + (1 - share) * fine_tuned
+
+
+def distillation(target: Tensor, student: Tensor, temperature: float) -> Tensor:
+    """Return KL(softmax(z_T / T) ‖ softmax(z_S / T)), the mean over images.
+
+    target, student: logits [n, C]; the target has no gradient. Not multiplied by T², as in the
+    authors' code.
+    """
+    target_log = (target.detach() / temperature).log_softmax(dim=1)
+    student_log = (student / temperature).log_softmax(dim=1)
+    return (target_log.exp() * (target_log - student_log)).sum(dim=1).mean()
+
+
+LARGEST_LOGIT = 1e4  # of a client's model; larger logits would dominate every mean
+
+Parameters = dict[str, Tensor]  # [1, …] or [K, …] each
+Loss = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The outputs of K models for n images: logits [K, n, C], features [K, n, d]."""
+
+    logits: Tensor
+    features: Tensor
+
+    def at(self, images: Tensor) -> Judgement:
+        """Return the outputs for these images only, [m] positions."""
+        return Judgement(self.logits[:, images], self.features[:, images])
+
+    def bounded(self) -> Judgement:
+        """Replace NaN by 0 and clamp to ±`LARGEST_LOGIT`, so that no model dominates the means."""
+        logits, features = (
+            values.nan_to_num().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+            for values in (self.logits, self.features)
+        )
+        return Judgement(logits, features)
+
+
+class EnsembleDistillation:
+    """State: the calibration, and its Adam's moments."""
+
+    def __init__(
+        self, task: ClassificationTask, section: FedicSettings, images: ServerImages
+    ) -> None:
+        self._task, self._section = task, section
+        self._pixels = torch.from_numpy(images.labelled.pixels)
+        self._labels = torch.from_numpy(images.labelled.labels)
+        self._unlabelled = torch.from_numpy(images.unlabelled)
+        self._net = neutral(len(task.shape.classes), task.representation_dim)
+        self._adam = CohortAdam(self._net, section.adam_rate)
+
+    def judged(self, models: Parameters) -> Judgement:
+        """Return these models' outputs for the labelled images, without augmentation."""
+        return self._judged(models, self._pixels)
+
+    def student(
+        self, models: Parameters, judgement: Judgement, mean: Parameters, server_round: int
+    ) -> tuple[Parameters, dict[str, float | None]]:
+        """Return the next global model [1, …], and each model's accuracy on the labelled images.
+
+        models: the clients' models [K, …]; judgement: their outputs; mean: their average [1, …].
+        """
+        fine_tuned = self._fine_tuned(mean, self._stream(server_round, "fine-tuned"))
+        fine_tuned_logits = self.judged(fine_tuned).logits[0]
+        self._calibrate(judgement, fine_tuned_logits, self._stream(server_round, "calibration"))
+        student = self._distilled(models, fine_tuned, mean, self._stream(server_round, "student"))
+        by_teacher = teacher(self._net, judgement.logits, judgement.features, fine_tuned_logits)
+        return student, {
+            "auxiliary_accuracy_mean": self._accuracy(self.judged(mean).logits[0]),
+            "auxiliary_accuracy_fine_tuned": self._accuracy(fine_tuned_logits),
+            "auxiliary_accuracy_teacher": self._accuracy(by_teacher),
+            "auxiliary_accuracy_student": self._accuracy(self.judged(student).logits[0]),
+        }
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """``<kind>.<parameter>``: the calibration's "value", its Adam's moments and steps."""
+        kinds = {"value": self._net, **self._adam.state}
+        return {
+            f"{kind}.{name}": value.numpy()
+            for kind, tensors in kinds.items()
+            for name, value in tensors.items()
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        kinds = {"value": self._net, **self._adam.state}
+        for key, array in state.items():
+            kind, name = key.split(".")
+            kinds[kind][name].copy_(torch.from_numpy(array))
+
+    def _fine_tuned(self, mean: Parameters, generator: torch.Generator) -> Parameters:
+        """Return the averaged model after steps on the labelled images."""
+        parameters = {name: value.clone() for name, value in mean.items()}
+        adam = CohortAdam(parameters, self._section.adam_rate)
+        for _ in range(self._section.tuning_steps):
+            inputs, labels = self._labelled_batch(generator)
+
+            def loss(leaves: Mapping[str, Tensor]) -> Tensor:
+                return functional.cross_entropy(self._logits(leaves, inputs), labels)  # noqa: B023
+
+            _step(parameters, adam, loss)
+        return parameters
+
+    def _calibrate(
+        self, judgement: Judgement, fine_tuned: Tensor, generator: torch.Generator
+    ) -> None:
+        """Learn to weigh the models, on the labelled images without augmentation."""
+        for _ in range(self._section.calibration_steps):
+            chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
+            part, tuned_logits, labels = (
+                judgement.at(chosen),
+                fine_tuned[chosen],
+                self._labels[chosen],
+            )
+
+            def loss(net: Mapping[str, Tensor]) -> Tensor:
+                target = teacher(net, part.logits, part.features, tuned_logits)  # noqa: B023
+                return functional.cross_entropy(target, labels)  # noqa: B023
+
+            _step(self._net, self._adam, loss)
+
+    def _distilled(
+        self,
+        models: Parameters,
+        fine_tuned: Parameters,
+        mean: Parameters,
+        generator: torch.Generator,
+    ) -> Parameters:
+        """Return the averaged model after steps towards the teacher and on the labelled images."""
+        section = self._section
+        parameters = {name: value.clone() for name, value in mean.items()}
+        adam = CohortAdam(parameters, section.adam_rate)
+        for _ in range(section.student_steps):
+            size = section.unlabelled_batch_size
+            pixels = self._unlabelled[self._chosen(len(self._unlabelled), size, generator)]
+            pixels = self._augmented(pixels, generator)
+            # A model accepted on the labelled images may give any values for other images.
+            judgement = self._judged(models, pixels).bounded()
+            fine_tuned_logits = self._judged(fine_tuned, pixels).logits[0]
+            target = teacher(self._net, judgement.logits, judgement.features, fine_tuned_logits)
+            inputs, labels = self._labelled_batch(generator)
+
+            def loss(leaves: Mapping[str, Tensor]) -> Tensor:
+                far = distillation(target, self._logits(leaves, pixels), section.temperature)  # noqa: B023
+                wrong = functional.cross_entropy(self._logits(leaves, inputs), labels)  # noqa: B023
+                return section.distillation * far + (1 - section.distillation) * wrong
+
+            _step(parameters, adam, loss, section.student_decay)
+        return parameters
+
+    def _labelled_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
+        return self._augmented(self._pixels[chosen], generator), self._labels[chosen]
+
+    def _chosen(self, images: int, size: int, generator: torch.Generator) -> Tensor:
+        return torch.randperm(images, generator=generator)[:size]
+
+    def _augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images cropped and mirrored as clients do: [m, …] uint8."""
+        chosen = self._task.settings.classification
+        if not chosen.augment:
+            return pixels
+        moves = draw_moves(len(pixels), pixels.shape[-2:], chosen.flip, generator)
+        return moved(pixels.unsqueeze(0), moves.unsqueeze(0))[0]
+
+    def _logits(self, model: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
+        """Return one model's logits for images, with gradient: [m, …] uint8 → [m, C]."""
+        features = self._task.encode(model, normalised(pixels.unsqueeze(0)))
+        return self._task.predict(model, features)[0]
+
+    @torch.no_grad()
+    def _judged(self, models: Parameters, pixels: Tensor) -> Judgement:
+        """Return the models' outputs, computed for as many models at a time as a cohort has."""
+        count, size = len(next(iter(models.values()))), self._task.settings.cohort_on_cpu
+        parts = []
+        for first in range(0, count, size):
+            chunk = {name: value[first : first + size] for name, value in models.items()}
+            shared = pixels.expand(min(size, count - first), *pixels.shape)
+            features = self._task.encode_all(chunk, shared)
+            parts.append(Judgement(self._task.predict(chunk, features), features))
+        return Judgement(
+            torch.cat([part.logits for part in parts]), torch.cat([p.features for p in parts])
+        )
+
+    def _accuracy(self, logits: Tensor) -> float:
+        return float((logits.argmax(dim=1) == self._labels).float().mean())
+
+    def _stream(self, server_round: int, purpose: str) -> torch.Generator:
+        return torch_stream(self._task.settings.seed, "fedic", purpose, server_round)
+
+
+def _step(parameters: Parameters, adam: CohortAdam, loss: Loss, weight_decay: float = 0.0) -> None:
+    """Take one step of Adam on a loss of all parameters, in place."""
+    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    slopes = torch.autograd.grad(loss(leaves), list(leaves.values()), materialize_grads=True)
+    named_slopes = zip(leaves, slopes, strict=True)
+    adam.step(
+        parameters, {name: slope + weight_decay * parameters[name] for name, slope in named_slopes}
+    )
 
 
 class FedicStrategy(FedAvgStrategy):
@@ -41,6 +287,7 @@ class FedicStrategy(FedAvgStrategy):
         torch.set_num_threads(settings.threads)
         images = server_images(settings, federation)
         self._learning = EnsembleDistillation(self.learner.task, section, images)
+        self.saved = [self._learning]
         self._models: Parameters = {}  # of the round's accepted clients
         self._judgement: Judgement | None = None
 
@@ -80,12 +327,6 @@ class FedicStrategy(FedAvgStrategy):
         self._models, self._judgement = {}, None
         round_.figures |= figures
         return {name: value[0].numpy() for name, value in student.items()}
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._learning.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._learning.restore(state)
 
 
 def _stacked(models: list[Arrays]) -> Parameters:

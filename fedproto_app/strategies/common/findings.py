@@ -1,8 +1,8 @@
-"""The clusters of each round of a run, for ``clusters.npz``."""
+"""Artefacts that several methods write: ``clusters.npz`` and ``divergence.npz``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
 from fedproto_app.maths.cluster_identity import ABSENT
+from fedproto_app.maths.even_choice import evenly
 
-MOST_CLIENTS = 200  # with more clients, no similarity matrix is stored
+MOST_SIMILAR = 200  # clients; with more, no similarity matrix is stored
 MOST_MATRICES = 12  # stored over the run: the first, the newest, and some evenly between
+# This many clients have a matrix of 16 MB; 10,000 would have 400 MB. The matrix can be recomputed
+# from the prototypes.
+MOST_COMPARED = 2000
 
 
 class ClusterHistory:
@@ -43,7 +47,7 @@ class ClusterHistory:
         self._labels.append(dict(labels))
         self._forgetting.append(np.nan if forgetting is None else forgetting)
         self._rand.append(np.nan if rand is None else rand)
-        if matrix is not None and len(matrix) <= MOST_CLIENTS:
+        if matrix is not None and len(matrix) <= MOST_SIMILAR:
             self._keep(len(self._rounds) - 1, matrix)
 
     def _keep(self, place: int, matrix: NDArray[np.float32]) -> None:
@@ -117,3 +121,29 @@ class ClusterHistory:
             index = self._rounds.index(server_round)
             places = [place_of[key] for key in self._labels[index]]
             self._matrices[index] = state["similarity"][row][np.ix_(places, places)]
+
+
+def divergence_findings(
+    keys: Sequence[ClientKey],
+    facts: Mapping[ClientKey, ClientFacts],
+    prototypes: NDArray[np.float32],
+    divergence_of: Callable[[NDArray[np.intp]], NDArray[np.float32]],
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return the artefact of N clients and their prototypes [N, …], in the same order.
+
+    divergence_of: returns the matrix [n, n] of the clients at n places. With more than
+    MOST_COMPARED clients, the artefact has the matrix of MOST_COMPARED, each true group by its
+    share, and their places ``divergence_of`` [n].
+    """
+    groups = np.array([facts[key].group for key in keys])
+    places = evenly(groups, MOST_COMPARED)
+    chosen = {"divergence_of": places} if len(places) < len(keys) else {}
+    return {
+        "divergence": {
+            **key_arrays(keys),
+            "prototypes": prototypes,
+            "groups": groups,
+            "divergence": divergence_of(places),
+            **chosen,
+        }
+    }

@@ -1,0 +1,112 @@
+"""Prototypes at the clients: of the phases of a period, and of classes.
+
+Those of a period are gathered during a training epoch without a second pass: both kinds take the
+representations of each step, [k, B, D] of the first k clients. Class prototypes are sent, and the
+global ones come back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.maths.class_prototypes import class_means
+from fedproto_app.strategies.common.learner import Cohort, Contribution
+from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.sequences.task import SequenceClassificationTask
+
+
+class PeriodPrototype:
+    """Periodicity-aware (P, eq. 8): the mean over the epoch's batches, [K, B, D]."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the batches seen so far."""
+        self._sum: Tensor | None = None
+        self._count = torch.zeros(self._clients)
+
+    def add(self, representation: Tensor, age: Tensor) -> None:
+        """Take in one batch of the first k clients."""
+        active = len(representation)
+        if self._sum is None:
+            self._sum = representation.new_zeros(self._clients, *representation.shape[1:])
+        self._sum[:active] += representation
+        self._count[:active] += 1
+
+    def value(self) -> Tensor:
+        """R_n, [K, B, D]."""
+        assert self._sum is not None, "no batch was added"
+        return self._sum / self._count.to(self._sum.device).view(-1, 1, 1)
+
+
+class ConcatenatedPrototype:
+    """Concatenation-based (P, eq. 7; ablation "w/o p-aware"): the rows of the newest `batches`
+    batches, [K, batches·B, D], oldest first. All clients must have that many batches."""
+
+    def __init__(self, clients: int, batches: int) -> None:
+        self._clients, self._batches = clients, batches
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the batches seen so far."""
+        self._rows: Tensor | None = None
+
+    def add(self, representation: Tensor, age: Tensor) -> None:
+        """Take in one batch of the first k clients; age [k] counts the client's newer batches."""
+        if self._rows is None:  # the last place is for batches that are too old
+            shape = (self._clients, self._batches + 1, *representation.shape[1:])
+            self._rows = representation.new_zeros(shape)
+        place = torch.where(age < self._batches, self._batches - 1 - age, self._batches)
+        self._rows[torch.arange(len(age), device=age.device), place] = representation
+
+    def value(self) -> Tensor:
+        """R_n, [K, batches·B, D]."""
+        assert self._rows is not None, "no batch was added"
+        return self._rows[:, : self._batches].flatten(start_dim=1, end_dim=2)
+
+
+PROTOTYPES = "prototypes"  # by class: clients send theirs and get the global ones
+
+
+def class_prototypes(sizes: Sizes, samples: str) -> Sends:
+    """Return the declaration of a client that sends a prototype of each class it has.
+
+    The server needs only their mean. samples: the word for the samples of a class.
+    """
+    return Sends(
+        "prototypes",
+        {PROTOTYPES: (sizes.width,)},
+        rows="class",
+        combine="mean",
+        clip="rows",
+        reveals=f"a prototype for each class of which a client has {samples}",
+        consent="tells-classes",
+    )
+
+
+def received_prototypes(
+    guidance: Guidance, task: ClassificationTask | SequenceClassificationTask
+) -> tuple[Tensor, Tensor]:
+    """Return the global prototypes [C, D] and which classes have one, [C] bool; zeros elsewhere."""
+    classes, device = len(task.shape.classes), task.device
+    shared = torch.zeros(classes, task.representation_dim, device=device)
+    has_prototype = torch.zeros(classes, dtype=torch.bool, device=device)
+    if guidance.classes:
+        rows = torch.tensor(guidance.classes, device=device)
+        shared[rows] = torch.from_numpy(guidance.arrays[PROTOTYPES]).to(device)
+        has_prototype[rows] = True
+    return shared, has_prototype
+
+
+def sent_prototypes(
+    cohort: Cohort, task: ClassificationTask | SequenceClassificationTask
+) -> Contribution:
+    """Return each client's mean representation of each class it has, by its present model."""
+    vectors = task.train_vectors(cohort.parameters, cohort.samples)
+    means, counts = class_means(*vectors, len(task.shape.classes))
+    return Contribution({PROTOTYPES: means.cpu().numpy()}, counts > 0)
