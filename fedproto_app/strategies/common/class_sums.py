@@ -23,9 +23,8 @@ from fedproto_app.strategies.common.class_fit import (
 from fedproto_app.strategies.common.client_sums import ClientSums
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.tasks.table import make_task
-from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.averaging import Averaging, robust_class_sums
 from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_believed
-from fedproto_app.trust.robust_means import robust_class_sums
 
 LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that totals stay finite
 
