@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fedproto_app.core.clients import name_fault
 from fedproto_app.core.errors import DataError
-from fedproto_app.core.events import shown
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import TASKS, TaskRecord, task_record
 
@@ -66,7 +65,7 @@ def _require_names(clients: Iterable[str]) -> None:
     """Raise `DataError` for a client whose name cannot be stored, sent or printed."""
     for name in clients:
         if fault := name_fault(name):
-            raise DataError(f"client '{shown(name, 80)}': its name {fault}; rename it in the data")
+            raise DataError(f"client {name[:80]!a}: its name {fault}; rename it in the data")
 
 
 def require_fitting_source(settings: Settings) -> None:
