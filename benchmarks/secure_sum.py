@@ -37,7 +37,7 @@ from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, write_section
 from fedproto_app.core.errors import FederationError
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid
-from fedproto_app.node.masked_sum import signer_of
+from fedproto_app.node.masking import signer_of
 from fedproto_app.node.site import Site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds

@@ -54,7 +54,7 @@ def question(message: Message, context: Context) -> Message:
 @app.query("masking")
 def masking(message: Message, context: Context) -> Message:
     """Do a step of a masked sum, before or after the training."""
-    from fedproto_app.node.masked_sum import answer_masking
+    from fedproto_app.node.masking import answer_masking
     from fedproto_app.node.process import in_simulation
 
     order = required_masking_order(message)
@@ -69,7 +69,7 @@ def train(message: Message, context: Context) -> Message:
     from fedproto_app.node.process import in_simulation
 
     if of_masking := read_masking_order(message):
-        from fedproto_app.node.masked_training import train_masked
+        from fedproto_app.node.orders import train_masked
 
         order = read_order(message)
         masked, vector = train_masked(order, of_masking, context, simulated=in_simulation())

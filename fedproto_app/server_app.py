@@ -16,17 +16,17 @@ from safetensors import SafetensorError
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.events import tell
+from fedproto_app.core.whole_file import remove_leftovers
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import RoundLine, folder_listeners
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
-from fedproto_app.server.persistence import Checkpoints, Persistence
-from fedproto_app.server.rounds import Progress, run_rounds
+from fedproto_app.server.rounds import Checkpoints, Persistence, Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root
 from fedproto_app.strategies.common.strategy import make_strategy
-from fedproto_app.trust.privacy_plan import privacy_plan
+from fedproto_app.trust.privacy_loss import privacy_plan
 
 app = ServerApp()
 
@@ -88,6 +88,7 @@ def conduct(
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
     federation = Federation(settings, folder.name, token, privacy_plan(settings))
     if checkpoint:
+        remove_leftovers(folder.path)  # of a simulation's nodes
         federation.recall(checkpoint.federation)
     federation.members.await_nodes(grid)
     folder.write_partition(federation)

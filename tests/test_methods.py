@@ -21,7 +21,7 @@ from fedproto_app.core.methods import METHODS, method_named, methods_of, part_of
 from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.resume import require_resumable
+from fedproto_app.server.checkpoint import require_resumable
 from fedproto_app.settings import (
     TASK_NAMES,
     Settings,

@@ -20,7 +20,7 @@ from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.settings import settings_from
-from fedproto_app.trust.privacy_plan import privacy_plan
+from fedproto_app.trust.privacy_loss import privacy_plan
 
 METHODS = ["own_methods:PENALTY", "own_methods:PULL"]
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}

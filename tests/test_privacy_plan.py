@@ -10,8 +10,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.tasks import TASKS, small_run
 from fedproto_app.settings import settings_from
-from fedproto_app.trust.privacy_loss import epsilon_of
-from fedproto_app.trust.privacy_plan import privacy_plan
+from fedproto_app.trust.privacy_loss import epsilon_of, privacy_plan
 
 GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
 ABLE = {

@@ -30,6 +30,6 @@ def signing_key(
 
       fedproto signing-key site.toml
     """
-    from fedproto_app.node.masked_sum import signer_of  # imports Flower, which is slow
+    from fedproto_app.node.masking import signer_of  # imports Flower, which is slow
 
     typer.echo(signer_of(site_file(site)).line)

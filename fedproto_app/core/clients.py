@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +12,19 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.messages import Reply, SampleTimes
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
+
+LONGEST_NAME = 256  # characters
+# Control characters, characters that change the writing direction, and halves of characters.
+_CODES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def name_fault(name: str) -> str | None:
+    """Return why this cannot be a name that is stored, sent and printed; None if it can."""
+    if _CODES.search(name):
+        return "holds codes that are no text"
+    if len(name) > LONGEST_NAME:
+        return f"has {len(name)} characters, at most {LONGEST_NAME} are possible"
+    return None
 
 
 class ClientKey(NamedTuple):

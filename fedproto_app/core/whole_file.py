@@ -1,20 +1,35 @@
-"""Files that appear whole under their name or not at all."""
+"""Files that appear whole under their name or not at all, and who may read them."""
 
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
+_LEFT_AFTER = 5.0  # seconds
 
-def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool = False) -> None:
+
+def write_whole(
+    path: Path,
+    content: bytes,
+    *,
+    durable: bool = False,
+    private: bool = False,
+    concurrent: bool = False,
+) -> None:
     """Write the file, or replace it. After an OSError no partial file is left.
 
-    mark: suffix of the name while the file is written; concurrent writers need different marks.
-    durable: return only when file and name are on the disk, in case power fails.
+    durable: return only when file and name are on the disk, in case power fails. private: only this
+    user may read the file. concurrent: other processes may write it at the same time. If the
+    process is killed, a file ``….new`` is left: the next writer replaces it, or, for concurrent
+    writers, `remove_leftovers` removes it.
     """
+    mark = f".{os.getpid()}.new" if concurrent else ".new"
     beside = path.with_name(path.name + mark)
+    mode = 0o600 if private else 0o666
     try:
-        with beside.open("wb") as file:
+        with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             if durable:
                 file.flush()
@@ -25,6 +40,34 @@ def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove, below this folder, the files of concurrent writers that were killed.
+
+    Newer files than a few seconds stay: a writer in another container has a number of its own.
+    """
+    for file in folder.rglob("*.new"):
+        process = file.suffixes[-2][1:] if len(file.suffixes) > 1 else ""
+        with suppress(OSError):
+            old = time.time() - file.stat().st_mtime > _LEFT_AFTER
+            if old and process.isdecimal() and not _lives(int(process)):
+                file.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's, or no number of a process
+        return True
+    return True
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder and those above it, unless it exists; only this user may enter it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def flush(path: Path) -> None:

@@ -8,7 +8,6 @@ replies for the server.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Annotated, Any, TypeVar, cast
@@ -26,6 +25,7 @@ from flwr.app import (
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from fedproto_app.core.clients import LONGEST_NAME, name_fault
 from fedproto_app.core.messages import (
     Arrays,
     Guidance,
@@ -54,21 +54,18 @@ MOST_BYTES = 32 * 2**20  # of JSON: room for 80 numbers of each of 20,000 client
 MOST_REASON = 4096  # characters of a text
 MOST_FAULTS = 100  # validation errors that are examined one by one
 
-# Control characters, and characters that change the writing direction.
-_CODES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]
 
 
 def _without_codes(name: str) -> str:
-    """Reject control and direction codes, because names are printed in logs and tables."""
-    if _CODES.search(name):
-        raise ValueError("holds codes that are no text")
+    """Reject codes, because names are printed in logs and tables."""
+    if fault := name_fault(name):
+        raise ValueError(fault)
     return name
 
 
-Name = Annotated[str, Field(max_length=256), AfterValidator(_without_codes)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_without_codes)]
 Reason = Annotated[str, Field(max_length=MOST_REASON)]
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -206,7 +203,7 @@ def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
     if fields.get(PROTOCOL_FIELD) == PROTOCOL:
         return None
     version, sender_version = fields.get(VERSION_FIELD), "before 0.2"
-    if isinstance(version, str) and len(version) <= 40 and not _CODES.search(version):
+    if isinstance(version, str) and len(version) <= 40 and not name_fault(version):
         sender_version = version
     return (
         f"the {sender} runs fedproto-app {sender_version}, this {reader} {__version__}: they "

@@ -1,4 +1,4 @@
-"""Flower's internals that the engine uses: identity, ids, serialisation.
+"""What the engine's grids and workers share: Flower's identity, ids, serialisation.
 
 Flower's own processes set the identity before an app runs, and its SuperLink numbers messages; the
 engine stands in for both. Nothing else of the package reaches behind Flower's public interface.
@@ -6,14 +6,30 @@ engine stands in for both. Nothing else of the package reaches behind Flower's p
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 from flwr.app import Message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
+RAISED = 6  # the code of Flower's error for a ClientApp that raised
+
+
+class EngineGrid(Grid):
+    """A grid that is not told its run: the app asks for none."""
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        raise AssertionError("the app asks for no run")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise AssertionError("deprecated in Flower")
 
 
 def take_identity() -> None:

@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
 
 from fedproto_app.client_app import app as client_app
-from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, number, take_identity, to_bytes
+from fedproto_app.engine.flower_parts import (
+    RAISED,
+    RUN_ID,
+    EngineGrid,
+    from_bytes,
+    number,
+    take_identity,
+    to_bytes,
+)
 from fedproto_app.settings import DataSettings, Settings, flat_settings
 
 FIRST_ID = 1000  # Flower's id of the first node
-_RAISED = 6  # the code of Flower's error for a ClientApp that raised
 
 # Settings for local runs: a node that has not answered at once will not answer.
 AT_ONCE: Mapping[str, Any] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
@@ -38,7 +44,7 @@ def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[dict[
     ]
 
 
-class LocalGrid(Grid):
+class LocalGrid(EngineGrid):
     """Nodes with these configs, `--node-config` each."""
 
     def __init__(self, settings: Settings, node_configs: Sequence[dict[str, Any]]) -> None:
@@ -84,14 +90,5 @@ class LocalGrid(Grid):
             context = self.contexts[message.metadata.dst_node_id]
             reply = client_app(from_bytes(to_bytes(message)), context)
         except Exception as error:
-            return Message(Error(code=_RAISED, reason=repr(error)), reply_to=message)
+            return Message(Error(code=RAISED, reason=repr(error)), reply_to=message)
         return from_bytes(to_bytes(reply))
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        raise AssertionError("the app asks for no run")
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise AssertionError("deprecated in Flower")

@@ -21,10 +21,9 @@ from fedproto_app.client_app import app
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.wire import QUESTION, read_order
 from fedproto_app.engine import frames
-from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, take_identity, to_bytes
-from fedproto_app.node import orders, process
+from fedproto_app.engine.flower_parts import RAISED, RUN_ID, from_bytes, take_identity, to_bytes
+from fedproto_app.node import orders, process, store
 
-RAISED = 6  # the code of Flower's error for a ClientApp that raised
 PHASES: dict[str, orders.Phase] = {
     MessageType.TRAIN: "train",
     MessageType.EVALUATE: "evaluate",
@@ -82,7 +81,8 @@ def serve(engine: Connection, number: int = 0) -> None:
         answer = frames.DONE
         if kind == frames.START:
             start = json.loads(content)
-            process.become_worker(start["memory"], start["nodes"], number)
+            process.become_worker(number)
+            store.keep_state_in_memory(start["memory"], start["nodes"])
             worker = Worker(start["config"], start["nodes"])
         elif kind == frames.ORDER:
             assert worker is not None, "an order before the start"
@@ -95,7 +95,7 @@ def serve(engine: Connection, number: int = 0) -> None:
 def flushed() -> bytes:
     """Write all cached state; return the answer, with the reason if writing failed."""
     try:
-        process.flush()
+        store.flush()
     except (FedProtoError, OSError) as fault:
         return frames.FAILED + orders.reason_of(fault).encode()
     return frames.DONE

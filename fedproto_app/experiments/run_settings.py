@@ -16,8 +16,13 @@ from fedproto_app.core.endings import NOTHING, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.run_lock import require_unwritten
 from fedproto_app.report.runs import flat
-from fedproto_app.server.checkpoint import newest_checkpoint
-from fedproto_app.server.resume import FREE, RAISABLE, require_resumable, stored_settings
+from fedproto_app.server.checkpoint import (
+    FREE,
+    RAISABLE,
+    newest_checkpoint,
+    require_resumable,
+    stored_settings,
+)
 from fedproto_app.settings import (
     FIRST_METHOD,
     Settings,

@@ -18,7 +18,7 @@ from fedproto_app.report.progress import Progress, keep_log
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import reasons_against
-from fedproto_app.trust.privacy_plan import privacy_plan
+from fedproto_app.trust.privacy_loss import privacy_plan
 
 
 def simulate_here(

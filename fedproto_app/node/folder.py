@@ -1,16 +1,27 @@
-"""A node's name in messages to its operator, and the folder of its state in a run."""
+"""A node's name in messages to its operator, the folder of its state in a run, and its secrets.
+
+No run and no server learns the secrets, which are for the node's noise and its signatures.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import Context
 
-from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.whole_file import make_private
 from fedproto_app.node.site import Site
 from fedproto_app.settings import PLAIN_NAME, Settings
+
+SECRET = "secret"  # the name of a secret's file
+_BYTES = 32
 
 
 def name_of(context: Context, site: Site) -> str:
@@ -47,3 +58,40 @@ def _plain(key: str, name: str) -> str:
     if not re.fullmatch(PLAIN_NAME, name):
         raise FedProtoError(f"{key} = {name!r}: must consist of letters, digits and . _ = + -")
     return name
+
+
+def own_secret(folder: Path) -> bytes:
+    """Return the secret in this folder; the first call draws it from the system's randomness.
+
+    Of several processes that draw it at the same time, all get the same secret. Raises
+    `SettingsError` if other users may read the file or if it is incomplete.
+    """
+    path = folder / SECRET
+    if not path.exists():
+        make_private(folder)
+        _draw(path)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise SettingsError(f"{path}: others may read this secret; chmod 600, or delete it")
+    secret = path.read_bytes()
+    if len(secret) != _BYTES:
+        raise SettingsError(f"{path}: is not whole; delete it, and a new one is drawn")
+    return secret
+
+
+def secret_of_simulation(seed: int) -> bytes:
+    """Return the secret of all nodes of a simulation: derived from the seed, so not secret."""
+    return hashlib.sha256(f"privacy of a simulation\x1f{seed}".encode()).digest()
+
+
+def _draw(path: Path) -> None:
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(beside, path)  # whole, and never in place of another
+    finally:
+        beside.unlink()

@@ -4,19 +4,26 @@ A sum has four steps (docs/secure-sum.md). The node's process may end between tw
 secrets lie in a file, which holds the newest sum only and never leaves the node. A node sends one
 masked vector per sum, and its shares for one set of survivors. So nobody gets two vectors under the
 same masks, or both the seed and the private key of one node.
+
+A SuperNode starts a process for each step, so this module imports nothing slow. The training is in
+`orders.train_masked`.
 """
 
 from __future__ import annotations
 
-import os
+from logging import INFO
 from pathlib import Path
 
+from flwr.app import Context
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.events import tell
 from fedproto_app.core.messages import MaskingOrder, MaskingReply, PublicKeys
-from fedproto_app.core.whole_file import write_whole
-from fedproto_app.settings import AggregationSettings
+from fedproto_app.core.whole_file import make_private, write_whole
+from fedproto_app.node.folder import name_of, own_secret, state_dir, state_root
+from fedproto_app.node.site import Site, read_site
+from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.trust.fixed_point import Layout, OutOfRange, Sums, Vector, packed
 from fedproto_app.trust.masks import (
     Forged,
@@ -32,9 +39,10 @@ from fedproto_app.trust.masks import (
     split,
     stream,
 )
-from fedproto_app.trust.signing import Signer
+from fedproto_app.trust.signing import Signer, public_keys
 
 FILE = "masked-sum.json"
+SIGNING = "masked-sums"  # the folder of the signing key, in the site's state directory
 
 
 class MaskingError(FedProtoError):
@@ -229,9 +237,48 @@ class Masking:
             return None
 
     def _write(self, secrets: _Secrets) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        before = os.umask(0o077)  # no other user may read the file
-        try:
-            write_whole(self._file, secrets.model_dump_json().encode(), durable=True)
-        finally:
-            os.umask(before)
+        make_private(self._file.parent)
+        content = secrets.model_dump_json().encode()
+        write_whole(self._file, content, durable=True, private=True)
+
+
+def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Masking:
+    """Return the node's side of the run's masked sums.
+
+    Raises `FedProtoError` if the run has none.
+    """
+    site = read_site(context.node_config, deployed=not simulated)
+    run = settings_from(context.run_config)
+    if not run.aggregation.secure:
+        raise SettingsError("aggregation.secure = false: this run has no masked sums")
+    of_run = (order.run, order.token)
+    folder = state_dir(context, run, site, *of_run, simulated=simulated)
+    return Masking(folder, run.aggregation, None if simulated else signer_of(site))
+
+
+def signer_of(site: Site) -> Signer:
+    """Return the signer of the site's nodes; its key is drawn at the first call."""
+    return Signer(own_secret(state_root(site) / SIGNING), public_keys(site.masked_sums.known))
+
+
+def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) -> MaskingReply:
+    """Carry out one step; the reply gives the reason if it is refused or fails."""
+    try:
+        reply = secrets_of(order, context, simulated=simulated).answer(order)
+    except FedProtoError as fault:
+        reply = MaskingReply(fault=str(fault))
+    except OSError as fault:
+        reply = MaskingReply(fault=f"cannot write its secrets: {fault.strerror}")
+    if not simulated:
+        node = name_of(context, read_site(context.node_config, deployed=True))
+        refused = reply.fault or None
+        tell(
+            "masking",
+            INFO,
+            round=order.server_round,
+            node=node,
+            step=order.step,
+            survivors=len(order.survivors) or None,
+            refused=refused,
+        )
+    return reply

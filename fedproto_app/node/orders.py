@@ -20,27 +20,37 @@ from flwr.app import Context
 
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.core.events import Value, tell
-from fedproto_app.core.messages import NodeRoster, Order, Reply, SampleTimes
+from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
+from fedproto_app.core.whole_file import remove_leftovers
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
+from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
 from fedproto_app.node.device import torch_device, use_precision
-from fedproto_app.node.folder import name_of, state_dir, state_root
-from fedproto_app.node.part_reply import CohortReply, PartReply, merged
+from fedproto_app.node.folder import (
+    name_of,
+    own_secret,
+    secret_of_simulation,
+    state_dir,
+    state_root,
+)
+from fedproto_app.node.masking import MaskingError, secrets_of
+from fedproto_app.node.part_reply import CohortReply, PartReply, merged, totals
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
-from fedproto_app.node.process import number, store_of
+from fedproto_app.node.process import worker_number
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
-from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.node.shares import shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
+from fedproto_app.node.store import store_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.fit import releases_of, returns_of
 from fedproto_app.strategies.common.learner import make_learner, samples_after_pretraining
 from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.trust.fixed_point import Vector
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger
-from fedproto_app.trust.privacy_plan import privacy_plan
+from fedproto_app.trust.privacy_loss import privacy_plan
 
 Phase = Literal["train", "evaluate", "question"]
 
@@ -50,6 +60,8 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
     try:
         site = read_site(context.node_config, deployed=not simulated)
+        if not simulated:
+            remove_leftovers(state_root(site))
         run = settings_from(context.run_config)
         shard = _shard(run, site, simulated=simulated)
         if method_named(run.method).by_time:
@@ -155,7 +167,7 @@ def _done(
     torch.set_num_threads(settings.threads)
     of_run = (order.run, order.token)
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
-    device = torch_device(settings.device, number())
+    device = torch_device(settings.device, worker_number())
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), device)
     absent = shard.absent(order.clients) if part.number == 0 else {}
@@ -314,3 +326,47 @@ def _fault(error: OSError) -> str:
     if error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
     return str(error)
+
+
+def train_masked(
+    order: Order, masking: MaskingOrder, context: Context, *, simulated: bool
+) -> tuple[Reply, Vector | None]:
+    """Train; return the reply without its arrays, which leave the node only as masked sums; and
+    these.
+
+    If the node must not or cannot mask its sums, the reply gives the reason and the vector is None.
+    """
+    try:
+        secrets = secrets_of(masking, context, simulated=simulated)
+        secrets.begin(masking)
+        part = carry_out_part("train", order, context, Part(), simulated=simulated, masked=True)
+        reply = merged([part])
+        if not reply.names:
+            return reply, None
+        _require_believable(part, reply, order)
+        sums = totals(part, classes_of(context, simulated=simulated))
+        return replace(reply, arrays={}, classes=[]), secrets.masked(masking, sums)
+    except (FedProtoError, OSError) as fault:
+        return Reply([], [], failed=dict.fromkeys(order.clients, reason_of(fault))), None
+
+
+def _require_believable(part: PartReply, reply: Reply, order: Order) -> None:
+    """Raise `MaskingError` for values that a server would refuse.
+
+    The server sees only the masked sum, so it cannot check them itself.
+    """
+    for cohort in part.cohorts:
+        for name, array in cohort.arrays.items():
+            owners = cohort.names
+            if cohort.classes:
+                rows = zip(cohort.names, cohort.classes, strict=True)
+                owners = [client for client, client_classes in rows for _ in client_classes]
+            for client, values in zip(owners, array, strict=True):
+                if fault := value_fault(name, values):
+                    raise MaskingError(f"client {client!r}: {fault}; nothing of the node is sent")
+    personal = {name for cohort in part.cohorts for name in cohort.arrays}
+    mean = {name: array for name, array in reply.arrays.items() if name not in personal}
+    faults = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
+    before = root_mean_square(list(order.guidance.arrays.values()))
+    if fault := next(iter(faults), None) or growth_fault(mean, before):
+        raise MaskingError(fault)

@@ -19,7 +19,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.whole_file import make_private
 
 FILE_NAME = "state.sqlite"
 PARAMETERS = "parameters"
@@ -87,7 +88,9 @@ class StateFile:
         Raises `FedProtoError` if the file cannot be used and OSError if the disk is full.
         """
         self._require_current_version()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
+        with suppress(FileExistsError):  # SQLite gives its other files the mode of this one
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
         with _plain_errors(self.path), closing(self._connect("rwc")) as database:
             database.execute("BEGIN IMMEDIATE")
             if self._is_new(database):

@@ -3,7 +3,8 @@
 A folder per run and node:
 
     state.sqlite                    states, kept models, records, shared models (`state_file`)
-    encoder.safetensors, c-*/       what can be made again (`encoder_files`)
+    encoder.safetensors             the encoder that the clients share
+    c-<client>/vectors.safetensors  what it makes of a client's sequences
     settings.toml                   the run's settings
 
 States wait in memory until their order is done, or until the server's next checkpoint where the
@@ -20,25 +21,33 @@ damaged, the previous one two rounds.
 from __future__ import annotations
 
 import json
-import os
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import tomli_w
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.whole_file import write_whole
-from fedproto_app.node.encoder_files import EncoderFiles
+from fedproto_app.core.whole_file import make_private, write_whole
+from fedproto_app.node.device import memory_of
 from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensors, model_of
 
 SETTINGS_FILE = "settings.toml"
+ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
 ORDER_BYTES = 2**27  # of states that wait for the end of their order
 _BACK = 3  # rounds from which a server may resume: the round in progress and its two checkpoints
+_STATE_SHARE = 1 / 3  # of a GPU's memory, for states that stay there
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,32 @@ class _Block:
     def rows(self, places: Sequence[int]) -> Tensors:
         """The tensors of these rows."""
         return {name: rows_of(value, places) for name, value in self.tensors.items()}
+
+
+class EncoderFiles:
+    """A node's frozen encoder, and the vectors that it computes from clients' sequences.
+
+    Both can be computed again, so a damaged file counts as missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
+        """Store the encoder that the node's clients share from now on."""
+        _write(self._folder / ENCODER_FILE, tensors)
+
+    def read_encoder(self) -> dict[str, Tensor]:
+        """Return the last encoder, empty if none can be read."""
+        return _read(self._folder / ENCODER_FILE)
+
+    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
+        """Store the client's vectors [n, D], computed by the encoder with this digest."""
+        _write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
+
+    def read_vectors(self, client: str, digest: str) -> Tensor | None:
+        """Return the vectors computed by the encoder with this digest, or None."""
+        return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
 
 
 class ClientStore(EncoderFiles):
@@ -253,9 +288,9 @@ class ClientStore(EncoderFiles):
         """Keep the run's settings, once: a kept model is built again from them."""
         path = self._folder / SETTINGS_FILE
         if not path.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
             content = tomli_w.dumps(table).encode()
-            write_whole(path, content, f".{os.getpid()}.new", durable=True)
+            write_whole(path, content, durable=True, private=True, concurrent=True)
 
     # --- blocks in memory -------------------------------------------------------------------------
 
@@ -380,6 +415,47 @@ class ClientStore(EncoderFiles):
         return set().union(*map(self._rounds_of, self._all_records().values()))
 
 
+class _Memory:
+    """The stores of a worker's nodes, by folder.
+
+    limit: bytes of states that may wait in each store. nodes: number of nodes in the simulation.
+    """
+
+    def __init__(self, limit: int, nodes: int) -> None:
+        self.limit, self.nodes = limit, nodes
+        self.stores: dict[Path, ClientStore] = {}
+
+
+_memory: _Memory | None = None  # set in a worker that keeps state in memory
+
+
+def keep_state_in_memory(limit: int, nodes: int = 1) -> None:
+    """Let this process keep states until `flush`; it works for a simulation of so many nodes.
+
+    limit: bytes for the state of a node; 0 keeps none in memory.
+    """
+    global _memory
+    _memory = _Memory(limit, nodes) if limit else None
+
+
+def store_of(folder: Path, clients: int, device: torch.device | None = None) -> ClientStore:
+    """Return the store of a node with so many clients. device: the device of the node."""
+    if _memory is None:
+        return ClientStore(folder)
+    if folder not in _memory.stores:
+        device_limit = int(_STATE_SHARE * memory_of(device) / _memory.nodes) if device else 0
+        _memory.stores[folder] = ClientStore(
+            folder, _memory.limit, lasting=True, clients=clients, device_limit=device_limit
+        )
+    return _memory.stores[folder]
+
+
+def flush() -> None:
+    """Write all state that waits in memory."""
+    for store in _memory.stores.values() if _memory else ():
+        store.flush()
+
+
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:
     """The versions of something that must be kept, by their rounds, newest first.
 
@@ -445,3 +521,27 @@ def _copied_on_device(tensors: Mapping[str, Tensor]) -> Tensors:
         return {name: value.detach().clone() for name, value in tensors.items()}
     except torch.OutOfMemoryError:
         return _copied(tensors)
+
+
+def file_name(client: str) -> str:
+    """Return a file name without path separators; long names end in their hash."""
+    quoted = "c-" + quote(client, safe=" +=@,")
+    if len(quoted) <= 120:
+        return quoted
+    return f"{quoted[:80]}-{sha256(client.encode()).hexdigest()[:16]}"
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    make_private(path.parent)
+    content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
+    write_whole(path, content, private=True, concurrent=True)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        _log.warning("%s is damaged (%s) and will be written again", path, error)
+        return {}

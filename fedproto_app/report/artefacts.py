@@ -43,11 +43,13 @@ from fedproto_app.report.task_report import Row, report_for
 from fedproto_app.server.checkpoint import (
     Checkpoint,
     drop_later_checkpoints,
+    longer,
     newest_checkpoint,
+    require_resumable,
+    stored_settings,
     write_checkpoint,
 )
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.resume import longer, require_resumable, stored_settings
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import Settings, default_run_name
 

@@ -5,7 +5,8 @@ drops an order that it could not receive completely, and a reply that it could n
 connected and never answers. A node that hangs would delay every round. Therefore
 
 - a node that has not replied for a while gets a *probe*, a query that costs nothing. A node handles
-  one message after the other: if it answers the probe first, its order is lost and is sent again;
+  one message after the other: if it answers a probe that was sent after its order, but not the
+  order, the order is lost and is sent again;
 - an order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
   the node is connected or comes back soon;
 - a node that misses the deadline is *overdue*: it gets no orders until it replies or answers a
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -31,10 +32,11 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedproto_app.core.events import tell
-from fedproto_app.server.probes import Probes, push
+from fedproto_app.core.wire import alive_query
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
 PROBE_AFTER = 30.0  # seconds without a reply before a node is probed; then after twice as many
+PROBE_LIFE = 600.0  # seconds after which an unanswered probe counts as lost
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 ORDER_TRIES = 3  # how often an order is sent
 LEAST_PATIENCE = 10.0  # seconds that the other nodes have at least after enough replies
@@ -302,3 +304,48 @@ class _Phase:
         self.first[repeated.metadata.message_id] = self.first.get(
             metadata.message_id, metadata.message_id
         )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A probe without an answer: its node, and when it was sent."""
+
+    node: int
+    sent_at: float
+
+
+class Probes:
+    """The probes that no node has answered yet."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, Probe] = {}  # by message id
+
+    def ids(self) -> list[str]:
+        """Return the ids of the probes' messages, to poll for answers."""
+        return list(self._sent)
+
+    def answered(self, message_id: str) -> Probe | None:
+        """Remove and return the probe of this id, which has been answered; None if unknown."""
+        return self._sent.pop(message_id, None)
+
+    def send(self, grid: Grid, nodes: Iterable[int]) -> None:
+        """Probe the nodes whose last probe has been answered or counts as lost."""
+        time_now = time.monotonic()
+        self._sent = {
+            i: probe for i, probe in self._sent.items() if time_now - probe.sent_at < PROBE_LIFE
+        }
+        idle = sorted(set(nodes) - {probe.node for probe in self._sent.values()})
+        probes = [alive_query(node) for node in idle]
+        accepted_ids = set(push(grid, probes))
+        for node, probe in zip(idle, probes, strict=True):
+            if probe.metadata.message_id in accepted_ids:
+                self._sent[probe.metadata.message_id] = Probe(node, time_now)
+
+
+def push(grid: Grid, messages: Sequence[Message]) -> list[str]:
+    """Send the messages without waiting; return the ids of the messages that Flower accepted."""
+    return (
+        [message_id for message_id in grid.push_messages(messages) if message_id]
+        if messages
+        else []
+    )

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -28,7 +28,11 @@ from fedproto_app.core.wire import (
     read_masking_reply,
     sent_bytes,
 )
+from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.membership import Membership
 from fedproto_app.server.replies import read_vector, received_bytes
+from fedproto_app.server.round_log import History
+from fedproto_app.settings import AggregationSettings
 from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
 from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
@@ -44,12 +48,13 @@ from fedproto_app.trust.masks import (
     stream,
 )
 
-if TYPE_CHECKING:
-    from fedproto_app.server.pipeline import Pipeline
-
 ResultT = TypeVar("ResultT")
 
 MOST_NODES = 1000  # of a sum: each node seals shares for all others
+
+
+# Sends messages and returns the replies, of which so many are needed (`Pipeline.send`).
+Send = Callable[[Grid, Iterable[Message], int], list[Message]]
 
 
 @dataclass
@@ -76,17 +81,20 @@ class Unmasked:
         """Return the arrays that the replies must have."""
         return expected
 
-    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
+    def apply(
+        self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
+    ) -> list[Reply]:
+        """Return the replies unchanged."""
         return answers
 
     def hand_over(
         self,
         answers: list[Reply],
-        each: Callable[[list[Reply]], ResultT],
-        total: Callable[[Sums], ResultT],
+        from_replies: Callable[[list[Reply]], ResultT],
+        from_sums: Callable[[Sums], ResultT],
     ) -> ResultT | None:
-        """Return the result of `each` for the replies to a training order."""
-        return each(answers)
+        """Return the result of `from_replies` for the replies to a training order."""
+        return from_replies(answers)
 
 
 class MaskedSum:
@@ -96,8 +104,18 @@ class MaskedSum:
     the latest training.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline, self._rules = pipeline, pipeline.settings.aggregation
+    def __init__(
+        self,
+        rules: AggregationSettings,
+        run: tuple[str, str],
+        members: Membership,
+        history: History,
+        exchange: Exchange,
+        send: Send,
+    ) -> None:
+        """run: its name and its random mark."""
+        self._rules, self._run, self._members, self._history = rules, run, members, history
+        self._exchange, self._send = exchange, send
         self._session: _Session | None = None
         self.total: Sums | None = None
         self.lost = 0
@@ -112,8 +130,8 @@ class MaskedSum:
         if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
             return list(messages)
         by_node = {message.metadata.dst_node_id: message for message in messages}
-        server_round = self._pipeline.history.log.server_round
-        order = MaskingOrder(*self._pipeline.run, server_round, secrets.token_hex(16), "keys")
+        server_round = self._history.log.server_round
+        order = MaskingOrder(*self._run, server_round, secrets.token_hex(16), "keys")
         session = self._session = _Session(order, grid)
         if len(messages) > MOST_NODES:
             raise FederationError(f"{len(messages)} nodes; a masked sum has at most {MOST_NODES}")
@@ -127,7 +145,7 @@ class MaskedSum:
                 message = by_node[self._id_of(session.names[number])]
                 plain = sent_bytes(message)
                 add_masking(replace(order, step="train", sealed=for_it), to=message)
-                self._pipeline.history.log.bytes_down += sent_bytes(message) - plain
+                self._history.log.bytes_down += sent_bytes(message) - plain
         participants = {self._id_of(session.names[number]) for number in session.sealed}
         self.lost = len(by_node) - len(participants)
         return [message for node, message in by_node.items() if node in participants]
@@ -136,10 +154,13 @@ class MaskedSum:
         """Return the arrays that the replies must have: during a sum, one masked vector."""
         return Expected(masked=True) if self._session else expected
 
-    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
+    def apply(
+        self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
+    ) -> list[Reply]:
         """Compute the sum of the nodes' vectors; return the replies that are in it.
 
-        Replies to other orders than training orders are returned unchanged.
+        messages: the replies as they came, by node. Replies to other orders than training orders
+        are returned unchanged.
         """
         if self._session is None:
             return answers
@@ -150,7 +171,7 @@ class MaskedSum:
         for answer in answers:
             try:
                 number = session.names.index(answer.node)
-                vectors[number] = read_vector(self._pipeline.messages[answer.node], layout.size)
+                vectors[number] = read_vector(messages[answer.node], layout.size)
                 used[number] = answer
             except Unusable as fault:
                 self._refuse(answer.node, str(fault))
@@ -169,11 +190,11 @@ class MaskedSum:
     def hand_over(
         self,
         answers: list[Reply],
-        each: Callable[[list[Reply]], ResultT],
-        total: Callable[[Sums], ResultT],
+        from_replies: Callable[[list[Reply]], ResultT],
+        from_sums: Callable[[Sums], ResultT],
     ) -> ResultT | None:
-        """Return the result of `total` for the sum of a training; None if there is no sum."""
-        return None if self.total is None else total(self.total)
+        """Return the result of `from_sums` for the sum of a training; None if there is no sum."""
+        return None if self.total is None else from_sums(self.total)
 
     @property
     def least(self) -> int:
@@ -184,8 +205,8 @@ class MaskedSum:
 
     def _exchanged(self, session: _Session, node_ids: Collection[int]) -> bool:
         """Collect keys, then shares; return whether enough nodes are left for a sum."""
-        names = {self._pipeline.members.roster.label_of(node): node for node in node_ids}
-        orders = dict.fromkeys(sorted(names), session.order)
+        names = sorted(map(self._members.roster.label_of, node_ids))
+        orders = dict.fromkeys(names, session.order)
         replies = self._ask(session, orders, "its keys")
         key_counts = Counter(key for reply in replies.values() for key in _publics(reply))
         for name, reply in sorted(replies.items()):
@@ -263,13 +284,12 @@ class MaskedSum:
     ) -> dict[str, MaskingReply]:
         """Return the usable replies of these nodes; refuse the others."""
         messages = {name: masking_query(order, self._id_of(name)) for name, order in orders.items()}
-        pipeline, answers = self._pipeline, {}
-        log = pipeline.history.log
+        log, answers = self._history.log, {}
         log.bytes_down += sum(map(sent_bytes, messages.values()))
-        replies = pipeline.send(session.grid, messages.values(), least=len(messages))
+        replies = self._send(session.grid, messages.values(), len(messages))
         name_of = {message.metadata.message_id: name for name, message in messages.items()}
         for reply in replies:
-            message_id = pipeline.exchange.original(reply.metadata.reply_to_message_id)
+            message_id = self._exchange.original(reply.metadata.reply_to_message_id)
             if (name := name_of.pop(message_id, None)) is None:
                 continue
             log.bytes_up += received_bytes(reply)
@@ -283,7 +303,7 @@ class MaskedSum:
             except Unusable as fault:
                 self._refuse(name, f"masked sum, {subject}: {fault}")
         for name in name_of.values():
-            reason = f"no reply within {pipeline.exchange.waited:g} s"
+            reason = f"no reply within {self._exchange.waited:g} s"
             self._refuse(name, f"masked sum, {subject}: {reason}")
         return answers
 
@@ -301,10 +321,10 @@ class MaskedSum:
         return fewest(rules.secure_minimum, rules.secure_share, len(session.names))
 
     def _id_of(self, name: str) -> int:
-        return self._pipeline.members.node_id(name)
+        return self._members.node_id(name)
 
     def _refuse(self, node: str, reason: str) -> None:
-        self._pipeline.history.refuse(Refusal(node, "", reason))
+        self._history.refuse(Refusal(node, "", reason))
 
 
 def _publics(reply: MaskingReply) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 A reply passes `decode → compare → unmask → record`: it is read and validated by itself, compared
 with the other replies of the round, unmasked where sums are masked, and entered into the history.
-A strategy gets the remaining replies. The stages of a run are fixed when it starts.
+A strategy gets the remaining replies. Whether sums are masked is fixed when the run starts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -34,13 +33,6 @@ from fedproto_app.trust.outliers import SizeOfSame, out_of_line
 OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that get orders, round
 
 
-class Stage(Protocol):
-    """A step that processes the replies of a phase before a strategy sees them."""
-
-    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """Return the accepted replies. expected: the arrays that the phase asked for."""
-
-
 @dataclass(frozen=True)
 class _Request:
     """An order without a reply: the message (Flower sets its id on sending) and its clients.
@@ -52,40 +44,6 @@ class _Request:
     node: str
     clients: list[ClientKey]
     size: float
-
-
-class Compare:
-    """Refuses clients whose arrays are far larger than the other clients'."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-
-    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """Refuse the node's whole reply where it holds a mean, which includes the client."""
-        bad = out_of_line({reply.node: reply for reply in answers}, expected)
-        refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
-        for (node, client), reason in sorted(bad.items()):
-            self._history.refuse(Refusal(node, client, reason))
-            refused[node].add(client)
-        accepted = []
-        for answer in answers:
-            clients = refused[answer.node]
-            reply = without(answer, clients, expected)
-            if reply.names and not (clients and expected.mean):
-                accepted.append(reply)
-        return accepted
-
-
-class Record:
-    """Enters the replies into the history."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-
-    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        for answer in answers:
-            self._history.record(answer, expected)
-        return answers
 
 
 class Pipeline:
@@ -107,14 +65,17 @@ class Pipeline:
         """run: its name and its random mark."""
         self.settings, self.run, self.members, self.history = settings, run, members, history
         self.exchange = exchange
-        self.sums = MaskedSum(self) if settings.aggregation.secure else Unmasked()
+        rules = settings.aggregation
+        self.sums = (
+            MaskedSum(rules, run, members, history, exchange, self.send)
+            if rules.secure
+            else Unmasked()
+        )
         self._on_training = on_training
         self._task = task_class(settings.task)
         self._metrics = expected_metrics(settings)
-        self._stages: list[Stage] = [Compare(history), self.sums, Record(history)]
         self._requests: list[_Request] = []
         self._leaving = 0  # nodes of the latest orders that are about to leave
-        self.messages: dict[str, Message] = {}  # of the latest usable replies, by node
 
     # --- out --------------------------------------------------------------------------------
 
@@ -218,18 +179,21 @@ class Pipeline:
 
     def _through(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """Return the replies that pass all stages, however few."""
-        answers = self._decode(replies, self.sums.on_the_wire(expected))
-        for stage in self._stages:
-            answers = stage.apply(answers, expected)
-        self.messages = {}  # the arrays of all clients
+        answers, messages = self._decode(replies, self.sums.on_the_wire(expected))
+        answers = self._compare(answers, expected)
+        answers = self.sums.apply(answers, messages, expected)
+        for answer in answers:
+            self.history.record(answer, expected)
         return answers
 
-    def _decode(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """Return the valid part of each message as a reply to its request."""
+    def _decode(
+        self, replies: Iterable[Message], expected: Expected
+    ) -> tuple[list[Reply], dict[str, Message]]:
+        """Return the valid part of each message as a reply to its request; and these messages."""
         # Flower answers for a dead node under another id: only the order's id identifies the node.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
         usable: dict[str, Reply] = {}
-        self.messages = {}
+        messages: dict[str, Message] = {}  # by node
         for message in replies:
             order_id = self.exchange.original(message.metadata.reply_to_message_id)
             request = waiting.pop(order_id, None)
@@ -239,12 +203,12 @@ class Pipeline:
                 continue
             if answer := self._decode_one(message, request, expected):
                 usable[request.node] = answer
-                self.messages[request.node] = message
+                messages[request.node] = message
         for request in waiting.values():
             self.history.log.late += 1
             reason = f"no reply within {self.exchange.waited:g} s"
             self.history.refuse(Refusal(request.node, "", reason))
-        return [usable[node] for node in sorted(usable)]
+        return [usable[node] for node in sorted(usable)], messages
 
     def _decode_one(self, message: Message, request: _Request, expected: Expected) -> Reply | None:
         node, log = request.node, self.history.log
@@ -264,6 +228,24 @@ class Pipeline:
         for refusal in refusals:
             self.history.refuse(refusal)
         return replace(reply, node=node) if reply is not None and reply.names else None
+
+    def _compare(self, answers: list[Reply], expected: Expected) -> list[Reply]:
+        """Refuse clients whose arrays are far larger than the other clients'.
+
+        The node's whole reply is refused where it holds a mean, which includes the client.
+        """
+        bad = out_of_line({reply.node: reply for reply in answers}, expected)
+        refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
+        for (node, client), reason in sorted(bad.items()):
+            self.history.refuse(Refusal(node, client, reason))
+            refused[node].add(client)
+        accepted = []
+        for answer in answers:
+            clients = refused[answer.node]
+            reply = without(answer, clients, expected)
+            if reply.names and not (clients and expected.mean):
+                accepted.append(reply)
+        return accepted
 
     def _check_failed_share(self, orders: int, answered: int) -> None:
         allowed = self.settings.nodes.maximum_failed_share

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fedproto_app.core.clients import name_fault
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import TASKS, TaskRecord, task_record
@@ -44,6 +45,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """
     require_fitting_source(settings)
     shard: Shard = task_record(settings.task).part("load")(settings, partition, partitions)
+    _require_names([*shard.clients, *shard.refused])
     return shard
 
 
@@ -55,7 +57,15 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
     """
     require_fitting_source(settings)
     reasons: dict[str, str | None] = task_record(settings.task).part("reasons_against")(settings)
+    _require_names(reasons)
     return reasons
+
+
+def _require_names(clients: Iterable[str]) -> None:
+    """Raise `DataError` for a client whose name cannot be stored, sent or printed."""
+    for name in clients:
+        if fault := name_fault(name):
+            raise DataError(f"client {name[:80]!a}: its name {fault}; rename it in the data")
 
 
 def require_fitting_source(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.section import NonNegative, Share
-from fedproto_app.core.whole_file import write_whole
+from fedproto_app.core.whole_file import make_private, write_whole
 from fedproto_app.settings import PrivacySettings, Section
 from fedproto_app.settings.privacy import FACTOR
 from fedproto_app.trust.privacy_loss import epsilon_of
@@ -99,7 +99,7 @@ class PrivacyLedger:
             account["spent"][run.unit] = spent
             account["releases"] += len(new)
             account["tags"] = [*account["tags"], *new][-_TAGS:]
-            write_whole(path, json.dumps(account).encode(), durable=True)
+            write_whole(path, json.dumps(account).encode(), durable=True, private=True)
 
     def _require_within(self, client: str, spent: float, releases: int) -> None:
         site = self._site
@@ -129,7 +129,7 @@ class PrivacyLedger:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._folder)
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -17,9 +17,8 @@ import pytest
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.wire import roster_query
 from fedproto_app.engine import simulation
-from fedproto_app.engine.grid import WorkerGrid
 from fedproto_app.engine.pool import WorkerPool
-from fedproto_app.engine.simulation import simulate
+from fedproto_app.engine.simulation import WorkerGrid, simulate
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import Settings, settings_from
 from tests.local_grid import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
-from fedproto_app.trust.robust_means import (
+from fedproto_app.trust.averaging import (
     judged,
     levelled,
     middle_of_members,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.node.secret import own_secret, secret_of_simulation
+from fedproto_app.node.folder import own_secret, secret_of_simulation
 from fedproto_app.settings import PrivacySettings
 from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger, SitePrivacy
 from fedproto_app.trust.privacy_loss import epsilon_of

@@ -15,8 +15,8 @@ import torch
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.node.folder import secret_of_simulation
 from fedproto_app.node.protection import Leaving, Protection
-from fedproto_app.node.secret import secret_of_simulation
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner

@@ -21,9 +21,8 @@ from safetensors.torch import load
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node import state_file
-from fedproto_app.node.encoder_files import file_name
 from fedproto_app.node.state_file import holds_kept_models
-from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.node.store import ClientRecord, ClientStore, file_name
 from tests.node.stored import changed, rounds_in, state, state_of, write_one
 
 

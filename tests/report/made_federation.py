@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shape import DataShape
-from fedproto_app.server.roster import Roster
+from fedproto_app.server.listeners import Spending
+from fedproto_app.server.membership import Roster
 from fedproto_app.server.round_log import History
-from fedproto_app.server.spending import Spending
 
 Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
 

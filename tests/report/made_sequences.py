@@ -11,9 +11,9 @@ import numpy as np
 from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
-from fedproto_app.server.roster import Roster
+from fedproto_app.server.listeners import Spending
+from fedproto_app.server.membership import Roster
 from fedproto_app.server.round_log import History, RoundLog
-from fedproto_app.server.spending import Spending
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.findings import ClusterHistory
 

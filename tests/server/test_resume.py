@@ -19,7 +19,7 @@ from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.experiments.invariants import SmallRuns, kills_change_nothing
 from fedproto_app.report.artefacts import RunFolder, settings_digest
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.resume import stored_settings
+from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
 from tests.local_grid import LocalGrid, small_settings, synthetic_nodes

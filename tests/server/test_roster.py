@@ -6,8 +6,8 @@ import pytest
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import NodeRoster
-from fedproto_app.server.roster import Roster
-from fedproto_app.server.selection import select
+from fedproto_app.server.federation import select
+from fedproto_app.server.membership import Roster
 
 KEYS = [ClientKey(f"c{i}", str(i % 2)) for i in range(10)]
 

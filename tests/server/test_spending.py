@@ -20,8 +20,8 @@ from fedproto_app.experiments.invariants import (
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.report.table import run_table
-from fedproto_app.server.resume import stored_settings
-from fedproto_app.server.spending import Spending
+from fedproto_app.server.checkpoint import stored_settings
+from fedproto_app.server.listeners import Spending
 from fedproto_app.settings import PrivacyPlan, PrivacySettings, Settings, settings_from
 from fedproto_app.trust.privacy_loss import epsilon_of
 from tests.local_grid import run_locally, small_settings, synthetic_nodes

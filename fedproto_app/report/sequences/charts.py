@@ -230,7 +230,7 @@ def _stored_vectors(run_dir: Path) -> dict[str, tuple[str, NDArray[np.float32]]]
     """Return each client's encoder digest and vectors [n, D], where it has some."""
     from safetensors.numpy import load_file
 
-    from fedproto_app.node.encoder_files import VECTORS_FILE, file_name
+    from fedproto_app.node.store import VECTORS_FILE, file_name
 
     vectors_of = {}
     for row in read_clients(run_dir):

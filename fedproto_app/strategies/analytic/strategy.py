@@ -9,8 +9,7 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
 from fedproto_app.strategies.analytic.learner import GRAM, MOMENT, sample_bound
 from fedproto_app.strategies.common.client_sums import ClientSums, SumsStrategy
-from fedproto_app.trust.averaging import Averaging
-from fedproto_app.trust.robust_means import judged, levelled
+from fedproto_app.trust.averaging import Averaging, judged, levelled
 
 # On the scale of a client's train part, its values have mean square 1; a spike that is carried over
 # a gap can add to that.

@@ -26,9 +26,8 @@ from fedproto_app.strategies.common.class_fit import (
 from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
-from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.averaging import Averaging, robust_class_sums
 from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_believed
-from fedproto_app.trust.robust_means import robust_class_sums
 
 
 class ClientSums(ABC):

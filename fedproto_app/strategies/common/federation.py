@@ -102,10 +102,10 @@ class SumStage(Protocol):
     def hand_over(
         self,
         answers: list[Reply],
-        each: Callable[[list[Reply]], Arrays | None],
-        total: Callable[[Sums], Arrays | None],
+        from_replies: Callable[[list[Reply]], Arrays | None],
+        from_sums: Callable[[Sums], Arrays | None],
     ) -> Arrays | None:
-        """Call `each` with the replies or `total` with their sums, and return its result."""
+        """Call one of the functions, with the replies or with their sums; return its result."""
 
 
 class Pipeline(Protocol):
