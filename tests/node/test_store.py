@@ -491,3 +491,13 @@ def test_a_value_of_another_kind_is_refused_in_one_line(
     reader = ClientStore(tmp_path)
     with pytest.raises(FedProtoError, match="damaged"):
         reader.read_kept("a") if table == "records" else reader.read_states(["a"], 1)
+
+
+def test_only_this_user_may_read_the_clients_models(tmp_path: Path) -> None:
+    """SQLite gives the files beside the state the mode of the state's."""
+    store = ClientStore(tmp_path / "node")
+    write_one(store, "a", 1, 1)
+    store.settle()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "node").iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700

@@ -160,3 +160,14 @@ def test_data_check_finds_its_checker() -> None:
     result = data_check("--source", f"{MODULE}:own_dice", "--set", "data.period=2")
     command = f"{MODULE}:own_dice --set data.horizon=6 --set data.period=2"
     assert result == (1, f"2 throws, all shown: False\nonce that is mended: {run}{command}\n")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "lone\udc80"])
+def test_a_name_that_cannot_be_stored_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's name may hold what neither SQLite nor a message can."""
+    monkeypatch.setattr(f"{__name__}.loaded_dice", lambda settings: {name: None})
+    settings = settings_from({"task": "gambling", "method": "solo", "data.source": "dice"})
+    with pytest.raises(DataError, match=r"^client '.*': its name holds codes that are no text;"):
+        reasons_against(settings)

@@ -1,0 +1,43 @@
+"""Files that appear whole: who may read them, and what a killed writer leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fedproto_app.core.whole_file import make_private, remove_leftovers, write_whole
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_private_files_and_folders_are_for_this_user_alone(tmp_path: Path) -> None:
+    make_private(tmp_path / "state")
+    write_whole(tmp_path / "state" / "secret", b"x", private=True)
+    assert (mode(tmp_path / "state"), mode(tmp_path / "state" / "secret")) == (0o700, 0o600)
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = tmp_path / "deep" / f"a.json.{ended.pid}.new"
+    recent = tmp_path / f"b.json.{ended.pid}.new"  # perhaps of a writer in another container
+    written_now = tmp_path / f"c.json.{os.getpid()}.new"
+    users = tmp_path / "notes.new"
+    left.parent.mkdir()
+    for path in (left, recent, written_now, users):
+        path.write_text("half")
+    long_ago = time.time() - 60
+    for path in (left, written_now, users):
+        os.utime(path, (long_ago, long_ago))
+    remove_leftovers(tmp_path)
+    assert [path.exists() for path in (left, recent, written_now, users)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
