@@ -7,19 +7,12 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-
-
-def test_the_citation_has_the_version_of_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert f"\ntitle: {project['name']}\nversion: {project['version']}\n" in citation
 
 
 def test_the_pages_of_the_equations_and_the_house_name_the_same_modules() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedproto_app.core.clients import name_fault
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import TASKS, TaskRecord, task_record
@@ -63,6 +62,8 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
 
 def _require_names(clients: Iterable[str]) -> None:
     """Raise `DataError` for a client whose name cannot be stored, sent or printed."""
+    from fedproto_app.core.clients import name_fault  # imports NumPy, which settings do without
+
     for name in clients:
         if fault := name_fault(name):
             raise DataError(f"client {name[:80]!a}: its name {fault}; rename it in the data")

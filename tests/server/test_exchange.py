@@ -10,7 +10,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedproto_app.core.wire import ALIVE
-from fedproto_app.server import exchange, probes
+from fedproto_app.server import exchange
 from fedproto_app.server.exchange import ORDER_TRIES, Exchange
 from tests.server.fake_grid import FakeGrid, order
 
@@ -210,7 +210,7 @@ def test_a_probe_may_be_lost_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(exchanged, grid, 1, deadline=0.1) == set()
     look(exchanged, grid, 1)
     assert grid.count(1, ALIVE) == 1
-    monkeypatch.setattr(probes, "PROBE_LIFE", 0.0)
+    monkeypatch.setattr(exchange, "PROBE_LIFE", 0.0)
     look(exchanged, grid, 1)
     assert grid.count(1, ALIVE) == 2
     monkeypatch.undo()

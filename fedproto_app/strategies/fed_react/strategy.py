@@ -50,8 +50,8 @@ from fedproto_app.tasks.sequences.task import SequenceTask
 
 # AFFECT, adaptive evolutionary clustering, as Fed-REACT uses it: Xu, Kliger, Hero 2014, "Adaptive
 # evolutionary clustering", Data Mining and Knowledge Discovery 28; Fed-REACT, section 2 and
-# appendix C. Shapes: N clients, C clusters. W, the similarity of this round, and ψ, its estimate,
-# are [N, N] float32; W is symmetric.
+# Fed-REACT, appendix C. Shapes: N clients, C clusters. W, the similarity of this round, and ψ, its
+# estimate, are [N, N] float32; W is symmetric.
 
 Table = NDArray[np.float64]
 
