@@ -33,7 +33,8 @@ from fedproto_app.core.tasks import small_run
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.data.images.decoding import decode
 from fedproto_app.data.sources import load_series
-from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing
+from fedproto_app.engine.flower_parts import FIRST_ID
+from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.policy import CodePolicy, require_named_code
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds

@@ -36,7 +36,8 @@ from benchmarks.local_federation import LocalFederation
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, write_section
 from fedproto_app.core.errors import FederationError
-from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid
+from fedproto_app.engine.flower_parts import FIRST_ID
+from fedproto_app.engine.local import AT_ONCE, LocalGrid
 from fedproto_app.node.masking import signer_of
 from fedproto_app.node.site import Site
 from fedproto_app.report.artefacts import RunFolder

@@ -115,3 +115,20 @@ def test_the_tested_versions_are_among_those_that_may_work() -> None:
     for text in PROJECT["dependencies"]:
         bounds = {specifier.operator for specifier in Requirement(text).specifier}
         assert bounds == {">=", "<"}, text
+
+
+def test_the_image_holds_the_tested_versions_by_hash() -> None:
+    """`make hashes` writes the list; torch, whose build depends on the machine, is not in it."""
+    blocks = (ROOT / "docker" / "requirements.txt").read_text().replace("\\\n", " ").splitlines()
+    listed = [block for block in blocks if "==" in block]
+    assert all(" --hash=sha256:" in block for block in listed)
+    pins = {plain(block.split("==")[0]): block.split()[0].split("==")[1] for block in listed}
+    tested = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    )
+    versions = {plain(name): version for name, version in tested.items()}
+    assert pins == {name: versions[name] for name in pins}
+    assert names_of("dependencies") | names_of("optional-dependencies", "privacy") <= {
+        *pins,
+        "torch",
+    }

@@ -16,7 +16,8 @@ from benchmarks.attacks.lies import HonestReply, Lie
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
-from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing
+from fedproto_app.engine.flower_parts import FIRST_ID
+from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
 from fedproto_app.server_app import conduct

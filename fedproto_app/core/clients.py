@@ -20,10 +20,10 @@ _CODES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 def name_fault(name: str) -> str | None:
     """Return why this cannot be a name that is stored, sent and printed; None if it can."""
-    if _CODES.search(name):
-        return "holds codes that are no text"
     if len(name) > LONGEST_NAME:
         return f"has {len(name)} characters, at most {LONGEST_NAME} are possible"
+    if _CODES.search(name):
+        return "holds codes that are no text"
     return None
 
 

@@ -45,7 +45,7 @@ def write_whole(
 def remove_leftovers(folder: Path) -> None:
     """Remove, below this folder, the files of concurrent writers that were killed.
 
-    Newer files than a few seconds stay: a writer in another container has a number of its own.
+    Files of the last seconds stay: a writer in another container counts processes differently.
     """
     for file in folder.rglob("*.new"):
         process = file.suffixes[-2][1:] if len(file.suffixes) > 1 else ""
@@ -66,7 +66,10 @@ def _lives(process: int) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder and those above it, unless it exists; only this user may enter it."""
+    """Make the folder for this user alone; missing ones above it get the usual mode.
+
+    A folder that exists keeps its mode.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 

@@ -25,7 +25,7 @@ from flwr.app import (
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from fedproto_app.core.clients import LONGEST_NAME, name_fault
+from fedproto_app.core.clients import name_fault
 from fedproto_app.core.messages import (
     Arrays,
     Guidance,
@@ -58,14 +58,14 @@ T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]
 
 
-def _without_codes(name: str) -> str:
-    """Reject codes, because names are printed in logs and tables."""
+def _usable(name: str) -> str:
+    """Reject what cannot be stored or printed: names stand in files, logs and tables."""
     if fault := name_fault(name):
         raise ValueError(fault)
     return name
 
 
-Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_without_codes)]
+Name = Annotated[str, AfterValidator(_usable)]
 Reason = Annotated[str, Field(max_length=MOST_REASON)]
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]

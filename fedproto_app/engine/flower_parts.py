@@ -16,11 +16,12 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
+FIRST_ID = 1000  # Flower's id of the first node
 RAISED = 6  # the code of Flower's error for a ClientApp that raised
 
 
 class EngineGrid(Grid):
-    """A grid that is not told its run: the app asks for none."""
+    """A grid without a run of Flower's; the app asks for none."""
 
     def set_run(self, run: Any) -> None: ...
 

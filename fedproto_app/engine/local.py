@@ -14,6 +14,7 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from fedproto_app.client_app import app as client_app
 from fedproto_app.engine.flower_parts import (
+    FIRST_ID,
     RAISED,
     RUN_ID,
     EngineGrid,
@@ -23,8 +24,6 @@ from fedproto_app.engine.flower_parts import (
     to_bytes,
 )
 from fedproto_app.settings import DataSettings, Settings, flat_settings
-
-FIRST_ID = 1000  # Flower's id of the first node
 
 # Settings for local runs: a node that has not answered at once will not answer.
 AT_ONCE: Mapping[str, Any] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}

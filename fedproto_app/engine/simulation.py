@@ -21,7 +21,14 @@ from flwr.app import Message
 
 from fedproto_app.core.wire import ALIVE, ROSTER, write_reply
 from fedproto_app.engine import frames
-from fedproto_app.engine.flower_parts import EngineGrid, from_bytes, number, take_identity, to_bytes
+from fedproto_app.engine.flower_parts import (
+    FIRST_ID,
+    EngineGrid,
+    from_bytes,
+    number,
+    take_identity,
+    to_bytes,
+)
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.node.part_reply import merged
 from fedproto_app.report.artefacts import RunFolder
@@ -35,7 +42,6 @@ Show = Callable[[Mapping[str, Any]], None]
 CHECKPOINT_EVERY = 5.0  # seconds of work that a killed run may have to repeat
 _RARITY = 4  # a checkpoint waits 4 times as long as writing the nodes' state took
 _SHARE_OF_ALL, _SHARE_OF_FREE = 0.6, 0.8  # of this machine's memory, for the state of all nodes
-_FIRST = 1000  # Flower's id of node 0
 
 
 class WorkerGrid(EngineGrid):
@@ -57,7 +63,7 @@ class WorkerGrid(EngineGrid):
         return list(range(node, self._workers, self._nodes))
 
     def get_node_ids(self) -> Iterable[int]:
-        return [_FIRST + node for node in range(self._nodes)]
+        return [FIRST_ID + node for node in range(self._nodes)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -91,7 +97,7 @@ class WorkerGrid(EngineGrid):
             self._arrived.wait_for(lambda: self._news, seconds)
 
     def _dispatch(self, message: Message) -> Future[Message]:
-        node = message.metadata.dst_node_id - _FIRST
+        node = message.metadata.dst_node_id - FIRST_ID
         workers = self.workers_of(node)
         if message.metadata.message_type in (ROSTER, ALIVE):
             workers = workers[:1]  # each of them could answer

@@ -152,7 +152,7 @@ def contrast_prototypes(
     chosen: K clients, in the order of the result; None = all.
     places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n then has the same
         size as by divergence, but its members are the clients nearest to n on the circle.
-    combine: a replacement for the mean of the members (`trust/robust_means.py`).
+    combine: a replacement for the mean of the members (`trust/averaging.py`).
     Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
     """
     clients = range(len(prototypes)) if chosen is None else chosen

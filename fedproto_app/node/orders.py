@@ -331,8 +331,7 @@ def _fault(error: OSError) -> str:
 def train_masked(
     order: Order, masking: MaskingOrder, context: Context, *, simulated: bool
 ) -> tuple[Reply, Vector | None]:
-    """Train; return the reply without its arrays, which leave the node only as masked sums; and
-    these.
+    """Train; return the reply without its arrays, and the masked sums of these arrays.
 
     If the node must not or cannot mask its sums, the reply gives the reason and the vector is None.
     """

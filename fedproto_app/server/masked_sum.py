@@ -52,8 +52,7 @@ ResultT = TypeVar("ResultT")
 
 MOST_NODES = 1000  # of a sum: each node seals shares for all others
 
-
-# Sends messages and returns the replies, of which so many are needed (`Pipeline.send`).
+# `Pipeline.send`: sends messages, waits, and returns the replies; the number is how many it needs.
 Send = Callable[[Grid, Iterable[Message], int], list[Message]]
 
 

@@ -148,17 +148,17 @@ class Pipeline:
         expected: Expected,
         *,
         shared: Collection[str] = (),
-        once: bool = False,
+        once_per_run: bool = False,
     ) -> list[Reply]:
         """Ask these clients a method's question; return the usable replies, as `read` does.
 
         Any number of replies is enough: a question often goes to a single new client.
         Call it between phases only, when no other orders are waiting. shared: as for `orders`.
-        once: whether each client answers the question only once in a run.
+        once_per_run: whether each client answers the question only once in a run; counted apart.
         """
         messages = self.orders(keys, guide, server_round, QUESTION, shared=shared)
         answers = self._through(self.ask(grid, messages), expected) if messages else []
-        if once:
+        if once_per_run:
             values = sum(expected.values(reply) for reply in answers)
             self.history.log.parameters_up_once += values
         return answers

@@ -24,20 +24,16 @@ def test_private_files_and_folders_are_for_this_user_alone(tmp_path: Path) -> No
 def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = tmp_path / "deep" / f"a.json.{ended.pid}.new"
+    of_killed = tmp_path / "deep" / f"a.json.{ended.pid}.new"
     recent = tmp_path / f"b.json.{ended.pid}.new"  # perhaps of a writer in another container
     written_now = tmp_path / f"c.json.{os.getpid()}.new"
     users = tmp_path / "notes.new"
-    left.parent.mkdir()
-    for path in (left, recent, written_now, users):
+    of_killed.parent.mkdir()
+    for path in (of_killed, recent, written_now, users):
         path.write_text("half")
     long_ago = time.time() - 60
-    for path in (left, written_now, users):
+    for path in (of_killed, written_now, users):
         os.utime(path, (long_ago, long_ago))
     remove_leftovers(tmp_path)
-    assert [path.exists() for path in (left, recent, written_now, users)] == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert not of_killed.exists()
+    assert all(path.exists() for path in (recent, written_now, users))

@@ -104,7 +104,7 @@ def test_a_client_takes_the_set_number_of_steps(
     def counting(
         parameters: dict[str, Tensor], batch: ContrastiveBatch, context: Context
     ) -> dict[str, Tensor]:
-        shapes.append(batch.other_lengths.shape)
+        shapes.append(batch.candidate_lengths.shape)
         return plain(parameters, batch, context)
 
     monkeypatch.setattr(learner, "loss", counting)
@@ -131,7 +131,9 @@ def by_hand(
         reference = vector(batch.inputs[0, b], batch.lengths[0, b])
         positive, *negatives = (
             float(reference @ vector(crop, length))
-            for crop, length in zip(batch.others[0, b], batch.other_lengths[0, b], strict=True)
+            for crop, length in zip(
+                batch.candidates[0, b], batch.candidate_lengths[0, b], strict=True
+            )
         )
         away = sum(log_sigmoid(-score) for score in negatives)
         losses.append(-log_sigmoid(positive) - away / (len(negatives) if terms == "mean" else 1))

@@ -132,11 +132,11 @@ def test_crops_are_cut_by_hand() -> None:
     batch = cut(values, crops, torch.tensor([4, 3]))
     assert batch.inputs.squeeze(3).tolist() == [[[20, 21, 22, 23]], [[114, 0, 0, 0]]]
     assert batch.lengths.tolist() == [[4], [1]]
-    assert batch.others.squeeze(4).tolist() == [
+    assert batch.candidates.squeeze(4).tolist() == [
         [[[21, 22, 0], [3, 4, 0], [10, 11, 12]]],
         [[[114, 0, 0], [120, 0, 0], [121, 122, 0]]],
     ]
-    assert batch.other_lengths.tolist() == [[[2, 2, 3]], [[1, 1, 2]]]
+    assert batch.candidate_lengths.tolist() == [[[2, 2, 3]], [[1, 1, 2]]]
 
 
 def test_each_vector_takes_its_own_part_in_the_loss() -> None:
@@ -176,13 +176,13 @@ def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tenso
         alone = contrastive_batches(*client_parts, counts[k : k + 1], [seeded(k)], **size)
         for big, small in zip(together, alone, strict=True):
             assert torch.equal(big.lengths[k], small.lengths[0])
-            assert torch.equal(big.other_lengths[k], small.other_lengths[0])
+            assert torch.equal(big.candidate_lengths[k], small.candidate_lengths[0])
             longest = small.inputs.shape[2]
             assert torch.equal(big.inputs[k, :, :longest], small.inputs[0])
             assert not big.inputs[k, :, longest:].any()
-            longest = small.others.shape[3]
-            assert torch.equal(big.others[k, :, :, :longest], small.others[0])
-            assert not big.others[k, :, :, longest:].any()
+            longest = small.candidates.shape[3]
+            assert torch.equal(big.candidates[k, :, :, :longest], small.candidates[0])
+            assert not big.candidates[k, :, :, longest:].any()
 
 
 def test_batches_hold_real_steps_alone(cohort: tuple[Tensor, Tensor]) -> None:
@@ -194,7 +194,7 @@ def test_batches_hold_real_steps_alone(cohort: tuple[Tensor, Tensor]) -> None:
     for batch in contrastive_batches(*cohort, counts, generators, steps=5, batch=4, negatives=2):
         for crops, lengths in (
             (batch.inputs, batch.lengths),
-            (batch.others, batch.other_lengths),
+            (batch.candidates, batch.candidate_lengths),
         ):
             real = (crops != 0).all(dim=-1).sum(dim=-1)
             assert torch.equal(real, lengths)

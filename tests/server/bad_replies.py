@@ -167,7 +167,7 @@ FAULTS = [
     (set_metric(Metric("mse", Model.KEPT), None), "all of its kept metrics", 0),
     (set_seconds(-1.0), "seconds = -1.0", 0),
     (say(names=[1, 2, 3, 4]), "names.0: Input should be a valid string", 0),
-    (say(names=["x" * 1000] * 4), "at most 256 characters", 0),
+    (say(names=["x" * 1000] * 4), "at most 256 are possible", 0),
 ]
 NAMES = ["nan", "shape", "dtype", "missing", "foreign", "few", "negative", "absurd", "count"]
 NAMES += ["loss", "nothing", "error", "empty-array", "zip", "cut-header", "huge-header"]

@@ -201,7 +201,10 @@ REPLIES = {
     "true-loss": (say(losses={"total": [True, 1]}), "losses.total.0: Input should be a valid num"),
     "half-a-sample": (say(samples=[1.5, 1]), "samples.0: Input should be a valid integer"),
     "huge-count": (say(samples=[10**30, 1]), "samples.0: Input should be less than 9223"),
-    "long-name": (say(names=["x" * 257, "b"]), "names.0: String should have at most 256"),
+    "long-name": (
+        say(names=["x" * 257, "b"]),
+        "names.0: Value error, has 257 characters, at most 256",
+    ),
     "long-reason": (say(failed={"x": "y" * 4097}), "failed.x: String should have at most 4096"),
     "one-name": (say(names=["a", "a"]), "2 sample counts for 2 clients"),
     "metric-twice": (say(metrics=[(("mse", "used", False, ""), [1, 1])] * 2), "is reported twice"),

@@ -72,7 +72,7 @@ class ClientGraph:
         missing = [key for key in clients if self._profiles.latest(key) is None]
         expected = Expected(per_client={PROFILE: (self._settings.data.period,)})
         question = Guidance(options={PROFILE: 1.0})
-        for reply in ask(missing, lambda keys: question, expected, once=True):
+        for reply in ask(missing, lambda keys: question, expected, once_per_run=True):
             profile = reply.arrays[PROFILE]
             if (largest := float(np.abs(profile).max())) > LARGEST_PROFILE:
                 reason = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"

@@ -32,13 +32,13 @@ class Ask(Protocol):
         expected: Expected,
         *,
         shared: Collection[str] = (),
-        once: bool = False,
+        once_per_run: bool = False,
     ) -> list[ClientReply]:
         """Return the usable replies, however few, in the order of the nodes' names.
 
         guide: returns the guidance for clients of one node. expected: the arrays of a reply.
-        shared: arrays that are the same for all clients, not a row for each. once: whether each
-        client answers the question once in a run, which is counted separately.
+        shared: arrays that are the same for all clients, not a row for each. once_per_run: whether
+        each client answers the question only once in a run, which is counted separately.
         """
 
 
@@ -135,7 +135,7 @@ class Pipeline(Protocol):
         expected: Expected,
         *,
         shared: Collection[str] = (),
-        once: bool = False,
+        once_per_run: bool = False,
     ) -> list[Reply]:
         """Ask these clients a question between the phases of a round; return the usable replies."""
 

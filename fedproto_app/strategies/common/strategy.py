@@ -340,10 +340,16 @@ class BaseStrategy(Strategy):
             expected: Expected,
             *,
             shared: Collection[str] = (),
-            once: bool = False,
+            once_per_run: bool = False,
         ) -> list[ClientReply]:
             answers = pipeline.question(
-                grid, clients, guide, round_.number, expected, shared=shared, once=once
+                grid,
+                clients,
+                guide,
+                round_.number,
+                expected,
+                shared=shared,
+                once_per_run=once_per_run,
             )
             return [reply for answer in answers for reply in client_replies(answer, expected)]
 

@@ -65,14 +65,14 @@ class Crops(NamedTuple):
 class ContrastiveBatch:
     """A training step of K clients; zeros after the end of a crop.
 
-    inputs: the references [K, B, T, d], lengths: [K, B]. others: the positive and then the
-    negatives of each reference, [K, B, 1 + R, T', d], other_lengths: [K, B, 1 + R].
+    inputs: the references [K, B, T, d], lengths: [K, B]. candidates: the positive and then the
+    negatives of each reference, [K, B, 1 + R, T', d], candidate_lengths: [K, B, 1 + R].
     """
 
     inputs: Tensor
     lengths: Tensor
-    others: Tensor
-    other_lengths: Tensor
+    candidates: Tensor
+    candidate_lengths: Tensor
 
 
 def triplet_loss(
@@ -97,8 +97,8 @@ def contrastive_loss(encode: Encode, batch: ContrastiveBatch, *, averages: bool 
     References are encoded separately: they are longer and would add padding to the other crops.
     """
     reference = encode(batch.inputs, batch.lengths)
-    compared = encode(batch.others.flatten(1, 2), batch.other_lengths.flatten(1, 2))
-    compared = compared.view(*batch.other_lengths.shape, -1)  # (K, B, 1 + R, D)
+    compared = encode(batch.candidates.flatten(1, 2), batch.candidate_lengths.flatten(1, 2))
+    compared = compared.view(*batch.candidate_lengths.shape, -1)  # (K, B, 1 + R, D)
     return triplet_loss(reference, compared[:, :, 0], compared[:, :, 1:], averages=averages)
 
 

@@ -67,7 +67,7 @@ class Encoded:
     graph: Graph
 
     @staticmethod
-    def of(
+    def stacked(
         encodings: Mapping[ClientKey, NDArray[np.float32]],
         times: Mapping[ClientKey, SampleTimes],
         first: int,
@@ -325,7 +325,7 @@ class CnfgnnStrategy(FedAvgStrategy):
             return None
         encodings = {key: encodings[key] for key in sorted(encodings)}
         adjacency = torch.from_numpy(self._graph.adjacency(list(encodings)))
-        return Encoded.of(encodings, times, first, Graph.of(adjacency))
+        return Encoded.stacked(encodings, times, first, Graph.of(adjacency))
 
     def _gradient(self, encoded: Encoded, proposal: Proposal, ask: Ask) -> tuple[Tensor, int]:
         """Return ∂L/∂g [T, N, d_g] of the clients' mean loss, and how many were shortened.

@@ -370,7 +370,7 @@ class FedDaStrategy(FedAvgStrategy):
             missing,
             lambda keys: Guidance(options=question),
             Expected(per_client={STATISTICS: shape}),
-            once=True,
+            once_per_run=True,
         )
         usable = clusters.standardised(replies, round_)
         if self._quasi:

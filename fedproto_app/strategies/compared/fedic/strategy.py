@@ -102,7 +102,7 @@ class Judgement:
     logits: Tensor
     features: Tensor
 
-    def at(self, images: Tensor) -> Judgement:
+    def select(self, images: Tensor) -> Judgement:
         """Return the outputs for these images only, [m] positions."""
         return Judgement(self.logits[:, images], self.features[:, images])
 
@@ -186,7 +186,7 @@ class EnsembleDistillation:
         for _ in range(self._section.calibration_steps):
             chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
             part, tuned_logits, labels = (
-                judgement.at(chosen),
+                judgement.select(chosen),
                 fine_tuned[chosen],
                 self._labels[chosen],
             )
