@@ -74,9 +74,8 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.sequence_results
 	$(BIN)/python -m benchmarks.rand_curves
 
-release: $(DEV)  ## wheel and source in dist/, checked, with their hashes
-	$(BIN)/pip install --quiet $(PIP_ARGS) 'build>=1.2,<2' 'twine>=6,<8'
-	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/release
+release:  ## wheel and source in dist/, checked, with their hashes; a minute
+	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/release
 
 hashes: $(RUN)  ## docker/requirements.txt: what the image holds, from constraints.txt, with hashes
 	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/hashes
