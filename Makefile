@@ -91,10 +91,12 @@ $(DEV): $(RUN)
 	$(BIN)/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# The versions of constraints.txt but for Flower and what a newer Flower needs newer.
 $(NEWEST): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(NEWEST_VENV)
-	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
-	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --upgrade 'flwr[simulation]<1.42'
+	grep -vE '^(flwr|cryptography|uv)==' constraints.txt >$(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --constraint $(NEWEST_VENV)/constraints.txt \
+	  --editable '.[dev]' "flwr==$$(.ci/flower highest)"
 	touch $@
 
 clean:
