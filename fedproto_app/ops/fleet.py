@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,8 @@ GRPC = tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
 # Flower cuts what it sends into parts of at most 20 MB.
 LARGEST_BODY = 64 * 2**20
 
-_PATH = "/v1/fleet/{call}"
+_PREFIX = "/v1/fleet/"
+_CALL = re.compile("[a-z-]+")
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
 _CALL_DEADLINE = 120.0  # seconds without a byte from the SuperLink
 _IDLE = 75.0  # seconds that a node's unused connection stays open; nodes close theirs earlier
@@ -82,13 +83,16 @@ def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
     from starlette.routing import Route
 
     async def forward(request: Request) -> Response:
+        name = request.path_params["call"]
+        if not _CALL.fullmatch(name):
+            return PlainTextResponse("Not found.", 404)
         length = request.headers.get("content-length", "")
         if not length.isdecimal():
             return PlainTextResponse("The request must state its length.", 411)
         if int(length) > LARGEST_BODY:
             return PlainTextResponse(f"A request may have {LARGEST_BODY} bytes.", 413)
         call = superlink.build_request(
-            "POST", request.url.path, headers=_passed(request.headers), content=request.stream()
+            "POST", _PREFIX + name, headers=_passed(request.headers), content=request.stream()
         )
         try:
             answer = await superlink.send(call, stream=True)
@@ -101,12 +105,7 @@ def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
             background=BackgroundTask(answer.aclose),
         )
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with superlink:
-            yield
-
-    return Starlette(routes=[Route(_PATH, forward, methods=["POST"])], lifespan=lifespan)
+    return Starlette(routes=[Route(_PREFIX + "{call}", forward, methods=["POST"])])
 
 
 async def _serve(
@@ -136,17 +135,18 @@ async def _serve(
             log_level="warning",
         )
     )
-    if not await _answers(client, superlink):
-        raise SystemExit(f"flower-superlink did not answer within {_START_DEADLINE:.0f} s")
 
     async def watch() -> None:
         while superlink.poll() is None:
             await asyncio.sleep(0.2)
         server.should_exit = True
 
-    watcher = asyncio.create_task(watch())
-    await server.serve()
-    watcher.cancel()
+    async with client:
+        if not await _answers(client, superlink):
+            raise SystemExit(f"flower-superlink did not answer within {_START_DEADLINE:.0f} s")
+        watcher = asyncio.create_task(watch())
+        await server.serve()
+        watcher.cancel()
 
 
 async def _answers(client: httpx.AsyncClient, superlink: subprocess.Popen[bytes]) -> bool:
