@@ -43,7 +43,9 @@ def main(grid: Grid, context: Context) -> None:
         folder = started.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
         conduct(grid, settings, folder)
-        show(folder.path, settings.output.pictures)
+        if settings.output.pictures:
+            show(folder.path)
+        log_table(folder.path)
 
 
 @dataclass
@@ -132,16 +134,15 @@ def conduct(
         folder.write_summary(settings, federation, costs.sums, progress.rounds, stopped)
 
 
-def show(folder: Path, pictures: bool) -> None:
-    """Draw the run's pictures, write its report, and end the log with its table.
+def show(folder: Path) -> None:
+    """Draw the run's pictures and write its report.
 
     They are a convenience: a failure to make them must not fail a finished run.
     """
     from fedproto_app.report.page.document import report_of
     from fedproto_app.report.pictures import draw
 
-    drawn = (("pictures", draw), ("report", report_of)) if pictures else ()
-    for name, make in (*drawn, ("table", log_table)):
+    for name, make in (("pictures", draw), ("report", report_of)):
         try:
             make(folder)
         except Exception as error:
