@@ -18,13 +18,15 @@ from fedproto_app.cli.report import report
 from fedproto_app.cli.run import run
 from fedproto_app.cli.signing_key import signing_key
 from fedproto_app.cli.sweep import sweep
+from fedproto_app.cli.try_file import try_file
 from fedproto_app.core.version import __version__
 
 FIRST_STEPS = """\
 fedproto trains models for many clients without collecting their data. Try, in this order:
 
   fedproto demo                forecast embedded data, alone and federated; takes a minute
-  fedproto data check my.csv   check your own file, and print the command that trains on it
+  fedproto try my.csv          the same for your own file
+  fedproto data check my.csv   what a run makes of a file
   fedproto compare runs        compare the results of runs
 
 fedproto --help lists all commands; fedproto --install-completion adds shell completion."""
@@ -36,6 +38,7 @@ app = typer.Typer(
     epilog="Start with: fedproto demo",
 )
 app.command()(demo)
+app.command("try")(try_file)
 app.command()(run)
 app.command()(sweep)
 app.command()(compare)

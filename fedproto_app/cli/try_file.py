@@ -1,0 +1,78 @@
+"""``fedproto try``: from a file to an answer."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedproto_app.cli.next_steps import say_next
+
+
+def try_file(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Series: CSV, Parquet or HDF5, or a folder of them. Images: a folder or .zip with "
+            "a folder for each site and class. Labelled sequences: .npz, .ts or class folders.",
+        ),
+    ],
+    horizon: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps ahead to forecast. Default: one period."),
+    ] = None,
+    period: Annotated[
+        int | None,
+        typer.Option(min=2, help="Steps per period. Default: a day, by the file's clock."),
+    ] = None,
+    clients_from: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
+    ] = "",
+    clients: Annotated[
+        int | None,
+        typer.Option(min=2, help="Deal images or sequences to so many simulated clients."),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Learn from the newest 28 periods only, with fewer rivals."),
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to put the runs. Default: runs/try-NAME."),
+    ] = None,
+) -> None:
+    """Say what the clients in a file gain by taking part in a federation.
+
+    Recognises the file, takes the period from its clock, and forecasts one
+    period ahead (or tells the classes) in the simplest ways, with a closed
+    form for each client alone, and with one that the clients learn
+    together. Nothing leaves this machine. It ends with one sentence, one
+    table, a report and, for series, a file with the next values.
+
+    [bold]Examples[/bold]
+
+      fedproto try sales.csv
+      fedproto try meters/ --horizon 12
+      fedproto try scans.zip
+    """
+    console = Console(stderr=True, highlight=False)
+    console.print(f"reading {path} …")  # torch and the readers are slow to import
+    from fedproto_app.experiments.trial import Wishes, plan_of, try_plan, unused_folder
+    from fedproto_app.report.table import comparison_table
+
+    plan = plan_of(path, Wishes(horizon, period, clients_from, clients, quick))
+    for fact in plan.facts:
+        console.print(fact, soft_wrap=True)
+    trial = try_plan(plan, folder or unused_folder(Path("runs"), path), console)
+    out = Console(highlight=False)
+    for sentence in trial.sentences:
+        out.print(sentence, style="bold")
+    out.print(comparison_table(trial.groups))
+    out.print(f"report: {trial.report}", soft_wrap=True)
+    if trial.forecast is not None:
+        out.print(f"forecast: {trial.forecast}", soft_wrap=True)
+    say_next(console, f"fedproto compare {shlex.quote(str(trial.folder))} --pairs")

@@ -1,0 +1,357 @@
+"""From a file to an answer: what its clients gain by taking part (``fedproto try``).
+
+A trial recognises the file, chooses what a forecast needs from the clock, runs the simplest
+methods, the closed forms of each client alone, and the federated closed form, and compares them.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.core.tasks import TaskRecord
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.experiments.run_settings import NODES, simulated_settings
+from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.page import REPORT
+from fedproto_app.report.runs import Group, find_runs, group_runs, ranked
+from fedproto_app.report.taking_part import taking_part
+from fedproto_app.settings import DataSettings, settings_from
+
+if TYPE_CHECKING:
+    from fedproto_app.data.series import ClientSeries
+    from fedproto_app.data.table_recognition import Reading
+
+FORECAST = "forecast.csv"
+QUICK_HISTORY = 28  # periods that --quick learns from
+FARTHEST = 288  # steps ahead; a sample has values for each of them
+_DAY, _WEEK = 86_400, 7 * 86_400  # seconds
+_CALENDAR_WEEKS = 2  # of train values that weekdays need
+
+Changes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a trial. title: for people. cost: its time, compared with the others'."""
+
+    title: str
+    changes: Changes
+    cost: float = 1.0
+
+
+SERIES_ROWS = {
+    "naive": Row("last value", {"method": "naive"}),
+    "seasonal-naive": Row("a period before", {"method": "seasonal-naive"}),
+    "analytic-alone": Row(
+        "linear regression, alone", {"method": "analytic", "analytic.sharing": "none"}, 3
+    ),
+    "kindred-alone": Row("kindred, alone", {"method": "kindred", "kindred.sharing": "none"}, 2),
+    "kindred": Row("kindred, together", {"method": "kindred"}, 3),
+}
+CLASS_ROWS = {
+    "naive": Row("most frequent class", {"method": "naive"}),
+    "analytic-alone": Row(
+        "closed form, alone", {"method": "analytic", "analytic.sharing": "none"}, 2
+    ),
+    "analytic": Row("closed form, together", {"method": "analytic"}, 3),
+}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person sets instead of the trial; None or "" leaves the choice to it.
+
+    horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
+    simulated clients, for images and sequences that name none. quick: fewer rows, less history.
+    """
+
+    horizon: int | None = None
+    period: int | None = None
+    clients_from: str = ""
+    clients: int | None = None
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a trial. settings: of all of them. facts: what was recognised, for people."""
+
+    settings: Changes
+    rows: Mapping[str, Row]
+    facts: Sequence[str]
+    forecasts: bool
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished trial: its folder with a run folder for each row, and what it says."""
+
+    folder: Path
+    groups: list[Group]
+    sentences: list[str]
+    report: Path
+    forecast: Path | None
+
+
+def plan_of(path: Path, wishes: Wishes) -> Plan:
+    """Recognise the file and choose the settings of a trial.
+
+    Raises `DataError` for a file that cannot be read or that names no clients, and `SettingsError`
+    for a wish that does not fit the data.
+    """
+    from fedproto_app.data.recognition import reading_of
+    from fedproto_app.tasks.table import record_of_source
+
+    reading = reading_of(path)
+    table = {**reading.all_settings, "data.path": str(path)}
+    if wishes.clients_from:
+        if not reading.source.startswith("long-"):
+            raise SettingsError(
+                f"--clients-from {wishes.clients_from}: {path} is read as {reading.source}, whose "
+                "clients are not in a column"
+            )
+        table["data.client-column"] = wishes.clients_from
+    record = record_of_source(settings_from(table).data)
+    plan = _plan_of_series if record.forecasts else _plan_of_classes
+    return plan(path, table, reading, record, wishes)
+
+
+def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
+    """Make the runs of a plan in a folder, compare them, and write report and forecasts."""
+    from fedproto_app.experiments.simulation import simulate_here
+
+    quiet = Console(quiet=True)
+    costs = [row.cost for row in plan.rows.values()]
+    started = time.monotonic()
+    for number, (name, row) in enumerate(plan.rows.items()):
+        spent, done = time.monotonic() - started, sum(costs[:number])
+        left = f", about {_minutes(spent / done * sum(costs[number:]))} left" if done else ""
+        console.print(f"{number + 1} of {len(costs)}  {row.title}{left}")
+        output = {"output.dir": str(folder), "output.name": name, "output.pictures": False}
+        settings = simulated_settings({**plan.settings, **row.changes, **output}, NODES)
+        simulate_here(settings, NODES, None, quiet, verbose=False)
+    return _answer(plan, folder)
+
+
+def unused_folder(runs: Path, path: Path) -> Path:
+    """Return a folder for a trial of this file that does not exist yet."""
+    name = f"try-{path.name.split('.')[0] or 'data'}"
+    numbered = (runs / (name if n == 1 else f"{name}-{n}") for n in count(1))
+    return next(folder for folder in numbered if not folder.exists())
+
+
+def _answer(plan: Plan, folder: Path) -> Trial:
+    from fedproto_app.report.page.document import write_report
+
+    runs, _ = find_runs([folder])
+    groups = ranked(with_better_off(group_runs(runs)[0]), "median")
+    report = folder / REPORT
+    write_report(runs, report)
+    forecast = _forecast(folder / "kindred", folder / FORECAST) if plan.forecasts else None
+    return Trial(folder, groups, taking_part(groups), report, forecast)
+
+
+def _forecast(run: Path, file: Path) -> Path:
+    """Write the next values of all clients that the run can forecast."""
+    from fedproto_app.data.sources import load_histories
+    from fedproto_app.serving.forecasts import write_csv
+    from fedproto_app.serving.inference import forecast, open_run
+
+    states = open_run(run)
+    data = states[0].settings.data
+    forecasts, _ = forecast(states, load_histories(data), data.horizon, ())
+    text = io.StringIO()
+    write_csv(forecasts, text)
+    write_whole(file, text.getvalue().encode())
+    return file
+
+
+def _plan_of_series(
+    path: Path, table: dict[str, Any], reading: Reading, record: TaskRecord, wishes: Wishes
+) -> Plan:
+    from fedproto_app.data.sources import load_series
+
+    if wishes.clients is not None:
+        raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
+    series = load_series(settings_from(table).data)
+    seconds = _step(series)
+    period, why = (wishes.period, "as you say") if wishes.period else _period(series, seconds)
+    farthest = min(period, FARTHEST)
+    if wishes.horizon and wishes.horizon > period:
+        raise SettingsError(
+            f"--horizon {wishes.horizon}: at most one period, which is {period} steps here; "
+            "--period sets another"
+        )
+    table |= {"data.period": period, "data.calendar": _calendar(series, period, seconds)}
+    table["data.horizon"] = wishes.horizon or farthest
+    if wishes.quick:
+        table["data.history"] = QUICK_HISTORY
+    usable = _make_usable(series, table, fixed=wishes.horizon is not None)
+    rows = dict(SERIES_ROWS)
+    if wishes.quick:
+        del rows["analytic-alone"]
+    lengths = [len(client.values) for client in series]
+    step = f" of {_duration(seconds)}" if seconds else ""
+    calendar = {
+        "none": "no calendar, as there is too little data",
+        "phase": "models know the place in the period",
+        "week": "models know the time of day and the weekday",
+    }[table["data.calendar"]]
+    facts = [
+        f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
+        f"{reading.source}",
+        *reading.notes,
+        f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
+    ]
+    if usable < len(series):
+        facts.append(f"{len(series) - usable} series are too short or empty, and left out")
+    return Plan(table, rows, facts, forecasts=True)
+
+
+def _plan_of_classes(
+    path: Path, table: dict[str, Any], reading: Reading, record: TaskRecord, wishes: Wishes
+) -> Plan:
+    for option, value in (("--horizon", wishes.horizon), ("--period", wishes.period)):
+        if value is not None:
+            raise SettingsError(f"{option} {value}: for series, but {path} holds {record.holds}")
+    images = record.holds == "images"
+    facts_of = _image_facts if images else _sequence_facts
+    named, samples, rounds, task = facts_of(settings_from(table).data)
+    table["task"] = task
+    scheme = "data.partition" if images else "data.clusters"
+    if named and wishes.clients is None:
+        table[f"{scheme}.scheme"] = "given"
+        dealt = f"{named} clients, as the data name them"
+    elif wishes.clients is not None:
+        table |= {f"{scheme}.scheme": "dirichlet", f"{scheme}.clients": wishes.clients}
+        table |= {"data.partition.stages": 1} if images else {}
+        dealt = f"dealt to {wishes.clients} simulated clients, as you say"
+    else:
+        raise DataError(
+            f"{path}: the data name no clients, so there is nobody to take part; --clients 10 "
+            "deals them to 10 simulated clients"
+        )
+    table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
+    facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
+    return Plan(table, CLASS_ROWS, facts, forecasts=False)
+
+
+def _image_facts(data: DataSettings) -> tuple[int, str, int, str]:
+    """Return the number of named clients, the images in words, the stages, and the task."""
+    from fedproto_app.data.images.sources import load_pool
+
+    pool = load_pool(data)
+    images = len(pool.train.labels) + len(pool.test.labels)
+    clients = pool.train.clients
+    stages = 1 if pool.train.stages is None else 1 + int(pool.train.stages.max())
+    named = 0 if clients is None else len(np.unique(clients))
+    return named, f"{images} images of {len(pool.classes)} classes", stages, "classification"
+
+
+def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
+    """Return the number of named clients, the sequences in words, 1, and the task."""
+    from fedproto_app.data.sequences.sources import load_sequences
+
+    pool = load_sequences(data)
+    if not pool.classes:
+        raise DataError(
+            f"{data.path}: the targets are real numbers, for which there is no closed form; "
+            "fedproto run --set task=sequence-regression --set method=fed-react trains models"
+        )
+    named = 0 if pool.clients is None else len(np.unique(pool.clients))
+    words = f"{len(pool.sequences)} sequences of {len(pool.classes)} classes"
+    return named, words, 1, "sequence-classification"
+
+
+def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed: bool) -> int:
+    """Shorten what a sample needs until at least half of the clients suffice; return their number.
+
+    fixed: whether the horizon is a person's. Raises `DataError` if no client is long enough.
+    """
+    from fedproto_app.data.windows import shortest_length, why_refused
+
+    choices: list[dict[str, Any]] = [{}]
+    choices += [] if fixed else [{"data.horizon": 1}]
+    choices.append({**choices[-1], "data.periodic-window": 1})
+    usable = 0
+    for choice in choices:
+        data = settings_from({**table, **choice}).data
+        usable = sum(why_refused(client, data) is None for client in series)
+        if 2 * usable >= len(series):
+            table |= choice
+            return usable
+    if usable:
+        table |= choices[-1]
+        return usable
+    longest = max(len(client.values) for client in series)
+    raise DataError(
+        f"{table['data.path']}: the longest series has {longest} steps, but a period of "
+        f"{data.period} needs {shortest_length(data)}; set a shorter --period"
+    )
+
+
+def _step(series: Sequence[ClientSeries]) -> int:
+    """Return the sampling step in seconds, 0 without a common clock."""
+    steps = {None if client.clock is None else client.clock.step for client in series}
+    step = steps.pop()
+    if steps or step is None:
+        return 0
+    return int(step / np.timedelta64(1, "s"))
+
+
+def _period(series: Sequence[ClientSeries], seconds: int) -> tuple[int, str]:
+    """Return the period in steps and where it comes from: the clock, else autocorrelation."""
+    if seconds and seconds <= _DAY // 2 and _DAY % seconds == 0:
+        return _DAY // seconds, "a day"
+    if seconds == _DAY:
+        return 7, "a week"
+    if seconds == _WEEK:
+        return 52, "a year"
+    from fedproto_app.report.check.period import find_period
+
+    periods = [period for client in series if (period := find_period(client.values))]
+    if periods:
+        values, counts = np.unique(periods, return_counts=True)
+        best = int(values[counts.argmax()])
+        return best, f"by autocorrelation, of {counts.max()} of {len(series)} series"
+    default = DataSettings().period
+    return default, "the default, as the series have no clock and repeat nothing"
+
+
+def _calendar(series: Sequence[ClientSeries], period: int, seconds: int) -> str:
+    """Return the calendar that half of the clients have enough train values for."""
+    train = float(np.median([len(client.values) for client in series])) * DataSettings().train_share
+    if seconds and seconds * period == _DAY and train >= 7 * _CALENDAR_WEEKS * period:
+        return "week"
+    return "phase" if train >= 2 * period else "none"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _duration(seconds: int) -> str:
+    units: list[tuple[int, Callable[[int], str]]] = [
+        (_DAY, lambda n: f"{n} day{'s' * (n > 1)}"),
+        (3600, lambda n: f"{n} h"),
+        (60, lambda n: f"{n} min"),
+    ]
+    for size, words in units:
+        if seconds % size == 0:
+            return words(seconds // size)
+    return f"{seconds} s"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02d}"
