@@ -24,11 +24,16 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
 from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
-from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
-from fedproto_app.report.pairs import asked_alike
+from fedproto_app.report.comparison import (
+    Alone,
+    asked_alike,
+    client_errors,
+    is_alone,
+    share_better_off,
+)
 from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
+from fedproto_app.report.taking_part import validation_error
 from fedproto_app.report.task_report import report_for
-from fedproto_app.report.validation import validation_error
 
 PAGE = ROOT / "docs" / "results" / "choice.md"
 MAKER = "benchmarks.choice_results"

@@ -139,8 +139,8 @@ def show(folder: Path) -> None:
 
     They are a convenience: a failure to make them must not fail a finished run.
     """
+    from fedproto_app.report.charts import draw
     from fedproto_app.report.page.document import report_of
-    from fedproto_app.report.pictures import draw
 
     for name, make in (("pictures", draw), ("report", report_of)):
         try:

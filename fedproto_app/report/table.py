@@ -11,7 +11,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedproto_app.report.pairs import PAIR_COLUMNS, Pair
+from fedproto_app.report.comparison import PAIR_COLUMNS, Pair
 from fedproto_app.report.runs import Group, Run, labels
 from fedproto_app.report.task_report import UNKNOWN, Shown, report_for
 

@@ -1,29 +1,60 @@
 """Say in a sentence whether taking part pays, based on a comparison of runs.
 
 The sentence is about the method that a user would choose without test errors: among the runs that
-shared something, the runs whose best round has the lowest validation error (report/validation.py).
-Each client is compared with the best that it could do alone (report/alone.py) twice: by test
+shared something, the runs whose best round has the lowest validation error (`validation_error`).
+Each client is compared with the best that it could do alone (report/comparison.py) twice: by test
 errors, in hindsight, and by validation errors, which the client would use to decide.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf, isfinite
+from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
-from fedproto_app.report.alone import Alone, client_errors, is_alone
-from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors, signed_rank
-from fedproto_app.report.runs import Group
-from fedproto_app.report.task_report import ClientErrors, report_for
-from fedproto_app.report.validation import validation_error
+from fedproto_app.report.comparison import (
+    Alone,
+    asked_alike,
+    best_alone,
+    client_errors,
+    is_alone,
+    mean_errors,
+    signed_rank,
+)
+from fedproto_app.report.runs import Group, read_rounds
+from fedproto_app.report.task_report import ClientErrors, Measure, report_for
 
 _SIGNIFICANT = 0.05
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
+
+
+def validation_error(folder: Path, kept_errors: Sequence[float], measure: Measure) -> float:
+    """Return the validation error of a run, for choosing between runs.
+
+    With ``keep = "best-validation"`` every client ends with the model of its round with the lowest
+    validation error. That error is optimistic, more so with many rounds and a short validation
+    part. A run is therefore judged by its best round: the lowest mean over all clients in any
+    single round, which is one choice per run instead of one per client. docs/results/choice.md
+    shows the effect. A run is never judged better than the models that its clients end with,
+    because some clients may have been missing in early rounds.
+
+    kept_errors: the validation errors of the models that its clients end with, at least one.
+    """
+    return judged(kept_errors, (line.get(measure.round_validation) for line in read_rounds(folder)))
+
+
+def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> float:
+    """Return the lowest mean of the rounds, but at least the mean of the kept models' errors.
+
+    rounds: the mean of each round, None for a round without evaluation.
+    """
+    means = [mean for mean in rounds if mean is not None and isfinite(mean)]
+    return max(fmean(kept_errors), min(means, default=-inf))
 
 
 @dataclass(frozen=True)

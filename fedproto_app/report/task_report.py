@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Results = Mapping[ClientKey, ClientResult]
 
 Row = Sequence[object]
-BETTER_OFF = "better_off"  # a figure that needs other runs, see report/alone.py
+BETTER_OFF = "better_off"  # a figure that needs other runs, see report/comparison.py
 UNKNOWN = "-"  # the text of a missing figure
 
 

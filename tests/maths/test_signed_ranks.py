@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from fedproto_app.report.pairs import holm, signed_rank
+from fedproto_app.report.comparison import holm, signed_rank
 
 
 def test_six_clients_that_all_gain() -> None:

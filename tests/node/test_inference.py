@@ -18,8 +18,14 @@ from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
-from fedproto_app.serving.forecasts import write_csv
-from fedproto_app.serving.inference import NodeState, forecast, kept_model, open_run, open_state
+from fedproto_app.serving.inference import (
+    NodeState,
+    forecast,
+    kept_model,
+    open_run,
+    open_state,
+    write_csv,
+)
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import sequence_settings

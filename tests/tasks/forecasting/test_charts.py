@@ -13,6 +13,7 @@ import pytest
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
+from fedproto_app.report.charts import draw
 from fedproto_app.report.forecasting import charts
 from fedproto_app.report.forecasting.charts import (
     alike_together,
@@ -21,7 +22,6 @@ from fedproto_app.report.forecasting.charts import (
 )
 from fedproto_app.report.forecasting.examples import Example, find_examples, kept_forecasts
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
-from fedproto_app.report.pictures import draw
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.intervals import LEVELS

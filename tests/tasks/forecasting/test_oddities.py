@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.report.check.oddities import (
+from fedproto_app.report.check.forecasting import (
     LARGEST_SCALED,
     Oddities,
     Outliers,

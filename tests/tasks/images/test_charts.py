@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.charts import Dots, Lines
+from fedproto_app.report.charts import draw, pictures_of
 from fedproto_app.report.images.charts import (
     class_charts,
     partition_charts,
     partition_section,
     stage_charts,
 )
-from fedproto_app.report.pictures import draw, pictures_of
 from tests.report.made_runs import classification_record, make_classification_run
 from tests.report.test_charts import approximately, points
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.report.artefacts import round_line
-from fedproto_app.report.pictures import draw, draw_comparison, pictures_of
+from fedproto_app.report.charts import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
 from fedproto_app.report.sequences.report import figure_of, settled
 from fedproto_app.report.table import clients_table, comparison_rows, run_table
