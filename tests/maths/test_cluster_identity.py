@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
+from fedproto_app.maths.clustering import ABSENT, clusters_of_before, match_labels
 
 
 def match(previous: list[int], current: list[int], clusters: int) -> list[int]:
