@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,13 +21,17 @@ from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.ridge import clipped_samples, sums
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
+from fedproto_app.models.forecaster import (
+    DECODER,
+    Forecaster,
+    LinearForecaster,
+    projector_parameters,
+)
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.intervals import NAMES as INTERVAL_METRICS
-from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.task import Task, at_once, in_padded
 
 EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
@@ -41,6 +45,53 @@ NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units", *DIVISORS)
 REPORTED = (*NAMES, *INTERVAL_METRICS)
 METRICS = tuple(Metric(name) for name in REPORTED)
 _STEP_MSE = "mse/step-"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training step's samples of the first k clients of a cohort.
+
+    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if not requested;
+    targets, present: [k, B, H]; age: [k], how many batches of the client are newer.
+    """
+
+    inputs: Tensor
+    augmented: Tensor | None
+    targets: Tensor
+    present: Tensor
+    age: Tensor
+
+
+@dataclass(frozen=True)
+class CohortSamples:
+    """The samples of K clients, padded to the longest client and most batches.
+
+    Clients stand in falling order of their number of batches, so the clients that still train at
+    step s are the first `active(s)` ones.
+    """
+
+    names: list[str]
+    inputs: Tensor  # [K, n, c + Q·H + j]
+    targets: Tensor  # [K, n, H]
+    present: Tensor  # [K, n, H] float, 0 where the target is missing or padding
+    batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
+    batch_counts: list[int]
+    is_validation: Tensor  # [K, n, H] float
+    is_test: Tensor  # [K, n, H] float
+    std: Tensor  # [K] float64, the data's units per unit of the standardised scale
+    mean: Tensor  # [K] float64, the train mean in the data's units
+    seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
+    starts: list[int]  # on the source's clock, of each client's first sample
+    lengths: list[int]  # samples of each client
+
+    @property
+    def train_samples(self) -> list[int]:
+        """The number of samples in each client's batches, its weight in sample-weighted means."""
+        return [count * self.batches.shape[2] for count in self.batch_counts]
+
+    def active(self, step: int) -> int:
+        """Return how many clients have more than `step` batches."""
+        return sum(count > step for count in self.batch_counts)
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
@@ -358,6 +409,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return metrics
 
 
+def linear_model(settings: Settings, layout: WindowLayout) -> LinearForecaster:
+    """Return the model of the methods with closed-form solutions."""
+    return LinearForecaster(layout)
+
+
 def _first_validated(samples: CohortSamples) -> int:
     """Return the number of the first sample in any client's validation part."""
     return int(samples.is_validation.amax(dim=2).argmax(dim=1).min())
@@ -378,6 +434,16 @@ def _divisor(sizes: Tensor) -> Tensor:
     """Return the sizes, with 0 for sizes that are not usable as a divisor."""
     usable = (sizes >= SMALLEST_DIVISOR) & (sizes <= LARGEST_ERROR)
     return torch.where(usable, sizes, 0.0)
+
+
+def mean_day(samples: CohortSamples) -> Tensor:
+    """Return the mean of each client's train targets by phase, [K, p]; 0 if all are missing."""
+    rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
+    targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
+    present = samples.present[rows, samples.batches][..., 0].clone()
+    for row, count in enumerate(samples.batch_counts):
+        present[row, count:] = 0
+    return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
 def step_metric(step: int) -> Metric:

@@ -12,18 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.method import for_task
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.class_gaussian import LabelledVectors
+from fedproto_app.models.image_classifier import CNN_GROUPS, ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module import ModuleShape
-from fedproto_app.settings import Settings
-from fedproto_app.tasks.images.own_models import image_classifier
+from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.settings import ModelSettings, Settings
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
 ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
@@ -72,6 +75,27 @@ class CohortImages:
     is_test: Tensor  # [K, m] float
     representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
     test_representation: Tensor | None = None  # [K, m, D] if computed already
+
+
+def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
+    """Return the classifier that the settings name."""
+    classes = len(shape.classes)
+    if settings.image_encoder == "resnet18":
+        if settings.factors != (1.0,):
+            raise SettingsError(
+                f"model.width-factors = {settings.width_factors!r}: model.image-encoder = "
+                "'resnet18' has one width; 'small-cnn' can have others"
+            )
+        return ResNetClassifier(shape.inputs, classes)
+    width = settings.scaled(settings.width, CNN_GROUPS)
+    return SmallCnnClassifier(shape.inputs, classes, width, settings.representation_dim)
+
+
+def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
+    """Return a classifier on random filters, which are the same in every process."""
+    draws, section = torch_stream(settings.seed, "random filters"), settings.classification
+    mirrored = section.augment and section.flip
+    return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)
 
 
 def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
-from fedproto_app.maths.neighbours import kernel_weights, means, nearest, votes
+from fedproto_app.strategies.knn_per import kernel_weights, means, nearest, votes
 
 # One client remembers 0, 1 and 3, another 10 alone; both are asked at 1.25.
 MEMORY = torch.tensor([[[0.0], [1.0], [3.0]], [[10.0], [0.0], [0.0]]])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import Forecaster
-from fedproto_app.models.graph_forecaster import (
+from fedproto_app.strategies.compared.cnfgnn.models import (
     GraphForecaster,
     GuidedForecaster,
     Seq2SeqForecaster,

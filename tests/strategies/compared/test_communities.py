@@ -14,7 +14,7 @@ from fedproto_app.data.windows import make_windows
 from fedproto_app.node.store import ClientStore
 from fedproto_app.serving.inference import NodeState, forecast
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.communities import communities_of, with_communities
+from fedproto_app.strategies.compared.fcgcn import communities_of, with_communities
 
 PERIOD, VALUES = 4, 3  # c + q
 

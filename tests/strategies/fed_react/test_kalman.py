@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from statsmodels.tsa.statespace.kalman_smoother import KalmanSmoother
 
 from fedproto_app.strategies.fed_react.clustered_heads import (
     VARIANCE_FLOOR,
@@ -16,14 +18,9 @@ from fedproto_app.strategies.fed_react.clustered_heads import (
     fit_random_walk,
     newest_state,
 )
-from tests.maths.general_kalman import (
-    expectation_maximisation,
-    kalman_filter,
-    random_walk,
-    rts_smoother,
-)
 
 seeds = st.integers(0, 2**32 - 1)
+variances = st.floats(-4, 2).map(lambda exponent: 10**exponent)
 
 
 def noisy_walk(seed: int, steps: int, coordinates: int, q: float, r: float) -> Array:
@@ -39,51 +36,87 @@ def smoothed_walk(observations: Array, q: float, r: float) -> tuple[Array, Array
     return start + covariance / r @ (observations - start), covariance.diagonal().copy()
 
 
-@given(
-    seed=seeds,
-    steps=st.integers(1, 7),
-    coordinates=st.integers(1, 3),
-    log_q=st.floats(-4, 2),
-    log_r=st.floats(-4, 2),
-)
-def test_the_random_walk_is_the_general_form(
-    seed: int, steps: int, coordinates: int, log_q: float, log_r: float
-) -> None:
-    q, r = 10**log_q, 10**log_r
-    observations = noisy_walk(seed, steps, coordinates, 0.3, 0.2)
-    model = random_walk(observations[0], q, r)
-    filtered = kalman_filter(model, observations)
-    smoothed = rts_smoother(model, filtered)
-    states, variances = smoothed_walk(observations, q, r)
-    np.testing.assert_allclose(states, smoothed.means[1:], rtol=1e-10)
-    expected = variances[:, None, None] * np.eye(coordinates)
-    np.testing.assert_allclose(smoothed.covariances[1:], expected, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(newest_state(observations, q, r), filtered.means[-1], rtol=1e-10)
+def smoothed(observations: Array, mean0: Array, cov0: Array, **matrices: Array) -> Any:
+    """Return statsmodels' filter and smoother; its first state is x_0, which is not observed."""
+    unseen = np.full((1, observations.shape[1]), np.nan)
+    model = KalmanSmoother(observations.shape[1], len(mean0), tolerance=0)  # no short cut
+    model.bind(np.asfortranarray(np.concatenate([unseen, observations]).T))
+    for name, matrix in {"selection": np.eye(len(mean0)), **matrices}.items():
+        model[name] = matrix
+    model.initialize_known(mean0, cov0)
+    return model.smooth()
 
 
-@given(
-    seed=seeds,
-    steps=st.integers(1, 7),
-    coordinates=st.integers(1, 3),
-    log_q=st.floats(-2, 1),
-    log_r=st.floats(-2, 1),
-)
-def test_a_step_of_the_random_walks_em_is_the_mean_over_the_coordinates(
-    seed: int, steps: int, coordinates: int, log_q: float, log_r: float
+def smoothed_generally(observations: Array, q: float, r: float) -> Any:
+    """Return the random walk as the general form has it: F = H = I, Q = q·I, R = r·I."""
+    unit = np.eye(observations.shape[1])
+    walk = {"transition": unit, "design": unit, "state_cov": q * unit, "obs_cov": r * unit}
+    return smoothed(observations, observations[0], unit, **walk)
+
+
+def expectation_maximisation(observations: Array, q: float, r: float) -> tuple[float, float]:
+    """Return a step of EM for F = H = I (Fed-REACT, eqs. 20 to 24), the mean of the diagonals."""
+    result = smoothed_generally(observations, q, r)
+    means, covariances = result.smoothed_state.T, result.smoothed_state_cov.transpose(2, 0, 1)
+    earlier, later = means[:-1], means[1:]
+    A = covariances[:-1].sum(axis=0) + earlier.T @ earlier  # Fed-REACT, eq. 22
+    B = result.smoothed_state_autocov[..., :-1].sum(axis=2) + later.T @ earlier  # Fed-REACT, eq. 23
+    C = covariances[1:].sum(axis=0) + later.T @ later  # Fed-REACT, eq. 24
+    Q = C - B - B.T + A  # Fed-REACT, eq. 20 where F = B A⁻¹
+    R = (observations - later).T @ (observations - later) + covariances[1:].sum(
+        axis=0
+    )  # Fed-REACT, eq. 21
+    return Q.trace() / observations.size, R.trace() / observations.size
+
+
+@given(seed=seeds, steps=st.integers(1, 7), coordinates=st.integers(1, 3), q=variances, r=variances)
+def test_the_random_walk_and_a_step_of_its_em_are_the_general_form(
+    seed: int, steps: int, coordinates: int, q: float, r: float
 ) -> None:
-    q, r = 10**log_q, 10**log_r
     observations = noisy_walk(seed, steps, coordinates, 0.3, 0.2)
-    model = random_walk(observations[0], q, r)
-    fitted = expectation_maximisation(observations, model, 1)
-    expected = [fitted.Q.trace() / coordinates, fitted.R.trace() / coordinates]
-    np.testing.assert_allclose(fit_random_walk(observations, q, r, 1), expected, atol=1e-10)
+    general = smoothed_generally(observations, q, r)
+    states, spreads = smoothed_walk(observations, q, r)
+    np.testing.assert_allclose(states, general.smoothed_state.T[1:], rtol=1e-10)
+    expected = spreads[:, None, None] * np.eye(coordinates)
+    covariances = general.smoothed_state_cov.transpose(2, 0, 1)[1:]
+    np.testing.assert_allclose(covariances, expected, rtol=1e-10, atol=1e-12)
+    newest = newest_state(observations, q, r)
+    np.testing.assert_allclose(newest, general.filtered_state.T[-1], rtol=1e-10)
+    expected_fit = np.maximum(expectation_maximisation(observations, q, r), VARIANCE_FLOOR)
+    np.testing.assert_allclose(fit_random_walk(observations, q, r, 1), expected_fit, atol=1e-10)
 
 
 def test_the_random_walks_em_is_the_general_form_over_many_steps() -> None:
     observations = noisy_walk(8, 12, 1, 0.3, 0.2)
-    fitted = expectation_maximisation(observations, random_walk(observations[0], 0.01, 10.0), 25)
-    actual = fit_random_walk(observations, 0.01, 10.0, 25)
-    np.testing.assert_allclose(actual, [fitted.Q.item(), fitted.R.item()], rtol=1e-10)
+    q, r = 0.01, 10.0
+    for _ in range(25):
+        q, r = expectation_maximisation(observations, q, r)
+    np.testing.assert_allclose(fit_random_walk(observations, 0.01, 10.0, 25), [q, r], rtol=1e-10)
+
+
+def test_equations_14_and_18_need_transposed_matrices_and_later_states() -> None:
+    """Cov(x_t, x_{t−1}) given all observations, in a model without any structure."""
+    rng = np.random.default_rng(3)
+    F, H = 0.6 * rng.normal(size=(2, 2)), rng.normal(size=(3, 2))
+    Q, R, cov0 = (
+        root @ root.T + 0.1 * np.eye(len(root))
+        for root in map(rng.normal, [0, 0, 0], [1, 1, 1], [(2, 3), (3, 4), (2, 3)])
+    )
+    matrices = {"transition": F, "design": H, "state_cov": Q, "obs_cov": R}
+    result = smoothed(rng.normal(size=(4, 3)), rng.normal(size=2), cov0, **matrices)
+    past = result.filtered_state_cov.transpose(2, 0, 1)[:-1]  # P⁺_0 … P⁺_3
+    predicted = result.predicted_state_cov.transpose(2, 0, 1)[1:-1]  # P⁻_1 … P⁻_4
+    later = result.smoothed_state_cov.transpose(2, 0, 1)[1:]
+    true = result.smoothed_state_autocov.transpose(2, 0, 1)[:-1]
+    gains = past @ F.T @ np.linalg.inv(predicted)
+    np.testing.assert_allclose(later @ gains.transpose(0, 2, 1), true, atol=1e-10)
+    newest = result.filtered_state_cov[..., -1]
+    correction = np.eye(2) - newest @ H.T @ np.linalg.inv(R) @ H  # Fed-REACT, eq. 17
+    np.testing.assert_allclose(true[-1], correction @ F @ past[-1], atol=1e-10)
+    printed_gains = past @ F @ np.linalg.inv(predicted)
+    assert np.abs(printed_gains - gains).max() > 0.01
+    assert np.abs(past @ gains - true).max() > 0.01
+    assert np.abs(past @ printed_gains - true).max() > 0.01
 
 
 def test_two_observations_by_hand() -> None:
@@ -102,19 +135,17 @@ def test_two_observations_by_hand() -> None:
 @given(
     seed=seeds,
     steps=st.integers(1, 10),
-    log_q=st.floats(-3, 1),
-    log_r=st.floats(-3, 1),
+    q=variances,
+    r=variances,
     scale=st.sampled_from([0.0, 1e-3, 1.0, 10.0]),
 )
 def test_no_step_of_the_random_walks_em_lowers_the_likelihood(
-    seed: int, steps: int, log_q: float, log_r: float, scale: float
+    seed: int, steps: int, q: float, r: float, scale: float
 ) -> None:
     observations = scale * noisy_walk(seed, steps, 2, 0.3, 0.2)
-    q, r = 10**log_q, 10**log_r
     before = -np.inf
     for _ in range(5):
-        model = random_walk(observations[0], q, r)
-        after = kalman_filter(model, observations).log_likelihood
+        after = smoothed_generally(observations, q, r).llf
         assert after >= before - 1e-8 * abs(after)
         before = after
         q, r = fit_random_walk(observations, q, r, 1)

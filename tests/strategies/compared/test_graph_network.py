@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.models.graph_network import BLOCKS, UPDATED, Graph, GraphNetwork
+from fedproto_app.strategies.compared.cnfgnn.models import BLOCKS, UPDATED, Graph, GraphNetwork
 
 WIDTH, ANSWERS = 5, 3
 

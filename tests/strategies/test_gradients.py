@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.maths.gradients import clipped_to_median, gradient_norms
+from fedproto_app.strategies.compared.cnfgnn.strategy import clipped_to_median
+from fedproto_app.strategies.fuels.learner import gradient_norms
 
 
 def test_norms_of_two_clients_by_hand() -> None:

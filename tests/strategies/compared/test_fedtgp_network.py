@@ -7,13 +7,13 @@ import math
 import torch
 from torch.nn import functional
 
-from fedproto_app.maths.trainable_prototypes import (
+from fedproto_app.strategies.compared.fedtgp import (
     adaptive_margin,
     contrastive_loss,
     generated,
-    pull,
     trained,
 )
+from fedproto_app.strategies.fedproto import pull
 
 LABELS = torch.tensor([0, 0, 1, 2])
 RECEIVED = torch.tensor(

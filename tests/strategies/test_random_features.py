@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.strategies.kindred.learner import RandomFeatureForecaster
 
 # Two close values and, for each of two targets, one a period before.

@@ -9,7 +9,7 @@ import torch
 
 from fedproto_app.models.image_classifier import SmallCnnClassifier
 from fedproto_app.models.model import HEAD, LinearHeadModel
-from fedproto_app.models.remembering import Memory, Remembering
+from fedproto_app.strategies.knn_per import Memory, Remembering
 
 
 def memory(targets: torch.Tensor, share: float) -> Memory:
