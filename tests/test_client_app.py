@@ -66,9 +66,11 @@ def test_making_vectors_is_working_time_and_without_denormals(
 NODE = 1000
 
 
-def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Fields:
+def ask(
+    grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1, run: str = "run"
+) -> Fields:
     """Return the node's reply to an order for two clients."""
-    order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
+    order = Order(run, "token", number, ["office-00", "residential-00"], evaluate=True)
     message = write_order(order, NODE, phase)
     (reply,) = grid.send_and_receive([message])
     assert not reply.has_error(), reply.error.reason
@@ -147,6 +149,12 @@ def test_state_stays_in_its_folder(tmp_path: Path) -> None:
     reason = ask(solo_node(tmp_path))["failed"]["office-00"]
     assert f"outside state-dir = {tmp_path / 'state'}" in reason
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
+    reason = ask(solo_node(tmp_path), run="../../elsewhere")["failed"]["office-00"]
+    assert reason.startswith("run = '../../elsewhere': must consist of letters")
+    assert not (tmp_path / "state").exists()
 
 
 def test_data_that_break_while_they_are_read_are_the_reason(

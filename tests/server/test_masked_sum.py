@@ -33,9 +33,8 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
-from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+from tests.local_grid import BAD_NODE, LocalGrid, run_locally, small_settings, synthetic_nodes
 from tests.reported import fields_of, with_fields
-from tests.server.bad_replies import BAD_NODE, rounds
 
 MASKED = {"aggregation.secure": True}
 FEDAVG = {"method": "fedavg", "rounds": 2, "local-epochs": 1}
@@ -147,7 +146,7 @@ def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(
 def test_a_node_is_lost_in_each_step(tmp_path: Path, step: str) -> None:
     """Round 2 completes with three; who has sent its vector is in the sum all the same."""
     folder = run(tmp_path, silent_in(step))
-    first, second = rounds(folder)
+    first, second = read_rounds(folder.path)
     assert (first["clients"], first["refused"]) == (8, [])
     reasons = {refusal["node"]: refusal["reason"] for refusal in second["refused"]}
     assert set(reasons) == {"1"}
@@ -170,7 +169,7 @@ def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: 
     folder = run(tmp_path, silent_in("train"), **go_on)
     one_round = run(tmp_path, lambda _, reply: reply, "one", rounds=1)
     assert largest_difference(model(folder), model(one_round)) == 0
-    second = rounds(folder)[1]
+    second = read_rounds(folder.path)[1]
     assert second["clients"] == 0
     assert any("the round has no sum" in refusal["reason"] for refusal in second["refused"])
 
@@ -245,7 +244,7 @@ def long_shares(message: Message, reply: Message) -> Message:
 )
 def test_who_does_not_keep_to_it_is_left_out(tmp_path: Path, change: Tamper, why: str) -> None:
     folder = run(tmp_path, change)
-    for line in rounds(folder):
+    for line in read_rounds(folder.path):
         assert line["clients"] == 6
         assert why in line["refused"][0]["reason"]
 
@@ -314,7 +313,7 @@ def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, **{**FEDAVG, **MASKED, "rounds": 1})
     with RunFolder(settings) as folder:
         conduct(Grid(settings, synthetic_nodes(5, tmp_path / "nodes")), settings, folder)
-    [line] = rounds(folder)
+    [line] = read_rounds(folder.path)
     reasons = [refusal["reason"] for refusal in line["refused"]]
     assert reasons[:2] == ["masked sum: its keys are not its own alone"] * 2
     assert line["clients"] == 4  # of eight; each of the two refused nodes has two
@@ -332,7 +331,9 @@ def test_a_huge_vector_gives_no_model(tmp_path: Path) -> None:
 
     folder = run(tmp_path, huge)
     first = model(run(tmp_path, lambda _, reply: reply, "initial", rounds=1))
-    assert "its model has a root mean square of" in rounds(folder)[0]["refused"][0]["reason"]
+    assert (
+        "its model has a root mean square of" in read_rounds(folder.path)[0]["refused"][0]["reason"]
+    )
     assert largest_difference(model(folder), first) < 1  # as it began
 
 
@@ -347,7 +348,7 @@ def test_a_false_weight_gives_no_model(tmp_path: Path) -> None:
         return reply
 
     folder = run(tmp_path, heavy)
-    reason = rounds(folder)[0]["refused"][0]["reason"]
+    reason = read_rounds(folder.path)[0]["refused"][0]["reason"]
     assert reason.startswith("masked sum of all nodes: the weights of its models are not ")
 
 
