@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import MessageType
+from flwr.app import MessageType, RecordDict
 
+from fedproto_app import __version__
 from fedproto_app.core.messages import Order
-from fedproto_app.core.wire import alive_query, write_order
+from fedproto_app.core.wire import alive_query, roster_query, write_order
 from fedproto_app.data.shard import Shard
 from fedproto_app.node import orders
 from fedproto_app.node.state_file import StateFile
@@ -90,6 +91,14 @@ def test_a_node_that_is_alive_says_so_without_loading_anything(tmp_path: Path) -
     assert not reply.has_error()
     assert dict(reply.content) == {}
     assert not (tmp_path / "state").exists()
+
+
+def test_a_node_tells_a_server_of_an_earlier_version_that_they_do_not_fit(tmp_path: Path) -> None:
+    query = roster_query(NODE)
+    query.content = RecordDict()  # it says nothing of a protocol
+    (reply,) = solo_node(tmp_path).send_and_receive([query])
+    told = f"the server runs fedproto-app before 0.2, this node {__version__}: "
+    assert fields_of(reply)["error"].startswith(told)
 
 
 def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(

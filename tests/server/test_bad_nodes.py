@@ -4,6 +4,7 @@ the others train on. `test_replies` has every fault of a reply by itself."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,14 @@ from fedproto_app import server_app
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import LEAVING
 from fedproto_app.core.metrics import Metric, Model, metric_row
-from fedproto_app.core.wire import QUESTION, numpy_arrays
+from fedproto_app.core.wire import (
+    ALIVE,
+    MASKING,
+    QUESTION,
+    numpy_arrays,
+    read_order,
+    required_masking_order,
+)
 from fedproto_app.report.runs import flat, read_clients, read_rounds, read_run
 from fedproto_app.server.checkpoint import newest_checkpoint
 from tests.local_grid import BAD_NODE, LocalGrid, Tamper, run_small, small_settings, synthetic_nodes
@@ -296,6 +304,63 @@ def test_when_too_many_nodes_fail_or_all_leave_the_run_stops_with_the_reason(
 
     with pytest.raises(FederationError, match=message):
         run_small(tmp_path, tamper=tamper, **{"nodes.maximum-failed-share": 0.1})
+
+
+def brings_steps(message: Message) -> bool:
+    """Whether this question learns the graph, in CNFGNN."""
+    is_question = message.metadata.message_type == QUESTION
+    return is_question and "steps" in read_order(message).guidance.arrays
+
+
+def is_last_step(message: Message) -> bool:
+    is_step = message.metadata.message_type == MASKING
+    return is_step and required_masking_order(message).step == "unmask"
+
+
+class HungGrid(LocalGrid):
+    """The second node answers nothing any more from the first message of a kind on.
+
+    owed: the types of the messages since, without the probes.
+    """
+
+    def __init__(self, *arguments: Any, hangs: Callable[[Message], bool], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._hangs = hangs
+        self.owed: list[str] = []
+
+    def answer(self, message: Message) -> Message | None:
+        mine = message.metadata.dst_node_id == BAD_NODE
+        if not mine or not (self.owed or self._hangs(message)):
+            return super().answer(message)
+        if message.metadata.message_type != ALIVE:
+            self.owed.append(message.metadata.message_type)
+        return None
+
+
+@pytest.mark.parametrize(
+    ("changes", "hangs", "kind"),
+    [
+        (
+            {"method": "fedavg"},
+            lambda message: message.metadata.message_type == MessageType.TRAIN,
+            MessageType.TRAIN,
+        ),
+        (
+            {"method": "fedavg", "aggregation.secure": True, "aggregation.secure-share": 0.5},
+            is_last_step,
+            MASKING,
+        ),
+        ({"method": "cnfgnn"}, brings_steps, QUESTION),
+    ],
+)
+def test_a_node_that_hangs_is_asked_for_nothing_more_in_the_round(
+    tmp_path: Path, changes: dict[str, Any], hangs: Callable[[Message], bool], kind: str
+) -> None:
+    """Neither in further steps, nor in training or evaluation: that would cost a deadline more."""
+    grid = partial(HungGrid, hangs=hangs)
+    _, hung = run_small(tmp_path, nodes=4, grid=grid, rounds=1, **changes)
+    assert isinstance(hung, HungGrid)
+    assert hung.owed == [kind]
 
 
 @pytest.mark.parametrize("method", ["fedgru", "fedda"])

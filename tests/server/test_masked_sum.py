@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from flwr.app import Array, ArrayRecord, Message, MessageType
+from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.numpy import load_file
 
@@ -19,6 +20,7 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import MaskingOrder, MaskingReply, Order, PublicKeys
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.wire import (
+    MASKING,
     QUESTION,
     VECTOR,
     masking_query,
@@ -31,6 +33,7 @@ from fedproto_app.engine.flower_parts import number, take_identity
 from fedproto_app.experiments.invariants import SmallRuns, apart, everything, results
 from fedproto_app.node import masking
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.server.exchange import Exchange
 from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
 from tests.local_grid import BAD_NODE, LocalGrid, run_small, small_settings, synthetic_nodes
 from tests.reported import fields_of, with_fields
@@ -207,6 +210,26 @@ def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: 
     second = read_rounds(folder)[1]
     assert second["clients"] == 0
     assert any("the round has no sum" in refusal["reason"] for refusal in second["refused"])
+
+
+def test_as_many_replies_as_the_sum_must_have_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if fewer are enough for `nodes.enough`."""
+    asked, ask = [], Exchange.ask
+
+    def watched(
+        exchange: Exchange, grid: Grid, messages: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        sent = list(messages)
+        asked.append((sent[0].metadata.message_type, options["least"]))
+        return ask(exchange, grid, sent, *arguments, **options)
+
+    monkeypatch.setattr(Exchange, "ask", watched)
+    changes = {"aggregation.secure-share": 0.67, "nodes.enough": 0.5, "rounds": 1}
+    run(tmp_path, lambda _, reply: reply, **changes)
+    steps = [(MASKING, 4), (MASKING, 4), (MessageType.TRAIN, 3), (MASKING, 3)]
+    assert asked == [*steps, (MessageType.EVALUATE, 0)]
 
 
 # --- what a hostile node can do ---------------------------------------------------------------

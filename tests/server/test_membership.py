@@ -13,9 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Message
 
+from fedproto_app import __version__
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import NodeRoster, Refusal
+from fedproto_app.core.wire import FIELDS
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.membership import Roster
@@ -177,6 +179,19 @@ def test_why_a_run_cannot_begin_is_told(
     federation, grid = federation_of(tmp_path, *nodes, **{"nodes.minimum": minimum})
     with pytest.raises(FederationError, match=message):
         federation.members.await_nodes(grid)
+
+
+def test_a_node_of_an_earlier_version_is_turned_away_with_both_versions(tmp_path: Path) -> None:
+    federation, grid = federation_of(tmp_path, "north")
+
+    def silent_on_protocol(node_id: int, reply: Message) -> Message:
+        del reply.content[FIELDS]["protocol"]
+        return reply
+
+    grid.tamper = silent_on_protocol
+    connect(federation, grid, 1000)
+    [reason] = reasons(federation)
+    assert reason.startswith(f"the node runs fedproto-app {__version__}, this server {__version__}")
 
 
 def test_a_node_that_was_away_is_asked_for_its_clients_anew(tmp_path: Path) -> None:
