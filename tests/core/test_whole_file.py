@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.core.whole_file import make_private, remove_leftovers, write_whole
+from fedproto_app.core.whole_file import make_private, write_whole
 
 
 def mode(path: Path) -> int:
@@ -47,19 +47,19 @@ def test_private_files_and_folders_are_for_this_user_alone(tmp_path: Path) -> No
     assert (mode(tmp_path / "state"), mode(tmp_path / "state" / "secret")) == (0o700, 0o600)
 
 
-def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    of_killed = tmp_path / "deep" / f"a.json.{ended.pid}.new"
-    recent = tmp_path / f"b.json.{ended.pid}.new"  # perhaps of a writer in another container
-    written_now = tmp_path / f"c.json.{os.getpid()}.new"
-    users = tmp_path / "notes.new"
-    of_killed.parent.mkdir()
-    for path in (of_killed, recent, written_now, users):
+    killed = tmp_path / f"a[1].json.{ended.pid}.new"
+    another = tmp_path / f"b.json.{ended.pid}.new"
+    at_work = tmp_path / f"a[1].json.{os.getppid()}.new"
+    recent = tmp_path / f"a[1].json.1{ended.pid}.new"  # perhaps of a writer in another container
+    users = tmp_path / "a[1].json.notes.new"
+    for path in (killed, another, at_work, recent, users):
         path.write_text("half")
     long_ago = time.time() - 60
-    for path in (of_killed, written_now, users):
+    for path in (killed, another, at_work, users):
         os.utime(path, (long_ago, long_ago))
-    remove_leftovers(tmp_path)
-    assert not of_killed.exists()
-    assert all(path.exists() for path in (recent, written_now, users))
+    write_whole(tmp_path / "a[1].json", b"whole", concurrent=True)
+    assert not killed.exists()
+    assert all(path.exists() for path in (another, at_work, recent, users))
