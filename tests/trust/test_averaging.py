@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.wire import array_record, numpy_arrays
+from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.averaging import Averaging, clipped
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
-from tests.server.bad_replies import rounds
 
 slow = pytest.mark.exhaustive
 ROBUST = ["clipped-mean", "median", "trimmed-mean", "krum", "multi-krum"]
@@ -129,7 +129,7 @@ def test_two_hostile_clients_of_eight_are_borne(tmp_path: Path, rule: str) -> No
     changes = {"method": "fedavg", "rounds": 4, "aggregation.rule": rule}
     settings = small_settings(tmp_path, **changes, **{"aggregation.hostile-share": 0.25})
     folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=two_hostile)
-    lines = rounds(folder)
+    lines = read_rounds(folder.path)
     assert [line["refused"] for line in lines] == [[]] * 4  # within what is possible
     assert lines[-1]["test_mse"] < 1.2 * lines[0]["test_mse"]
     assert max(line["test_mse"] for line in lines) < 3
@@ -140,7 +140,7 @@ def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
     changes = {"method": "fedavg", "rounds": 4, "aggregation.rule": "trimmed-mean"}
     settings = small_settings(tmp_path, **changes, **{"aggregation.hostile-share": 0.0})
     folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=two_hostile)
-    assert rounds(folder)[-1]["test_mse"] > 3
+    assert read_rounds(folder.path)[-1]["test_mse"] > 3
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
 def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, method: str) -> None:
     settings = digits_settings(tmp_path, method=method, **{"aggregation.rule": "median"})
     folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state", "digits"))
-    assert [line["refused"] for line in rounds(folder)] == [[]] * settings.rounds
+    assert [line["refused"] for line in read_rounds(folder.path)] == [[]] * settings.rounds
 
 
 def test_clipping_holds_for_fedic_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fedproto_app.core.sends import Sends, unmaskable
 from fedproto_app.settings import settings_from
 from fedproto_app.settings.fit import releases_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "secure-sum.md"
+PAGE = Path(__file__).parents[2] / "docs" / "secure-sum.md"
 MASKED = {"aggregation.secure": True}
 
 

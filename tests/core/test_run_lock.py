@@ -38,7 +38,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start another process that holds the lock on the test's folder."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
