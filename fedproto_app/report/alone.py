@@ -14,7 +14,8 @@ from math import inf, isfinite
 from statistics import fmean
 
 from fedproto_app.report.runs import Group, Run, known_settings, read_clients
-from fedproto_app.report.task_report import BETTER_OFF, ClientErrors, report_for
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,18 @@ class Errors:
     validation: float
 
 
-def client_errors(run: Run, columns: ClientErrors) -> dict[str, Errors]:
+def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
     """Return the errors of the clients that have a test error, by client name.
 
     Names that occur at two nodes are left out: another run may have them at other nodes.
     """
     rows = read_clients(run.folder)
     times = Counter(row["client"] for row in rows)
+    test, validation = metrics.kept.column.name, metrics.kept_validation.column.name
     errors = {
         row["client"]: Errors(
-            1 - _number(row[columns.test]) if columns.right else _number(row[columns.test]),
-            _number(row[columns.validation]),
+            1 - _number(row[test]) if metrics.is_accuracy else _number(row[test]),
+            _number(row[validation]),
         )
         for row in rows
         if times[row["client"]] == 1
@@ -49,12 +51,12 @@ def is_alone(run: Run) -> bool:
     return parameters_sent == [0, 0]
 
 
-def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
+def question(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
     """Return a key that is equal for runs whose test errors can be compared client by client."""
     data = {
         key: value
         for key, value in known_settings(run).items()
-        if key.startswith("data.") and key.removeprefix("data.") not in columns.inputs
+        if key.startswith("data.") and key.removeprefix("data.") not in metrics.inputs
     }
     return run.summary["dataset"], tuple(sorted(data.items(), key=repr))
 
@@ -62,8 +64,8 @@ def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
 class Alone:
     """The best that each client could do alone, from the runs of these groups of one task."""
 
-    def __init__(self, groups: Sequence[Group], columns: ClientErrors) -> None:
-        self._columns = columns
+    def __init__(self, groups: Sequence[Group], metrics: TaskMetrics) -> None:
+        self._metrics = metrics
         alone = [group for group in groups if all(map(is_alone, group.runs))]
         # Ties in validation error go to the first group, so the order must not use test errors.
         self._groups = sorted(
@@ -89,10 +91,10 @@ class Alone:
         return best
 
     def _rivals(self, run: Run) -> list[Run]:
-        asked_question = question(run, self._columns)
+        asked_question = question(run, self._metrics)
         rivals = []
         for group in self._groups:
-            if question(group.runs[0], self._columns) == asked_question:
+            if question(group.runs[0], self._metrics) == asked_question:
                 same_seed = [
                     rival for rival in group.runs if rival.summary["seed"] == run.summary["seed"]
                 ]
@@ -103,7 +105,7 @@ class Alone:
         """Return the errors of a run; each run is read only once."""
         name = str(run.folder)
         if name not in self._errors_by_folder:
-            self._errors_by_folder[name] = client_errors(run, self._columns)
+            self._errors_by_folder[name] = client_errors(run, self._metrics)
         return self._errors_by_folder[name]
 
 
@@ -124,18 +126,16 @@ def with_better_off(groups: Sequence[Group]) -> list[Group]:
     """
     completed = []
     for group in groups:
-        columns = report_for(group.task).client_errors
-        if columns is not None:
-            alone = Alone([member for member in groups if member.task == group.task], columns)
-            group = Group(tuple(_completed(run, alone, columns) for run in group.runs))
-        completed.append(group)
+        metrics = report_for(group.task).metrics
+        alone = Alone([member for member in groups if member.task == group.task], metrics)
+        completed.append(Group(tuple(_completed(run, alone, metrics) for run in group.runs)))
     return completed
 
 
-def _completed(run: Run, alone: Alone, columns: ClientErrors) -> Run:
+def _completed(run: Run, alone: Alone, metrics: TaskMetrics) -> Run:
     share = None
     if not is_alone(run) and (rivals := alone.errors(run)):
-        share = share_better_off(client_errors(run, columns), rivals)
+        share = share_better_off(client_errors(run, metrics), rivals)
     return replace(run, summary={**run.summary, BETTER_OFF: share})
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedproto_app.maths.client_errors import largest_share
 from fedproto_app.report.alone import Alone, client_errors, is_alone, question
 from fedproto_app.report.runs import Group, labels
-from fedproto_app.report.task_report import ClientErrors, report_for
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import TaskMetrics
 
 # With five clients even five equal signs have p = 2 / 2⁵ = 0.06, so no outcome is significant.
 FEWEST = 6
@@ -89,48 +90,46 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     groups: best first. Without a run that shares nothing, each group is compared with the first
     group that has the same question.
     """
-    columns = report_for(groups[0].task).client_errors
-    if columns is None:
-        return []
+    metrics = report_for(groups[0].task).metrics
     compared: list[Pair] = []
-    for members in asked_alike(groups, columns):
+    for members in asked_alike(groups, metrics):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         family = (
-            _against_alone(members, alone, columns) if alone else _against_best(members, columns)
+            _against_alone(members, alone, metrics) if alone else _against_best(members, metrics)
         )
         compared += _corrected([pair for pair in family if pair.clients])
     return compared
 
 
 def asked_alike(
-    groups: Sequence[Group], columns: ClientErrors
+    groups: Sequence[Group], metrics: TaskMetrics
 ) -> Iterable[Sequence[tuple[str, Group]]]:
     """Return the groups of one task with their labels, one list for each question."""
     by_question: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
     for label, group in zip(labels(groups), groups, strict=True):
-        by_question[question(group.runs[0], columns)].append((label, group))
+        by_question[question(group.runs[0], metrics)].append((label, group))
     return by_question.values()
 
 
 def _against_alone(
-    members: Sequence[tuple[str, Group]], alone: Sequence[Group], columns: ClientErrors
+    members: Sequence[tuple[str, Group]], alone: Sequence[Group], metrics: TaskMetrics
 ) -> Iterator[Pair]:
-    best = Alone(alone, columns)
+    best = Alone(alone, metrics)
     for label, group in members:
         if [group] != alone:  # a single group alone is itself the best alone
-            yield _pair(group, label, columns, BEST_ALONE, best_alone(group, best))
+            yield _pair(group, label, metrics, BEST_ALONE, best_alone(group, best))
 
 
-def _against_best(members: Sequence[tuple[str, Group]], columns: ClientErrors) -> Iterator[Pair]:
+def _against_best(members: Sequence[tuple[str, Group]], metrics: TaskMetrics) -> Iterator[Pair]:
     (first, best), *other_groups = members
-    errors = mean_errors(best, columns)
+    errors = mean_errors(best, metrics)
     for label, group in other_groups:
-        yield _pair(group, label, columns, first, errors)
+        yield _pair(group, label, metrics, first, errors)
 
 
-def mean_errors(group: Group, columns: ClientErrors) -> dict[str, float]:
+def mean_errors(group: Group, metrics: TaskMetrics) -> dict[str, float]:
     """Return each client's test error, the mean over the seeds that have it."""
-    runs = [client_errors(run, columns) for run in group.runs]
+    runs = [client_errors(run, metrics) for run in group.runs]
     return _means([{client: error.test for client, error in errors.items()} for errors in runs])
 
 
@@ -141,18 +140,16 @@ def best_alone(group: Group, best: Alone) -> dict[str, float]:
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
     """Return a line for each client that makes most of a mean over clients; groups: of one task."""
-    columns = report_for(groups[0].task).client_errors
-    if columns is None:
-        return []
+    metrics = report_for(groups[0].task).metrics
     shares: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group, label in zip(groups, labels(groups), strict=True):
-        errors = mean_errors(group, columns)
+        errors = mean_errors(group, metrics)
         if len(errors) >= _FEWEST_CLIENTS:
             worst, share = largest_share(np.array(list(errors.values())))
             if share > _HEAVY_SHARE:
                 shares[group.dataset, list(errors)[worst]].append(f"{label} ({share:.0%})")
     return [
-        f"{dataset}: client {client!r} makes most of the mean {columns.name} of {', '.join(heavy)}"
+        f"{dataset}: client {client!r} makes most of the mean {metrics.error} of {', '.join(heavy)}"
         for (dataset, client), heavy in shares.items()
     ]
 
@@ -166,9 +163,9 @@ def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _pair(
-    group: Group, label: str, columns: ClientErrors, against: str, rival: Mapping[str, float]
+    group: Group, label: str, metrics: TaskMetrics, against: str, rival: Mapping[str, float]
 ) -> Pair:
-    errors = mean_errors(group, columns)
+    errors = mean_errors(group, metrics)
     shared_clients = sorted(errors.keys() & rival.keys())
     differences = np.array([errors[client] - rival[client] for client in shared_clients])
     return Pair(

@@ -94,7 +94,7 @@ def forecast_charts(
     forecasts: Sequence[ClientForecast], series: Sequence[ClientSeries], period: int
 ) -> list[Lines]:
     """Return charts of the first `MOST_CLIENTS` forecasts, after the end of each series."""
-    from fedproto_app.tasks.forecasting.intervals import LEVELS
+    from fedproto_app.tasks.forecasting.metrics import LEVELS
 
     histories = {client.name: client for client in series}
     charts = []

@@ -19,15 +19,16 @@ from pathlib import Path
 from statistics import fmean
 
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.report.task_report import Measure
+from fedproto_app.tasks.metrics import TaskMetrics
 
 
-def validation_error(folder: Path, kept_errors: Sequence[float], measure: Measure) -> float:
+def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMetrics) -> float:
     """Return the validation error of the run in this folder.
 
     kept_errors: the validation errors of the models that its clients end with, at least one.
     """
-    return judged(kept_errors, (line.get(measure.round_validation) for line in read_rounds(folder)))
+    field = metrics.validation.round.name
+    return judged(kept_errors, (line.get(field) for line in read_rounds(folder)))
 
 
 def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> float:

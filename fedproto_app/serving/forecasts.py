@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.clock import Clock
-from fedproto_app.tasks.forecasting.intervals import LEVELS
+from fedproto_app.tasks.forecasting.metrics import LEVELS
 
 LIMITS = tuple(f"{side}_{level}" for level in LEVELS for side in ("lower", "upper"))
 

@@ -36,7 +36,7 @@ def sweep_charts(
     low = min(mean.mean - (mean.error or 0.0) for mean in means)
     high = max(mean.mean + (mean.error or 0.0) for mean in means)
     room = 0.05 * (high - low or 1.0)
-    y = charts.Axis(complete[0].measure.round_validation, limits=(low - room, high + room))
+    y = charts.Axis(complete[0].metrics.validation.round.name, limits=(low - room, high + room))
     swept = list(plan.space.items())[:_MOST_CHARTS]
     return [_chart(key, axis, y, complete, chosen) for key, axis in swept]
 
