@@ -161,7 +161,7 @@ def kept_models_forecast(runs: SmallRuns) -> Deviation:
             replace(metric, model=Model.KEPT): values[0] for metric, values in errors.items()
         }
         for figure in task.metrics.figures:
-            column, error = figure.column.name, figure.of(metrics)
+            column, error = figure.column.name, figure.value(metrics)
             if column and error is not None and not figure.jumps:
                 computed[f"{name}: {column}"] = error
                 noted[f"{name}: {column}"] = float(reported[name][column])

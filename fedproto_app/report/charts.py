@@ -163,7 +163,7 @@ def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
     charts: dict[str, Sequence[Lines]] = {}
     if (run_dir / "clients.csv").exists():
         figures = {
-            label: client_values(run_dir, column) for label, column in metrics.labelled.items()
+            label: client_values(run_dir, column) for label, column in metrics.distributions.items()
         }
         name = metrics.headline.metric.name
         charts[f"clients-{name}.png"] = [distribution_chart(figures, metrics)]

@@ -81,7 +81,7 @@ def client_rows(federation: Federation, figures: Sequence[Figure]) -> list[Row]:
     rows: list[Row] = [(*FACTS, *(figure.column.name for figure in columns))]
     for key, result in sorted(federation.history.results.items()):
         facts = federation.members.facts[key]
-        values = (figure.of(result.metrics) for figure in columns)
+        values = (figure.value(result.metrics) for figure in columns)
         rows.append([key.client, key.node, facts.group, facts.samples, result.kept_round, *values])
     return rows
 
@@ -111,7 +111,7 @@ def over_clients(
     statistic: Callable[[NDArray[np.float64]], Any], results: Results, figure: Figure
 ) -> float | None:
     """Return a statistic of a figure over the clients that have it, None without any."""
-    values = [figure.of(results[key].metrics) for key in sorted(results)]
+    values = [figure.value(results[key].metrics) for key in sorted(results)]
     return statistic_of(statistic, values)
 
 

@@ -85,7 +85,7 @@ class Figure:
     label: str = ""
     jumps: bool = False
 
-    def of(self, metrics: Mapping[Metric, float]) -> float | None:
+    def value(self, metrics: Mapping[Metric, float]) -> float | None:
         """Return the figure of a client with these metrics, None if unknown."""
         value = metrics.get(self.metric)
         if value is None or not self.over:
@@ -158,7 +158,7 @@ class TaskMetrics:
         return [*fields, *self.more_summary]
 
     @property
-    def labelled(self) -> dict[str, str]:
+    def distributions(self) -> dict[str, str]:
         """The columns of clients.csv in the chart of the clients' distributions, by label."""
         shown = (figure for figure in self._from(self.headline) if figure.label)
         return {figure.label: figure.column.name for figure in shown}

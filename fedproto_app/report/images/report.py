@@ -2,9 +2,8 @@
 
 A client has up to two models at the end of a round: its *own* model after local training
 ("local"), and the model after averaging ("global"). A method without averaging only has own models.
-Accuracies are fractions, 0 … 1, in the artefacts and percent on screen. The names are the paper's
-(GLDP, section 5.1): A_glo, A_loc, A_sel. The test images follow the long tail, so the accuracy says
-little about rare classes; the balanced accuracy weights all classes equally.
+The test images follow the long tail, so the accuracy says little about rare classes; the balanced
+accuracy weights all classes equally.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The reports of runs on labelled sequences: accuracies, or errors in the data's units.
 
-A client is evaluated with the model that it uses now. If the method shares heads inside clusters,
-it is also evaluated with its own head ("local"); if it uses a mixture or a personal model, also
-with the averaged model ("global"). Clusters are compared with the true groups by the Rand index.
+Clusters are compared with the true groups by the Rand index.
 """
 
 from __future__ import annotations

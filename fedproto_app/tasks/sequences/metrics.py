@@ -22,61 +22,66 @@ RMSE, MAE, VALIDATION_RMSE = Metric("rmse"), Metric("mae"), Metric("validation-r
 def _metrics(
     test: Metric,
     validation: Metric,
-    more: tuple[Metric, ...],
+    *,
     text: Callable[[float | None], str],
-    titles: tuple[str, str, str],
+    progress: tuple[str, str],
+    unit: str,
+    more: tuple[Metric, ...] = (),
     **names: Any,
 ) -> TaskMetrics:
     """Return the metrics of a task on sequences.
 
-    more: further metrics of the models in use. titles: of the validation and the test figure during
-    a run, and the end of the titles of test figures in tables. names: see `TaskMetrics`.
+    progress: titles of the validation and the test figure during a run. unit: the end of the titles
+    of test figures in tables. more: further metrics of the models in use. names: see `TaskMetrics`.
     """
-    validation_title, test_title, end = titles
     name, validation_name = test.name, validation.name.replace("-", "_")
     shown = partial(Field, text=text)
     used = Figure(
         test,
-        column=shown(name, f"last {end}"),
-        round=shown(name, test_title),
-        summary=(shown(name, f"last {end}", spread=True),),
+        column=shown(name, f"last {unit}"),
+        round=shown(name, progress[1]),
+        summary=(shown(name, f"last {unit}", spread=True),),
         label="model of the last round",
     )
     kept = Figure(
         replace(test, model=Model.KEPT),
-        column=shown(f"{name}_kept", f"kept {end}"),
+        column=shown(f"{name}_kept", f"kept {unit}"),
         round=Field(f"{name}_kept"),
-        summary=(shown(f"{name}_kept", f"kept {end}", spread=True),),
+        summary=(shown(f"{name}_kept", f"kept {unit}", spread=True),),
         label="kept model",
     )
-    local, averaged = Field(f"{name}_local"), Field(f"{name}_global")
-    local_figure = Figure(
+    own_head = Figure(
         replace(test, model=Model.LOCAL),
-        column=shown(f"{name}_local", f"own head {end}"),
-        round=local,
-        summary=(local,),
+        column=shown(f"{name}_local", f"own head {unit}"),
+        round=Field(f"{name}_local"),
+        summary=(Field(f"{name}_local"),),
         label="client's own head",
+    )
+    averaged = Figure(
+        replace(test, shared=True),
+        round=Field(f"{name}_global"),
+        summary=(Field(f"{name}_global"),),
     )
     in_use = Figure(
         validation,
         column=Field(validation_name),
-        round=shown(validation_name, validation_title),
+        round=shown(validation_name, progress[0]),
         summary=(Field(validation_name),),
     )
     kept_validation = Figure(
         replace(validation, model=Model.KEPT), column=Field(f"kept_{validation_name}")
     )
-    further = [Field(metric.name) for metric in more]
+    further = [
+        Figure(metric, column=field, round=field, summary=(field,))
+        for metric, field in ((metric, Field(metric.name)) for metric in more)
+    ]
     return TaskMetrics(
         figures=(
             used,
-            local_figure,
-            Figure(replace(test, shared=True), round=averaged, summary=(averaged,)),
+            own_head,
+            averaged,
             kept,
-            *(
-                Figure(metric, column=field, round=field, summary=(field,))
-                for metric, field in zip(more, further, strict=True)
-            ),
+            *further,
             in_use,
             kept_validation,
         ),
@@ -94,7 +99,7 @@ def _metrics(
         inputs=("sequences.scaling", "sequences.steps", "sequences.target-scale"),
         more_rounds=(Field("rand_index", "Rand", short_text),),
         more_summary=(
-            shown(f"{name}_rounds", f"rounds {end}", spread=True),
+            shown(f"{name}_rounds", f"rounds {unit}", spread=True),
             Field("rand_index_rounds", "Rand", short_text),
         ),
         **names,
@@ -102,14 +107,23 @@ def _metrics(
 
 
 CLASSES = _metrics(
-    *(ACCURACY, ERROR, (), percent_text, ("val error %", "accuracy %", "%")),
+    ACCURACY,
+    ERROR,
+    text=percent_text,
+    progress=("val error %", "accuracy %"),
+    unit="%",
     is_accuracy=True,
     name="accuracy",
     axis="test accuracy",
     error="share of wrong answers",
 )
 NUMBERS = _metrics(
-    *(RMSE, VALIDATION_RMSE, (MAE,), short_text, ("val RMSE", "RMSE", "RMSE")),
+    RMSE,
+    VALIDATION_RMSE,
+    text=short_text,
+    progress=("val RMSE", "RMSE"),
+    unit="RMSE",
+    more=(MAE,),
     name="error",
     axis="test RMSE (the data's units)",
     error="RMSE",

@@ -131,8 +131,8 @@ def test_the_divisors_of_mase_and_wape_by_hand() -> None:
     kept_metrics = {replace(metric, model=Model.KEPT): value for metric, (value,) in judged.items()}
     assert kept_metrics[Metric("seasonal-difference", Model.KEPT)] == 2.5
     assert kept_metrics[Metric("mean-size", Model.KEPT)] == pytest.approx(5)
-    assert MASE.of(kept_metrics) == pytest.approx(0.6)
-    assert WAPE.of(kept_metrics) == pytest.approx(0.3)
+    assert MASE.value(kept_metrics) == pytest.approx(0.6)
+    assert WAPE.value(kept_metrics) == pytest.approx(0.3)
 
 
 def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
