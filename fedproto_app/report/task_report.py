@@ -88,8 +88,11 @@ def client_rows(federation: Federation, figures: Sequence[Figure]) -> list[Row]:
 
 def round_means(results: Results, figures: Iterable[Figure]) -> dict[str, float | None]:
     """Return the figures' fields of rounds.jsonl: plain means over the clients that have them."""
-    means = {figure.round.name: over_clients(np.mean, results, figure) for figure in figures}
-    return {name: mean for name, mean in means.items() if name}
+    return {
+        figure.round.name: over_clients(np.mean, results, figure)
+        for figure in figures
+        if figure.round.name
+    }
 
 
 def summary_statistics(results: Results, figures: Iterable[Figure]) -> dict[str, float | None]:

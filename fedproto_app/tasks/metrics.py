@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ class Field:
     text: formats a value, None if unknown. statistic: over the clients, in summary.json. spread:
     whether the comparison also shows the standard error over seeds. only_wide: whether terminals
     have no room for it, only the CSV comparison and the page's table of all clients. later:
-    whether the comparison shows it after the other figures of clients.
+    whether the comparison shows it after the other figures of clients. larger_is_better: where a
+    comparison is sorted by it.
     """
 
     name: str
@@ -70,9 +72,9 @@ _NOWHERE = Field("")
 class Figure:
     """A number about a client, and its fields in the run's files.
 
-    metric: which node reports it, of which model. over: the name of the metric of the same model
-    that it is divided by; without it, or where it is 0, the client has no such figure. column: in
-    clients.csv. round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
+    metric: what is measured, of which model. over: the name of a metric of the same model that it
+    is divided by, "" for none; a client where that is 0 has no such figure. column: in clients.csv.
+    round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
     label: its name in the chart of the clients' distributions, "" if the chart leaves it out.
     jumps: whether tiny differences in predictions may change it a lot.
     """
@@ -127,11 +129,11 @@ class TaskMetrics:
     more_rounds: tuple[Field, ...] = ()
     more_summary: tuple[Field, ...] = ()
 
-    @property
-    def measured(self) -> tuple[Metric, ...]:
-        """The metrics that a client must report of a model."""
+    @cached_property
+    def names(self) -> Mapping[str, None]:
+        """The names of the metrics that a client must report of a model, in order."""
         names = [name for figure in self.figures for name in (figure.metric.name, figure.over)]
-        return tuple(Metric(name) for name in dict.fromkeys(names) if name)
+        return dict.fromkeys(name for name in names if name)
 
     @property
     def progress(self) -> list[Field]:

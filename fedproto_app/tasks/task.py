@@ -78,7 +78,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     @classmethod
     def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
         """Return the metrics that `evaluate` always reports; it may report more."""
-        return cls.metrics.measured
+        return tuple(map(Metric, cls.metrics.names))
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:

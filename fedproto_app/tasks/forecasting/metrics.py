@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ RMSE_UNITS, MAE_UNITS = Metric("rmse-units"), Metric("mae-units")
 # The divisors of MASE and WAPE, in the data's units. A client without a usable divisor reports 0,
 # so every client reports every metric, and quotients on the server are finite.
 SEASONAL_DIFFERENCE, MEAN_SIZE = DIVISORS = (Metric("seasonal-difference"), Metric("mean-size"))
+_STEP = "mse/step-"
 LEVELS = (80, 95)  # of the prediction intervals, in percent
 COVERAGES = tuple(Metric(f"coverage-{level}") for level in LEVELS)
 WIDTHS = tuple(Metric(f"width-{level}") for level in LEVELS)
@@ -29,7 +31,12 @@ WIDTHS = tuple(Metric(f"width-{level}") for level in LEVELS)
 
 def step_metric(step: int) -> Metric:
     """Return the test MSE for values `step` steps after the first forecast value."""
-    return Metric(f"mse/step-{step + 1}")
+    return Metric(f"{_STEP}{step + 1}")
+
+
+def is_step(name: str) -> bool:
+    """Return whether this is the name of a result of `step_metric`."""
+    return re.fullmatch(f"{_STEP}[1-9][0-9]{{0,3}}", name) is not None
 
 
 def kept(metric: Metric) -> Metric:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,6 +36,7 @@ from fedproto_app.tasks.forecasting.metrics import (
     RMSE_UNITS,
     SEASONAL_DIFFERENCE,
     VALIDATION_MSE,
+    is_step,
     step_metric,
 )
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
@@ -46,7 +46,8 @@ EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluatio
 
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 SMALLEST_DIVISOR = 1e-30
-_STEP = re.compile(re.escape(step_metric(0).name[:-1]) + "[1-9][0-9]{0,3}")
+_DIVISORS = frozenset(metric.name for metric in DIVISORS)
+_SHARES = frozenset(metric.name for metric in COVERAGES)
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
@@ -61,7 +62,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         """Return the metrics; for a horizon of several steps also the MSE of each step."""
         steps = settings.data.horizon
         each_step = (step_metric(step) for step in range(steps if steps > 1 else 0))
-        return (*cls.metrics.measured, *each_step)
+        return (*super().required_metrics(settings), *each_step)
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:
@@ -69,16 +70,15 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @classmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
-        known = cls.metrics.measured
         for metric, value in metrics.items():
-            measured = Metric(metric.name)
-            if (measured not in known and not _STEP.fullmatch(metric.name)) or metric.rule:
+            known = metric.name in cls.metrics.names or is_step(metric.name)
+            if not known or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
-            if measured in DIVISORS and 0 < value < SMALLEST_DIVISOR:
+            if metric.name in _DIVISORS and 0 < value < SMALLEST_DIVISOR:
                 return f"its metrics are too small to divide by: {metric} = {value:g}"
-            if measured in COVERAGES and value > 1:
+            if metric.name in _SHARES and value > 1:
                 return f"{metric} = {value:g} is not a share"
         return None
 

@@ -96,7 +96,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     @classmethod
     def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
         has_validation = settings.data.partition.validation_share > 0
-        return tuple(m for m in cls.metrics.measured if has_validation or m != ERROR)
+        required = super().required_metrics(settings)
+        return tuple(metric for metric in required if has_validation or metric != ERROR)
 
     @staticmethod
     def longer_fault(settings: Settings) -> str | None:
@@ -113,10 +114,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     @classmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
-        known = cls.metrics.measured
         for metric, value in metrics.items():
-            measured = Metric(metric.name)
-            if measured == ACCURACY or (measured in known and not metric.rule):
+            has_rules = metric.name == ACCURACY.name
+            if metric.name in cls.metrics.names and (has_rules or not metric.rule):
                 limit = 1.0
             elif _COUNT.fullmatch(metric.name) and not metric.rule:
                 limit = MOST_IMAGES

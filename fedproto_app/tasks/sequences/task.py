@@ -304,7 +304,7 @@ class SequenceClassificationTask(SequenceTask):
     @classmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if Metric(metric.name) not in cls.metrics.measured or metric.rule:
+            if metric.name not in cls.metrics.names or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of classification"
             if not 0 <= value <= 1:
                 return f"its metrics are not fractions: {metric} = {value:g}"
@@ -369,7 +369,7 @@ class SequenceRegressionTask(SequenceTask):
     @classmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if Metric(metric.name) not in cls.metrics.measured or metric.rule:
+            if metric.name not in cls.metrics.names or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of regression"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
