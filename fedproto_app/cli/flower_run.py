@@ -201,7 +201,9 @@ def simulate_in_flower(
     check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
     with (
-        Progress(console, settings.all_rounds, report_for(settings.task).progress) as progress,
+        Progress(
+            console, settings.all_rounds, report_for(settings.task).metrics.progress
+        ) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path) as superlink,
     ):

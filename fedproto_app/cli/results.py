@@ -28,6 +28,7 @@ from fedproto_app.report.table import (
     pairs_table,
 )
 from fedproto_app.report.taking_part import taking_part
+from fedproto_app.tasks.forecasting.metrics import FORECASTING
 
 _WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
 
@@ -40,14 +41,8 @@ class Format(StrEnum):
     csv = "csv"
 
 
-class Sort(StrEnum):
-    """How forecasts are sorted."""
-
-    median = "median"
-    mean = "mean"
-    mase = "mase"
-    worst = "worst"
-    better = "better"
+Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
+_FIRST = next(iter(Sort))
 
 
 Places = Annotated[
@@ -65,7 +60,7 @@ def compare(
             help="Sort forecasts by the median or mean test MSE over clients, the median MASE, the "
             "mean of the worst tenth of the clients, or the share better off than alone."
         ),
-    ] = Sort.median,
+    ] = _FIRST,
     test_pairs: Annotated[
         bool,
         typer.Option(

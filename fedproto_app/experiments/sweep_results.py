@@ -25,7 +25,8 @@ from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.export import csv_text
 from fedproto_app.report.runs import read_clients
 from fedproto_app.report.taking_part import validation_error
-from fedproto_app.report.task_report import UNKNOWN, Measure, report_for
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics
 
 if TYPE_CHECKING:
     from fedproto_app.experiments.sweep import Axis, Plan, Trial
@@ -64,7 +65,7 @@ class Result:
     """
 
     trial: Trial
-    measure: Measure
+    metrics: TaskMetrics
     question: tuple[tuple[str, str], ...]
     folders: Mapping[int, Path]
     validation: Mapping[int, float]
@@ -97,7 +98,7 @@ class Result:
     def test(self) -> Mean:
         """Return the mean test error of the models that the clients end with."""
         figures = [
-            client_column(folder, self.measure.kept_figure) for folder in self.folders.values()
+            client_column(folder, self.metrics.kept.column.name) for folder in self.folders.values()
         ]
         return mean_of([fmean(values) if values else math.nan for values in figures])
 
@@ -106,23 +107,21 @@ def result_of(
     trial: Trial, task: str, folders: Mapping[int, Path], failed: Mapping[int, str]
 ) -> Result:
     """Read the validation errors of a trial's finished runs. folders: by seed."""
-    report = report_for(task)
-    errors = {
-        seed: client_column(path, report.measure.validation) for seed, path in folders.items()
-    }
-    inputs = report.client_errors.inputs if report.client_errors else ()
+    metrics = report_for(task).metrics
+    column = metrics.kept_validation.column.name
+    errors = {seed: client_column(path, column) for seed, path in folders.items()}
     of_data = [
         (key, repr(value))
         for key, value in trial.changes.items()
-        if key.startswith("data.") and key.removeprefix("data.") not in inputs
+        if key.startswith("data.") and key.removeprefix("data.") not in metrics.inputs
     ]
     return Result(
         trial=trial,
-        measure=report.measure,
+        metrics=metrics,
         question=(("task", task), *of_data),
         folders=folders,
         validation={
-            seed: validation_error(folders[seed], values, report.measure)
+            seed: validation_error(folders[seed], values, metrics)
             for seed, values in errors.items()
             if values
         },
@@ -185,7 +184,7 @@ def write_results(
             "failed": {str(seed): reason for seed, reason in result.failed.items()},
             "clients": result.clients,
             "validation": {
-                "figure": result.measure.round_validation,
+                "figure": result.metrics.validation.round.name,
                 "mean": mean[0],
                 "standard_error": mean[1],
                 "by_seed": {str(seed): error for seed, error in result.validation.items()},
@@ -193,7 +192,7 @@ def write_results(
             "chosen": test is not None,
         }
         if test:
-            figure = {"figure": result.measure.kept_figure}
+            figure = {"figure": result.metrics.kept.column.name}
             record["test"] = {**figure, "mean": test.mean, "standard_error": test.error}
         trials.append(record)
     write_whole(
@@ -207,15 +206,16 @@ def write_results(
 
 def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> Table:
     """Return a table for a terminal: the best trials first, test errors only for the choice."""
-    measure = results[0].measure
+    metrics = results[0].metrics
+    validation, kept = metrics.validation.round.name, metrics.kept.column.name
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
-        caption=f"{measure.round_validation}: mean over clients, mean ± standard error over seeds; "
-        f"{measure.kept_figure}: test error, only of the choice",
+        caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
+        f"{kept}: test error, only of the choice",
         caption_justify="left",
     )
-    for name in ("trial", *plan.space, "seeds", measure.round_validation, measure.kept_figure):
+    for name in ("trial", *plan.space, "seeds", validation, kept):
         table.add_column(escape(name), justify="right", overflow="fold")
     ordered = ranked(results)
     for result in ordered[:_MOST_ROWS]:
@@ -250,7 +250,7 @@ def sweep_charts(
     low = min(mean.mean - (mean.error or 0.0) for mean in means)
     high = max(mean.mean + (mean.error or 0.0) for mean in means)
     room = 0.05 * (high - low or 1.0)
-    y = charts.Axis(complete[0].measure.round_validation, limits=(low - room, high + room))
+    y = charts.Axis(complete[0].metrics.validation.round.name, limits=(low - room, high + room))
     swept = list(plan.space.items())[:_MOST_CHARTS]
     return [_chart(key, axis, y, complete, chosen) for key, axis in swept]
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from fedproto_app.maths.client_errors import largest_share
 from fedproto_app.report.runs import Group, Run, known_settings, labels, read_clients
-from fedproto_app.report.task_report import BETTER_OFF, ClientErrors, report_for
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
 
 PAIR_COLUMNS = (
     "dataset", "method", "against", "clients", "better", "median difference", "p", "p (Holm)",
@@ -38,17 +39,18 @@ class Errors:
     validation: float
 
 
-def client_errors(run: Run, columns: ClientErrors) -> dict[str, Errors]:
+def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
     """Return the errors of the clients that have a test error, by client name.
 
     Names that occur at two nodes are left out: another run may have them at other nodes.
     """
     rows = read_clients(run.folder)
     times = Counter(row["client"] for row in rows)
+    test, validation = metrics.kept.column.name, metrics.kept_validation.column.name
     errors = {
         row["client"]: Errors(
-            1 - _number(row[columns.test]) if columns.right else _number(row[columns.test]),
-            _number(row[columns.validation]),
+            1 - _number(row[test]) if metrics.is_accuracy else _number(row[test]),
+            _number(row[validation]),
         )
         for row in rows
         if times[row["client"]] == 1
@@ -62,12 +64,12 @@ def is_alone(run: Run) -> bool:
     return parameters_sent == [0, 0]
 
 
-def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
+def question(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
     """Return a key that is equal for runs whose test errors can be compared client by client."""
     data = {
         key: value
         for key, value in known_settings(run).items()
-        if key.startswith("data.") and key.removeprefix("data.") not in columns.inputs
+        if key.startswith("data.") and key.removeprefix("data.") not in metrics.inputs
     }
     return run.summary["dataset"], tuple(sorted(data.items(), key=repr))
 
@@ -75,8 +77,8 @@ def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
 class Alone:
     """The best that each client could do alone, from the runs of these groups of one task."""
 
-    def __init__(self, groups: Sequence[Group], columns: ClientErrors) -> None:
-        self._columns = columns
+    def __init__(self, groups: Sequence[Group], metrics: TaskMetrics) -> None:
+        self._metrics = metrics
         alone = [group for group in groups if all(map(is_alone, group.runs))]
         # Ties in validation error go to the first group, so the order must not use test errors.
         self._groups = sorted(
@@ -102,10 +104,10 @@ class Alone:
         return best
 
     def _rivals(self, run: Run) -> list[Run]:
-        asked_question = question(run, self._columns)
+        asked_question = question(run, self._metrics)
         rivals = []
         for group in self._groups:
-            if question(group.runs[0], self._columns) == asked_question:
+            if question(group.runs[0], self._metrics) == asked_question:
                 same_seed = [
                     rival for rival in group.runs if rival.summary["seed"] == run.summary["seed"]
                 ]
@@ -116,7 +118,7 @@ class Alone:
         """Return the errors of a run; each run is read only once."""
         name = str(run.folder)
         if name not in self._errors_by_folder:
-            self._errors_by_folder[name] = client_errors(run, self._columns)
+            self._errors_by_folder[name] = client_errors(run, self._metrics)
         return self._errors_by_folder[name]
 
 
@@ -137,18 +139,16 @@ def with_better_off(groups: Sequence[Group]) -> list[Group]:
     """
     completed = []
     for group in groups:
-        columns = report_for(group.task).client_errors
-        if columns is not None:
-            alone = Alone([member for member in groups if member.task == group.task], columns)
-            group = Group(tuple(_completed(run, alone, columns) for run in group.runs))
-        completed.append(group)
+        metrics = report_for(group.task).metrics
+        alone = Alone([member for member in groups if member.task == group.task], metrics)
+        completed.append(Group(tuple(_completed(run, alone, metrics) for run in group.runs)))
     return completed
 
 
-def _completed(run: Run, alone: Alone, columns: ClientErrors) -> Run:
+def _completed(run: Run, alone: Alone, metrics: TaskMetrics) -> Run:
     share = None
     if not is_alone(run) and (rivals := alone.errors(run)):
-        share = share_better_off(client_errors(run, columns), rivals)
+        share = share_better_off(client_errors(run, metrics), rivals)
     return replace(run, summary={**run.summary, BETTER_OFF: share})
 
 
@@ -219,48 +219,46 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     groups: best first. Without a run that shares nothing, each group is compared with the first
     group that has the same question.
     """
-    columns = report_for(groups[0].task).client_errors
-    if columns is None:
-        return []
+    metrics = report_for(groups[0].task).metrics
     compared: list[Pair] = []
-    for members in asked_alike(groups, columns):
+    for members in asked_alike(groups, metrics):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         family = (
-            _against_alone(members, alone, columns) if alone else _against_best(members, columns)
+            _against_alone(members, alone, metrics) if alone else _against_best(members, metrics)
         )
         compared += _corrected([pair for pair in family if pair.clients])
     return compared
 
 
 def asked_alike(
-    groups: Sequence[Group], columns: ClientErrors
+    groups: Sequence[Group], metrics: TaskMetrics
 ) -> Iterable[Sequence[tuple[str, Group]]]:
     """Return the groups of one task with their labels, one list for each question."""
     by_question: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
     for label, group in zip(labels(groups), groups, strict=True):
-        by_question[question(group.runs[0], columns)].append((label, group))
+        by_question[question(group.runs[0], metrics)].append((label, group))
     return by_question.values()
 
 
 def _against_alone(
-    members: Sequence[tuple[str, Group]], alone: Sequence[Group], columns: ClientErrors
+    members: Sequence[tuple[str, Group]], alone: Sequence[Group], metrics: TaskMetrics
 ) -> Iterator[Pair]:
-    best = Alone(alone, columns)
+    best = Alone(alone, metrics)
     for label, group in members:
         if [group] != alone:  # a single group alone is itself the best alone
-            yield _pair(group, label, columns, BEST_ALONE, best_alone(group, best))
+            yield _pair(group, label, metrics, BEST_ALONE, best_alone(group, best))
 
 
-def _against_best(members: Sequence[tuple[str, Group]], columns: ClientErrors) -> Iterator[Pair]:
+def _against_best(members: Sequence[tuple[str, Group]], metrics: TaskMetrics) -> Iterator[Pair]:
     (first, best), *other_groups = members
-    errors = mean_errors(best, columns)
+    errors = mean_errors(best, metrics)
     for label, group in other_groups:
-        yield _pair(group, label, columns, first, errors)
+        yield _pair(group, label, metrics, first, errors)
 
 
-def mean_errors(group: Group, columns: ClientErrors) -> dict[str, float]:
+def mean_errors(group: Group, metrics: TaskMetrics) -> dict[str, float]:
     """Return each client's test error, the mean over the seeds that have it."""
-    runs = [client_errors(run, columns) for run in group.runs]
+    runs = [client_errors(run, metrics) for run in group.runs]
     return _means([{client: error.test for client, error in errors.items()} for errors in runs])
 
 
@@ -271,18 +269,16 @@ def best_alone(group: Group, best: Alone) -> dict[str, float]:
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
     """Return a line for each client that makes most of a mean over clients; groups: of one task."""
-    columns = report_for(groups[0].task).client_errors
-    if columns is None:
-        return []
+    metrics = report_for(groups[0].task).metrics
     shares: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group, label in zip(groups, labels(groups), strict=True):
-        errors = mean_errors(group, columns)
+        errors = mean_errors(group, metrics)
         if len(errors) >= _FEWEST_CLIENTS:
             worst, share = largest_share(np.array(list(errors.values())))
             if share > _HEAVY_SHARE:
                 shares[group.dataset, list(errors)[worst]].append(f"{label} ({share:.0%})")
     return [
-        f"{dataset}: client {client!r} makes most of the mean {columns.name} of {', '.join(heavy)}"
+        f"{dataset}: client {client!r} makes most of the mean {metrics.error} of {', '.join(heavy)}"
         for (dataset, client), heavy in shares.items()
     ]
 
@@ -296,9 +292,9 @@ def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _pair(
-    group: Group, label: str, columns: ClientErrors, against: str, rival: Mapping[str, float]
+    group: Group, label: str, metrics: TaskMetrics, against: str, rival: Mapping[str, float]
 ) -> Pair:
-    errors = mean_errors(group, columns)
+    errors = mean_errors(group, metrics)
     shared_clients = sorted(errors.keys() & rival.keys())
     differences = np.array([errors[client] - rival[client] for client in shared_clients])
     return Pair(

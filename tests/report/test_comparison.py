@@ -137,9 +137,8 @@ def test_each_client_has_the_rival_with_its_lowest_validation_error(tmp_path: Pa
     ]
     assert better_off(*folders) == 1.0
     groups, _ = group_runs([read_run(folder) for folder in folders])
-    columns = report_for("forecasting").client_errors
-    assert columns is not None
-    assert Alone(groups, columns).errors(read_run(folders[0])) == {"c0": 0.5, "c1": 0.6}
+    metrics = report_for("forecasting").metrics
+    assert Alone(groups, metrics).errors(read_run(folders[0])) == {"c0": 0.5, "c1": 0.6}
 
 
 def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
@@ -196,9 +195,8 @@ def test_names_that_stand_at_two_nodes_are_left_out(tmp_path: Path) -> None:
 def test_of_accuracies_what_is_left_of_one_counts(tmp_path: Path) -> None:
     """A kept accuracy of 0.5 beside 0.25 is an error of 0.5 beside 0.75."""
     run = make_classification_run(tmp_path / "a", (0.5, 0.25))
-    columns = report_for("classification").client_errors
-    assert columns is not None
-    errors = client_errors(read_run(run), columns)
+    metrics = report_for("classification").metrics
+    errors = client_errors(read_run(run), metrics)
     assert [error.test for error in errors.values()] == [0.5, 0.75]
 
 

@@ -186,7 +186,8 @@ def test_the_best_round_counts(
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_writes_the_field_that_is_read(task: str) -> None:
     report = report_for(task)
-    assert report.measure.round_validation in report.round_figures(RoundLog(), {}, True)
+    field = report.metrics.validation.round.name
+    assert field in report.round_figures(RoundLog(), {}, True)
 
 
 def test_it_is_read_of_a_runs_files(tmp_path: Path) -> None:
@@ -199,5 +200,6 @@ def test_it_is_read_of_a_runs_files(tmp_path: Path) -> None:
 
 
 def _error_of(folder: Path, task: str) -> float:
-    measure = report_for(task).measure
-    return validation_error(folder, client_column(folder, measure.validation), measure)
+    metrics = report_for(task).metrics
+    column = metrics.kept_validation.column.name
+    return validation_error(folder, client_column(folder, column), metrics)

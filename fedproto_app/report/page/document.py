@@ -132,9 +132,9 @@ def _duration(seconds: float) -> str:
 
 def glossary(tasks: Iterable[str]) -> dict[str, str]:
     """Return words and their meanings; of figures, only those in the tables of these tasks."""
-    reports = list(map(report_for, tasks))
-    titles = " ".join(shown.title for report in reports for shown in report.comparison)
-    captions = " ".join(report.caption for report in reports)
+    metrics = [report_for(task).metrics for task in tasks]
+    titles = " ".join(shown.title for of_task in metrics for shown in of_task.comparison)
+    captions = " ".join(of_task.caption for of_task in metrics)
     return {
         word: meaning
         for word, meaning in _GLOSSARY.items()

@@ -15,9 +15,10 @@ from fedproto_app.report.comparison import PAIR_COLUMNS, is_alone, mean_errors, 
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
 from fedproto_app.report.table import comparison_columns, comparison_numbers, comparison_rows
 from fedproto_app.report.taking_part import Candidate
-from fedproto_app.report.task_report import UNKNOWN, ClientErrors, percent_text, report_for
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
 from fedproto_app.settings.reading import written
+from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics, percent_text
 
 MOST_CLIENTS = 2000  # rows; a page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table
@@ -104,9 +105,8 @@ def methods_table(
         mark = chosen is not None and group is chosen.group
         rows.append(Row([Cell(label), *cells[not seeds :]], marked=mark))
     titles = columns if seeds else [columns[0], *columns[2:]]
-    caption = (
-        f"{report_for(groups[0].task).caption}; parameters up: per client and round, and in all"
-    )
+    metrics = report_for(groups[0].task).metrics
+    caption = f"{metrics.caption}; parameters up: per client and round, and in all"
     if seeds:
         caption = f"mean ± standard error over seeds; {caption}"
     note = "● the way of sharing chosen by validation data" if chosen else ""
@@ -136,29 +136,28 @@ def clients_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable | None:
     """Return a row per client: the figures of one run, or the errors with each method."""
-    columns = report_for(groups[0].task).client_errors
-    if len(groups) == 1 or columns is None:
+    if len(groups) == 1:
         return _clients_of_run(groups[0])
-    return _clients_by_method(groups, labels, chosen, columns)
+    return _clients_by_method(groups, labels, chosen, report_for(groups[0].task).metrics)
 
 
 def _clients_of_run(group: Group) -> PageTable | None:
     run = group.runs[0]
     if not (run.folder / "clients.csv").exists():
         return None
-    shown = report_for(group.task).every_client
+    shown = report_for(group.task).metrics.every_client
     clients = read_clients(run.folder)
     rows = []
     for row in _evenly_chosen(clients):
-        values = [_number(row.get(figure.figure, "")) for figure in shown]
+        values = [_number(row.get(field.name, "")) for field in shown]
         numbers = [
-            Cell(figure.text(value) if value is not None else UNKNOWN, _key(value), True)
-            for figure, value in zip(shown, values, strict=True)
+            Cell(field.text(value) if value is not None else UNKNOWN, _key(value), True)
+            for field, value in zip(shown, values, strict=True)
         ]
         samples = Cell(row["samples"], _key(_number(row["samples"])), True)
         texts = [Cell(row["client"]), Cell(row["group"])]
         rows.append(Row([*texts, samples, *numbers], group=row["group"]))
-    titles = ["client", "group", "samples", *(figure.title for figure in shown)]
+    titles = ["client", "group", "samples", *(field.title for field in shown)]
     caption = "test figures of each client; of the kept models unless a column says otherwise"
     return _table(titles, rows, caption, len(clients))
 
@@ -167,10 +166,10 @@ def _clients_by_method(
     groups: Sequence[Group],
     labels: Sequence[str],
     chosen: Candidate | None,
-    columns: ClientErrors,
+    metrics: TaskMetrics,
 ) -> PageTable | None:
     columns_shown = _shown_groups(groups, chosen)
-    errors = {labels[place]: mean_errors(groups[place], columns) for place in columns_shown}
+    errors = {labels[place]: mean_errors(groups[place], metrics) for place in columns_shown}
     group_of = {
         row["client"]: row["group"]
         for group in groups
@@ -182,21 +181,21 @@ def _clients_by_method(
     ratios = chosen.ratios() if chosen else {}
     rows = []
     for name in _evenly_chosen(sorted(names)):
-        cells = [_error_cell(error_of.get(name), columns) for error_of in errors.values()]
+        cells = [_error_cell(error_of.get(name), metrics) for error_of in errors.values()]
         side = ""
         if chosen is not None:
             change = ratios.get(name, inf) - 1
             text = f"{100 * change:+.1f}%".replace("-", "−") if isfinite(change) else UNKNOWN
             cells = [
                 Cell(text, change, True),
-                _error_cell(chosen.rival.get(name), columns),
+                _error_cell(chosen.rival.get(name), metrics),
                 *cells,
             ]
             side = "" if name not in ratios else "gains" if change < 0 else "does not gain"
         rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
     beside = ["change", "best alone"] if chosen else []
     titles = ["client", "group", *beside, *errors]
-    caption = f"test {columns.name} of each client by method, the mean over seeds; lower is better"
+    caption = f"test {metrics.error} of each client by method, the mean over seeds; lower is better"
     if chosen is not None:
         caption += f"; change: {chosen.label} compared with the client's best alone"
     omitted = len(groups) - len(columns_shown)
@@ -243,10 +242,10 @@ def _evenly_chosen(rows: Sequence[Kind]) -> list[Kind]:
     return [rows[place] for place in np.linspace(0, len(rows) - 1, MOST_CLIENTS).astype(int)]
 
 
-def _error_cell(error: float | None, columns: ClientErrors) -> Cell:
+def _error_cell(error: float | None, metrics: TaskMetrics) -> Cell:
     if error is None:
         return Cell(UNKNOWN, inf, True)
-    return Cell(f"{percent_text(error)}%" if columns.right else f"{error:.4g}", error, True)
+    return Cell(f"{percent_text(error)}%" if metrics.is_accuracy else f"{error:.4g}", error, True)
 
 
 def _number(cell: str) -> float | None:

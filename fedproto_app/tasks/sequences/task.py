@@ -39,6 +39,15 @@ from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.sequences.metrics import (
+    ACCURACY,
+    CLASSES,
+    ERROR,
+    MAE,
+    NUMBERS,
+    RMSE,
+    VALIDATION_RMSE,
+)
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
@@ -362,16 +371,12 @@ def _as_labelled(client: ClientSequences) -> LabelledSequences:
 class SequenceClassificationTask(SequenceTask):
     """Predict the class of a sequence."""
 
-    criterion = Metric("validation-error")
+    metrics = CLASSES
 
-    @staticmethod
-    def required_metrics(settings: object) -> tuple[Metric, ...]:
-        return (Metric("accuracy"), Metric("validation-error"))
-
-    @staticmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if metric.name not in ("accuracy", "validation-error") or metric.rule:
+            if metric.name not in cls.metrics.names or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of classification"
             if not 0 <= value <= 1:
                 return f"its metrics are not fractions: {metric} = {value:g}"
@@ -414,8 +419,8 @@ class SequenceClassificationTask(SequenceTask):
         """Return ``accuracy`` on test and ``validation-error`` on validation sequences."""
         right = (outputs.argmax(dim=2) == samples.test_targets).double()
         return {
-            Metric("accuracy"): masked_mean(right, samples.is_test),
-            Metric("validation-error"): masked_mean(1 - right, samples.is_validation),
+            ACCURACY: masked_mean(right, samples.is_test),
+            ERROR: masked_mean(1 - right, samples.is_validation),
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
@@ -431,16 +436,12 @@ class SequenceRegressionTask(SequenceTask):
     Models learn the target over ``data.sequences.target-scale``; errors are in the data's units.
     """
 
-    criterion = Metric("validation-rmse")
+    metrics = NUMBERS
 
-    @staticmethod
-    def required_metrics(settings: object) -> tuple[Metric, ...]:
-        return (Metric("rmse"), Metric("mae"), Metric("validation-rmse"))
-
-    @staticmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if metric.name not in ("rmse", "mae", "validation-rmse") or metric.rule:
+            if metric.name not in cls.metrics.names or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of regression"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
@@ -472,9 +473,9 @@ class SequenceRegressionTask(SequenceTask):
         squares = masked_mean(error.square(), samples.is_test)
         validation = masked_mean(error.square(), samples.is_validation)
         return {
-            Metric("rmse"): [value**0.5 for value in squares],
-            Metric("mae"): masked_mean(error.abs(), samples.is_test),
-            Metric("validation-rmse"): [value**0.5 for value in validation],
+            RMSE: [value**0.5 for value in squares],
+            MAE: masked_mean(error.abs(), samples.is_test),
+            VALIDATION_RMSE: [value**0.5 for value in validation],
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:

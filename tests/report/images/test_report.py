@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.images.report import (
     CLASS_COLUMNS,
-    CLIENT_COLUMNS,
     ClassificationReport,
     balanced_accuracy,
     forgetting,
@@ -21,6 +20,7 @@ from fedproto_app.report.images.report import (
 )
 from fedproto_app.server.round_log import RoundLog
 from tests.report.made_federation import FOUR, LONG_TAIL, MadeFederation, key, local, scores
+from tests.report.made_runs import CLASSIFICATION_COLUMNS
 
 REPORT = ClassificationReport()
 
@@ -183,7 +183,7 @@ def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
     rows = tables(MadeFederation(AVERAGED))["clients.csv"]
     empty = [None] * 3
     assert rows == [
-        CLIENT_COLUMNS,
+        tuple(CLASSIFICATION_COLUMNS.split(",")),
         ["a", "n", "g", 10, 7, 0.5, 0.75, None, 0.25, None, *empty],
         ["b", "n", "g", 10, 7, 0.25, 0.25, 0.5, None, None, *empty],
         ["c", "n", "g", 10, 7, 0.0, None, 0.25, None, None, *empty],

@@ -15,7 +15,7 @@ from fedproto_app.core.tasks import TASKS
 from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.charts import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
-from fedproto_app.report.sequences.report import figure_of, settled
+from fedproto_app.report.sequences.report import settled
 from fedproto_app.report.table import clients_table, comparison_rows, run_table
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
@@ -100,8 +100,8 @@ def test_a_round_of_regression_tells_errors() -> None:
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> None:
     line = round_line(RoundLog(), made({}, task).history.results, {}, evaluated=False, task=task)
-    report = REPORTS[task]
-    fields = [shown.figure for shown in report.progress] + [report.measure.round]
+    metrics = REPORTS[task].metrics
+    fields = [field.name for field in metrics.progress] + [metrics.latest.round.name]
     assert {line[field] for field in fields} == {None}
     assert line["figures"] == {}
 
@@ -111,9 +111,8 @@ def test_every_required_metric_is_reported(task: str) -> None:
     federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
     figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
     reported = {name for name, value in figures.items() if value is not None}
-    assert reported == {
-        figure_of(metric.name) for metric in task_class(task).required_metrics(None)
-    }
+    required = task_class(task).required_metrics(None)
+    assert reported == {metric.name.replace("-", "_") for metric in required}
 
 
 def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
@@ -226,14 +225,14 @@ def test_settling_as_the_definition_says(values: list[float | None]) -> None:
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_a_finished_run_has_every_field_that_a_person_is_shown(tmp_path: Path, task: str) -> None:
     run = make_sequence_run(tmp_path / "a", task)
-    report, summary = REPORTS[task], json.loads((run / "summary.json").read_text())
+    metrics, summary = REPORTS[task].metrics, json.loads((run / "summary.json").read_text())
     line, client = read_rounds(run)[-1], read_clients(run)[0]
-    assert report.measure.summary in summary
-    assert report.measure.round in line
-    assert report.measure.client in client
-    assert {shown.figure for shown in report.progress} <= set(line)
-    assert {shown.figure for shown in report.clients} <= set(client)
-    assert {shown.figure for shown in report.comparison} <= set(summary)
+    assert metrics.headline.summary[0].name in summary
+    assert metrics.latest.round.name in line
+    assert metrics.headline.column.name in client
+    assert {field.name for field in metrics.progress} <= set(line)
+    assert {field.name for field in metrics.clients} <= set(client)
+    assert {field.name for field in metrics.comparison} <= set(summary)
     assert summary["rand_index_settled"] == 3  # after two shaky rounds
     run_table(read_run(run))
     clients_table(task, read_clients(run))
