@@ -84,14 +84,14 @@ class Runner:
         self._pool = ThreadPoolExecutor(parallel, "sweep")
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._closed = False
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             for process in self._running:
                 assert process.stdin is not None
                 process.stdin.close()
@@ -121,14 +121,14 @@ class Runner:
 
     def _make(self, job: Job, starts: Callable[[Job], None]) -> str:
         """Make a run; return the reason if it failed, or ""."""
-        if self._closed:
+        if self._closed.is_set():
             return "stopped"
         starts(job)
         order = {"settings": flat_settings(job.settings), "nodes": self._nodes}
         line = json.dumps(order | {"workers": self._workers}) + "\n"
         with tempfile.TemporaryFile() as output:
             with self._lock:
-                if self._closed:
+                if self._closed.is_set():
                     return "stopped"
                 process = _start(output)
                 self._running.add(process)

@@ -41,7 +41,8 @@ from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
 from fedproto_app.node.store import SETTINGS_FILE, ClientRecord, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
-from fedproto_app.tasks.forecasting.metrics import LEVELS, kept_half_widths
+from fedproto_app.tasks.forecasting.intervals import kept_half_widths
+from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 LIMITS = tuple(f"{side}_{level}" for level in LEVELS for side in ("lower", "upper"))
