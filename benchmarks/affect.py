@@ -23,8 +23,7 @@ from sklearn.metrics import rand_score
 
 from benchmarks.machine import machine_line
 from benchmarks.parts import timed
-from fedproto_app.maths.cluster_identity import match_labels
-from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, similarity
+from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, match_labels, similarity
 from fedproto_app.strategies.fed_react.strategy import affect, forgetting_factor
 
 CLUSTERS, WEIGHTS = 3, 10 * 321

@@ -24,11 +24,16 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
 from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
-from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
-from fedproto_app.report.pairs import asked_alike
+from fedproto_app.report.comparison import (
+    Alone,
+    asked_alike,
+    client_errors,
+    is_alone,
+    share_better_off,
+)
 from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
+from fedproto_app.report.taking_part import validation_error
 from fedproto_app.report.task_report import report_for
-from fedproto_app.report.validation import validation_error
 
 PAGE = ROOT / "docs" / "results" / "choice.md"
 MAKER = "benchmarks.choice_results"
@@ -110,12 +115,11 @@ RULES: dict[str, Rule] = {
 def tables(runs: Iterable[Run]) -> dict[str, Answers]:
     """Return the answers by the name of their table."""
     groups, _ = group_runs(runs)
-    columns = report_for(groups[0].task).client_errors
-    assert columns is not None
+    metrics = report_for(groups[0].task).metrics
     answers = {}
-    for members in asked_alike(groups, columns):
+    for members in asked_alike(groups, metrics):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
-        best = Alone(alone, columns)
+        best = Alone(alone, metrics)
         name = _common([run.folder.name for _, group in members for run in group.runs])
         answers[name] = Answers(
             *(
@@ -142,20 +146,18 @@ def _rows(table: str, groups: Sequence[Group], best: Alone) -> list[Row]:
 
 
 def _row(name: str, runs: Sequence[Run], best: Alone) -> Row:
-    columns = report_for(runs[0].task).client_errors
-    assert columns is not None
-    errors = [client_errors(run, columns) for run in runs]
+    metrics = report_for(runs[0].task).metrics
+    errors = [client_errors(run, metrics) for run in runs]
     clients = sorted(set.intersection(*map(set, errors)))
     validation, test = (
         np.array([[getattr(of_run[client], part) for client in clients] for of_run in errors])
         for part in ("validation", "test")
     )
-    measure = report_for(runs[0].task).measure
     judged = [
-        validation_error(run.folder, list(client), measure)
+        validation_error(run.folder, list(client), metrics)
         for run, client in zip(runs, validation, strict=True)
     ]
-    best_rounds = [_best_round(run, measure.round_validation) for run in runs]
+    best_rounds = [_best_round(run, metrics.validation.round.name) for run in runs]
     shares = [
         share_better_off(client, best.errors(run)) or 0.0
         for run, client in zip(runs, errors, strict=True)

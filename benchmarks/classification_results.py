@@ -30,7 +30,7 @@ from benchmarks.result_page import (
     percent,
 )
 from fedproto_app.report.runs import Group, Run
-from fedproto_app.report.task_report import UNKNOWN, percent_text
+from fedproto_app.tasks.metrics import UNKNOWN, percent_text
 
 CIFAR10 = "cifar10_jpeg.zip"
 Variants = Mapping[str, Changes]

@@ -32,9 +32,9 @@ from benchmarks.result_page import (
     number,
     spread_text,
 )
-from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.comparison import with_better_off
 from fedproto_app.report.runs import Group, Run
-from fedproto_app.report.task_report import BETTER_OFF, UNKNOWN, error_text, percent_text
+from fedproto_app.tasks.metrics import BETTER_OFF, UNKNOWN, error_text, percent_text
 
 FILES = {
     "milano": "milano_internet_hourly.csv.gz",

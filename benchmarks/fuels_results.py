@@ -20,7 +20,7 @@ from statistics import fmean
 from benchmarks.pages import Lines
 from benchmarks.result_page import Changes, Experiment, Page, Row, command, spread_text
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
-from fedproto_app.report.task_report import UNKNOWN, error_text, percent_text
+from fedproto_app.tasks.metrics import UNKNOWN, error_text, percent_text
 
 MILANO, ELECTRICITY = "milano_internet_hourly.csv.gz", "electricity_2014_hourly.csv.gz"
 M4 = "m4_hourly.csv.gz"

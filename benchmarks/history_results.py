@@ -38,15 +38,14 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import solve, symmetric
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import flat
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
 from fedproto_app.strategies.kindred.strategy import kinship
-from fedproto_app.tasks.forecasting.profiles import mean_day
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day
 
 PAGE = ROOT / "docs" / "results" / "history.md"
 MAKER = "benchmarks.history_results"

@@ -41,13 +41,13 @@ from benchmarks.pages import (
     write_section,
 )
 from fedproto_app.report.runs import Group, Run, flat, read_run
-from fedproto_app.report.task_report import UNKNOWN, percent_text
 from fedproto_app.settings import (
     defaults_of,
     flat_settings,
     settings_from,
     without_other_methods,
 )
+from fedproto_app.tasks.metrics import UNKNOWN, percent_text
 
 # No figure depends on these settings: a run may have been made with other values.
 _IRRELEVANT = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")

@@ -52,7 +52,7 @@ from benchmarks.sequence_rows import (
 )
 from fedproto_app.core.methods import METHODS
 from fedproto_app.report.runs import Group, Run, read_clients
-from fedproto_app.report.task_report import UNKNOWN, percent_text
+from fedproto_app.tasks.metrics import UNKNOWN, percent_text
 
 AIRWRITING, PENDIGITS = "airwriting_leap_1183_10subjects.npz", "pendigits.npz"
 VOWELS = "JapaneseVowels"  # a folder

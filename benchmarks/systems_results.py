@@ -31,7 +31,7 @@ from benchmarks.result_page import (
     spread_text,
 )
 from fedproto_app.report.runs import Group, Run, read_clients
-from fedproto_app.report.task_report import UNKNOWN, error_text
+from fedproto_app.tasks.metrics import UNKNOWN, error_text
 
 # A, Table 1: MSE on Net, Electricity and METR-LA; values that a client sends a round.
 PRINTED: dict[str, tuple[tuple[float, float, float], str]] = {

@@ -161,8 +161,7 @@ class Run:
 
         from fedproto_app.data.frames import series_of
         from fedproto_app.data.sources import from_first_value, load_histories
-        from fedproto_app.serving.forecasts import time_column
-        from fedproto_app.serving.inference import forecast, open_run
+        from fedproto_app.serving.inference import forecast, open_run, time_column
 
         states = open_run(self.path)
         look_here_for_users_code()

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.events import tell
-from fedproto_app.core.whole_file import remove_leftovers
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import RoundLine, folder_listeners
@@ -92,7 +91,6 @@ def conduct(
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
     federation = Federation(settings, folder.name, token, privacy_plan(settings))
     if checkpoint:
-        remove_leftovers(folder.path)  # of a simulation's nodes
         federation.recall(checkpoint.federation)
     federation.members.await_nodes(grid)
     folder.write_partition(federation)
@@ -139,8 +137,8 @@ def show(folder: Path) -> None:
 
     They are a convenience: a failure to make them must not fail a finished run.
     """
+    from fedproto_app.report.charts import draw
     from fedproto_app.report.page.document import report_of
-    from fedproto_app.report.pictures import draw
 
     for name, make in (("pictures", draw), ("report", report_of)):
         try:

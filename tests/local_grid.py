@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Message
 
@@ -16,6 +16,12 @@ from fedproto_app.engine.local import LocalGrid as EngineGrid
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
+
+BAD_NODE = 1001  # Flower's id of the second node
+
+Tamper = Callable[[int, Message], Message | None]  # of a node's id and its reply
+
+GridT = TypeVar("GridT", bound="LocalGrid")
 
 
 class LocalGrid(EngineGrid):
@@ -28,7 +34,7 @@ class LocalGrid(EngineGrid):
         self,
         settings: Settings,
         node_configs: list[dict[str, Any]],
-        tamper: Callable[[int, Message], Message | None] | None = None,
+        tamper: Tamper | None = None,
     ) -> None:
         super().__init__(settings, node_configs)
         self.connected = set(self.contexts)
@@ -89,7 +95,26 @@ def run_locally(
     settings: Settings, node_configs: list[dict[str, Any]], **grid_options: Any
 ) -> tuple[RunFolder, LocalGrid]:
     """Make a whole run in this process."""
-    grid = LocalGrid(settings, node_configs, **grid_options)
+    return run_on(LocalGrid(settings, node_configs, **grid_options), settings)
+
+
+def run_on(grid: GridT, settings: Settings) -> tuple[RunFolder, GridT]:
+    """Make a whole run on this grid."""
     with RunFolder(settings) as folder:
         conduct(grid, settings, folder)
     return folder, grid
+
+
+def run_small(
+    tmp_path: Path,
+    task: str = "forecasting",
+    *,
+    nodes: int = 2,
+    grid: Callable[..., LocalGrid] = LocalGrid,
+    tamper: Tamper | None = None,
+    **changes: Any,
+) -> tuple[RunFolder, LocalGrid]:
+    """Make a short run of nodes that share the clients of the task's embedded source."""
+    settings = small_settings(tmp_path, task, **changes)
+    configs = nodes_sharing(settings.data, nodes, tmp_path / "state")
+    return run_on(grid(settings, configs, tamper=tamper), settings)

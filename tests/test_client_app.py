@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import MessageType
+from flwr.app import MessageType, RecordDict
 
+from fedproto_app import __version__
 from fedproto_app.core.messages import Order
-from fedproto_app.core.wire import alive_query, write_order
+from fedproto_app.core.wire import alive_query, roster_query, write_order
 from fedproto_app.data.shard import Shard
 from fedproto_app.node import orders
 from fedproto_app.node.state_file import StateFile
@@ -66,9 +67,11 @@ def test_making_vectors_is_working_time_and_without_denormals(
 NODE = 1000
 
 
-def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Fields:
+def ask(
+    grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1, run: str = "run"
+) -> Fields:
     """Return the node's reply to an order for two clients."""
-    order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
+    order = Order(run, "token", number, ["office-00", "residential-00"], evaluate=True)
     message = write_order(order, NODE, phase)
     (reply,) = grid.send_and_receive([message])
     assert not reply.has_error(), reply.error.reason
@@ -88,6 +91,14 @@ def test_a_node_that_is_alive_says_so_without_loading_anything(tmp_path: Path) -
     assert not reply.has_error()
     assert dict(reply.content) == {}
     assert not (tmp_path / "state").exists()
+
+
+def test_a_node_tells_a_server_of_an_earlier_version_that_they_do_not_fit(tmp_path: Path) -> None:
+    query = roster_query(NODE)
+    query.content = RecordDict()  # it says nothing of a protocol
+    (reply,) = solo_node(tmp_path).send_and_receive([query])
+    told = f"the server runs fedproto-app before 0.2, this node {__version__}: "
+    assert fields_of(reply)["error"].startswith(told)
 
 
 def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
@@ -147,6 +158,12 @@ def test_state_stays_in_its_folder(tmp_path: Path) -> None:
     reason = ask(solo_node(tmp_path))["failed"]["office-00"]
     assert f"outside state-dir = {tmp_path / 'state'}" in reason
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
+    reason = ask(solo_node(tmp_path), run="../../elsewhere")["failed"]["office-00"]
+    assert reason.startswith("run = '../../elsewhere': must consist of letters")
+    assert not (tmp_path / "state").exists()
 
 
 def test_data_that_break_while_they_are_read_are_the_reason(

@@ -23,7 +23,7 @@ from benchmarks.leakage.attackers import (
 )
 from benchmarks.leakage.victims import Victims
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.tasks.forecasting.samples import CohortSamples
+from fedproto_app.tasks.forecasting.task import CohortSamples
 
 LONGER = 4  # times the rounds, for a model that was trained too long
 NOISES = (0.1, 0.3, 1.0)  # standard deviations, on a mean day

@@ -22,8 +22,7 @@ from benchmarks.leakage.victims import Victims
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.tasks.forecasting.profiles import mean_day
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day
 
 NOISES = (0.1, 0.3, 1.0)  # standard deviations; the paper's is 1
 TRIES = 12  # windows whose gradient is inverted

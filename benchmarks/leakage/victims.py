@@ -32,8 +32,7 @@ from fedproto_app.strategies.common.learner import (
     new_cohort,
     train_cohort,
 )
-from fedproto_app.tasks.forecasting.samples import CohortSamples
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
 
 Vectors = NDArray[np.float64]
 REAL = {

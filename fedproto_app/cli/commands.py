@@ -7,16 +7,13 @@ from typing import Annotated
 import typer
 
 from fedproto_app.cli.check_method import check_method
-from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.demo import demo
-from fedproto_app.cli.export import export
 from fedproto_app.cli.forecast import forecast
-from fedproto_app.cli.keys import keys
+from fedproto_app.cli.keys import keys, signing_key
 from fedproto_app.cli.nodes import nodes_app
-from fedproto_app.cli.report import report
+from fedproto_app.cli.results import compare, export, pictures, report
 from fedproto_app.cli.run import run
-from fedproto_app.cli.signing_key import signing_key
 from fedproto_app.cli.sweep import sweep
 from fedproto_app.cli.try_file import try_file
 from fedproto_app.core.version import __version__

@@ -2,27 +2,118 @@
 
 from __future__ import annotations
 
+import inspect
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
 
-from fedproto_app.cli.data_options import data_options, panel, with_data_options
-from fedproto_app.cli.offered_line import offered_line
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.tasks import TASKS, task_record
+from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
 from fedproto_app.experiments.run_settings import changed_settings
-from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.settings.changes import flags
-from fedproto_app.tasks.table import record_of_source, require_fitting_source
+from fedproto_app.report.check.findings import Checked
+from fedproto_app.settings import DataSettings, Section, Settings, settings_from, without_markdown
+from fedproto_app.settings.reading import flags
+from fedproto_app.tasks.table import fitting_task, record_of_source, require_fitting_source
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart
     from fedproto_app.data.table_recognition import Reading
+
+# Options whose setting's name has another meaning outside of its table.
+RENAMED = {"data.partition.classes": "classes-per-stage"}
+
+
+@dataclass
+class DataOption:
+    """One option that sets settings of ``[data]``, which give type, default and meaning.
+
+    keys: its setting by kind of data. fields: the settings' fields by key."""
+
+    flag: str
+    keys: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, FieldInfo] = field(default_factory=dict)
+
+    def key(self, kind: str) -> str | None:
+        """Return the setting for this kind of data or None; "" gives one that all kinds share."""
+        if kind:
+            return self.keys.get(kind)
+        return next(iter(self.fields)) if len(self.fields) == 1 else None
+
+    @property
+    def type(self) -> type:
+        """The type of its value; the settings check its range."""
+        return type(next(iter(self.fields.values())).default)
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """Return the option as a parameter of a command; its default is None."""
+        fields = self.fields.values()
+        words = dict.fromkeys(word for setting in fields for word in get_args(setting.annotation))
+        meanings = dict.fromkeys(without_markdown(setting.description or "") for setting in fields)
+        defaults = [f"{key} = {setting.default}" for key, setting in self.fields.items()]
+        option = typer.Option(
+            self.flag,
+            metavar="|".join(words) or None,
+            help=f"{'; '.join(meanings)} ({', '.join(defaults).removesuffix(' = ')})".strip(),
+            show_default=False,
+            rich_help_panel=panel(list(self.keys)),
+        )
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[self.type | None, option],
+        )
+
+
+def data_options() -> dict[str, DataOption]:
+    """Return all options by parameter name; a name in two tables is a single option."""
+    options: dict[str, DataOption] = {}
+    for record in TASKS.values():
+        for setting_or_table in record.options:
+            for key, setting in _settings(setting_or_table).items():
+                name = RENAMED.get(key, key.rpartition(".")[2])
+                option = options.setdefault(name.replace("-", "_"), DataOption(f"--{name}"))
+                option.keys[record.holds] = key
+                option.fields[key] = setting
+    return options
+
+
+def _settings(name: str) -> dict[str, FieldInfo]:
+    """Return the setting of this name in ``[data]``, or all settings of this table, by key."""
+    setting = next(info for info in DataSettings.model_fields.values() if info.alias == name)
+    inner = setting.annotation
+    if isinstance(inner, type) and issubclass(inner, Section):
+        return {f"data.{name}.{info.alias}": info for info in inner.model_fields.values()}
+    return {f"data.{name}": setting}
+
+
+def panel(kinds: Sequence[str]) -> str | None:
+    """Return the heading of options for these kinds of data, None if all kinds accept them."""
+    if set(kinds) == {record.holds for record in TASKS.values()}:
+        return None
+    return " and ".join(kinds).capitalize()
+
+
+def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the command's ``**option_values`` by these options, for typer."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    options = [option.parameter(name) for name, option in data_options().items()]
+    command.__signature__ = signature.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+    return command
+
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -247,3 +338,53 @@ def _refuse_options_of_other_kinds(
         sources = ONLY_SOURCES.get(flag, (source,))
         if kind == RECORDED and ":" not in source and source not in sources:
             raise SettingsError(f"{flag} is for source {' and '.join(sources)}, not for {source}")
+
+
+def offered_line(
+    config: Path | None,
+    table: dict[str, Any],
+    from_options: Mapping[str, Any],
+    record: TaskRecord,
+    settings: Settings,
+    checked: Checked,
+) -> str:
+    """Return the `fedproto run` command that trains on the checked data.
+
+    table: all settings of the check, by dotted keys. from_options: the settings from the command
+    line, which come last. record, settings: the task and the settings that were checked.
+    """
+    in_file = changed_settings(config, ()) if config else {}
+    run: dict[str, Any] = {}
+    if "task" not in table and (record := _fitting(record, settings)).name != FIRST_TASK:
+        run["task"] = record.name
+    if "method" not in table and ("task" in run or config is None):
+        run["method"] = record.first_method
+    last = {"keep": "last"}
+    if not _is_accepted(table | run) and _is_accepted(table | run | last):  # images in stages
+        run |= last
+    run |= {key: value for key, value in table.items() if in_file.get(key) != value}
+    run |= {key: value for key, value in checked.proposed.items() if key not in table}
+    for key, value in from_options.items():
+        run.pop(key, None)
+        run[key] = value
+    words = ["fedproto run", *([shlex.quote(str(config))] if config else []), flags(run)]
+    does = "train on it" if checked.could_start else "once that is mended"
+    return f"{does}: {' '.join(filter(None, words))}"
+
+
+def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
+    """Return the task that fits the data's targets, if there may be two kinds of targets."""
+    if not record.targets:
+        return record
+    from fedproto_app.data.sequences.sources import load_sequences
+    from fedproto_app.tasks.sequences.clients import targets_of
+
+    return task_record(fitting_task(record.holds, targets_of(load_sequences(settings.data))))
+
+
+def _is_accepted(table: Mapping[str, Any]) -> bool:
+    try:
+        settings_from(table)
+    except SettingsError:
+        return False
+    return True

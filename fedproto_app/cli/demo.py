@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.next_steps import say_next
+from fedproto_app.cli import say_next
 from fedproto_app.core.errors import SettingsError
 
 CONFIG = Path(__file__).with_name("demo.toml")
@@ -46,8 +46,7 @@ def demo(
     # torch is slow to import, so print the first line before.
     console = Console(stderr=True, highlight=False)
     console.print(f"{len(ROWS)} runs on the embedded traffic of 24 sites, into {folder}")
-    from fedproto_app.cli.compare import compare
-    from fedproto_app.cli.report import report
+    from fedproto_app.cli.results import compare, report
 
     for number, (name, changes) in enumerate(ROWS.items(), start=1):
         console.print(f"[bold]{number} of {len(ROWS)}: {name}[/bold]")

@@ -12,15 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedproto_app.cli.next_steps import say_next
+from fedproto_app.cli import say_next
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
-    from fedproto_app.serving.forecasts import ClientForecast
-    from fedproto_app.serving.inference import NodeState
+    from fedproto_app.serving.inference import ClientForecast, NodeState
     from fedproto_app.settings import DataSettings
 
 ROWS = 20  # in the table of clients
@@ -131,8 +130,8 @@ def forecast(
     """
     # torch and the readers are slow to import.
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.serving.forecasts import write_csv
     from fedproto_app.serving.inference import forecast as forecasts_of
+    from fedproto_app.serving.inference import write_csv
 
     nodes = _states(run, state)
     if state is not None and data is None and site is None:
@@ -152,8 +151,8 @@ def forecast(
     else:
         _write("--out", out, text.getvalue().encode())
     if picture is not None:
+        from fedproto_app.report.charts import forecast_charts
         from fedproto_app.report.drawing import charts_png
-        from fedproto_app.report.pictures import forecast_charts
 
         charts = forecast_charts(client_forecasts, series, nodes[0].settings.data.period)
         title = (

@@ -1,4 +1,4 @@
-"""``fedproto keys``: make the keys by which server and nodes authenticate each other."""
+"""``fedproto keys`` and ``fedproto signing-key``: how server and sites authenticate each other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.next_steps import say_next
-from fedproto_app.ops.certificates import certificates_in
-from fedproto_app.ops.keys import make_keys
+from fedproto_app.cli import say_next
+from fedproto_app.node.site import site_file
+from fedproto_app.ops.keys import certificates_in, make_keys
+
+_SITE = Path("/etc/fedproto/site.toml")
 
 
 def keys(
@@ -84,3 +86,26 @@ def _check(folder: Path) -> None:
     if any(certificate.is_soon(today) for certificate in ends):
         typer.echo("make new ones in time: docs/deployment.md, Keys: what goes where", err=True)
         raise typer.Exit(1)
+
+
+def signing_key(
+    site: Annotated[
+        Path, typer.Argument(metavar="[SITE.toml]", help=f"The site's file. Default: {_SITE}.")
+    ] = _SITE,
+) -> None:
+    """Show the public key that authenticates this site in masked sums.
+
+    The site makes the private key on first use, and keeps it in its state
+    directory. Send the line to the other sites, but not through the server;
+    each site adds it to its own file:
+
+      [masked-sums]
+      known = ["ssh-ed25519 AAAA…"]
+
+    [bold]Example[/bold]
+
+      fedproto signing-key site.toml
+    """
+    from fedproto_app.node.masking import signer_of  # imports Flower, which is slow
+
+    typer.echo(signer_of(site_file(site)).line)

@@ -12,9 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.deployed_run import follow_run
-from fedproto_app.cli.flower_engine import require_cpus, simulate_in_flower
-from fedproto_app.cli.next_steps import say_next
+from fedproto_app.cli import say_next
+from fedproto_app.cli.flower_run import follow_run, require_cpus, simulate_in_flower
 from fedproto_app.core.endings import WhenStopped, removed_if_empty, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import task_record
@@ -28,8 +27,7 @@ from fedproto_app.experiments.run_settings import (
     simulated_settings,
 )
 from fedproto_app.experiments.simulation import show_after, simulate_here
-from fedproto_app.ops.flower_app import write_app
-from fedproto_app.ops.superlink import NamedSuperLink
+from fedproto_app.ops.superlink import NamedSuperLink, write_app
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table

@@ -23,12 +23,11 @@ from fedproto_app.experiments.run_settings import (
     unclaimed_settings,
 )
 from fedproto_app.report.runs import flat
-from fedproto_app.settings.changes import parsed
+from fedproto_app.settings.reading import parsed
 
 if TYPE_CHECKING:
-    from fedproto_app.experiments.sweep.plan import Plan
-    from fedproto_app.experiments.sweep.results import Result
-    from fedproto_app.experiments.sweep.sweep import Sweep
+    from fedproto_app.experiments.sweep import Plan, Sweep
+    from fedproto_app.experiments.sweep_results import Result
 
 _FOLDER = "sweeps"
 
@@ -134,11 +133,10 @@ def sweep(
       fedproto sweep --resume sweeps/rates
       fedproto compare sweeps/rates
     """
-    from fedproto_app.experiments.sweep.sweep import (
+    from fedproto_app.experiments.sweep import (
         STUDY,
         Sweep,
         lock,
-        prepare,
         read_plan,
         storage_errors,
     )
@@ -172,7 +170,7 @@ def sweep(
     folder = folder.expanduser().absolute()
     with WhenStopped() as stop, lock(folder), storage_errors(folder / STUDY):
         ready = Sweep(folder, plan)
-        prepare(ready, extend)
+        ready.prepare(extend)
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
         console.print(
             f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
@@ -194,9 +192,8 @@ def sweep(
 
 def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Result]) -> None:
     """Write the sweep's files, and print its table and the command that repeats the choice."""
-    from fedproto_app.experiments.sweep.picture import sweep_charts
-    from fedproto_app.experiments.sweep.results import results_table, write_results
-    from fedproto_app.report.pictures import write_picture
+    from fedproto_app.experiments.sweep_results import results_table, sweep_charts, write_results
+    from fedproto_app.report.charts import write_picture
 
     tests = write_results(sweep.folder, sweep.plan, results, chosen)
     if charts := sweep_charts(sweep.plan, results, tests):
@@ -216,7 +213,7 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
 
 def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:
     """Return the plan from the file's table ``[sweep]`` and the options, which override it."""
-    from fedproto_app.experiments.sweep.plan import Plan, SweepTable
+    from fedproto_app.experiments.sweep import Plan, SweepTable
 
     app = nearest_app()
     file = dict(read_toml(config)) if config else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 _LEFT_AFTER = 5.0  # seconds
@@ -22,9 +23,10 @@ def write_whole(
 
     durable: return only when file and name are on the disk, in case power fails. private: only this
     user may read the file. concurrent: other processes may write it at the same time. If the
-    process is killed, a file ``….new`` is left: the next writer replaces it, or, for concurrent
-    writers, `remove_leftovers` removes it.
+    process is killed, a file ``….new`` is left, which the next writer of the file removes.
     """
+    if concurrent:
+        _remove_leftovers(path)
     mark = f".{os.getpid()}.new" if concurrent else ".new"
     beside = path.with_name(path.name + mark)
     mode = 0o600 if private else 0o666
@@ -42,13 +44,13 @@ def write_whole(
         raise
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove, below this folder, the files of concurrent writers that were killed.
+def _remove_leftovers(path: Path) -> None:
+    """Remove what concurrent writers of this file left when they were killed.
 
     Files of the last seconds stay: a writer in another container counts processes differently.
     """
-    for file in folder.rglob("*.new"):
-        process = file.suffixes[-2][1:] if len(file.suffixes) > 1 else ""
+    for file in path.parent.glob(f"{escape(path.name)}.*.new"):
+        process = file.suffixes[-2][1:]
         with suppress(OSError):
             old = time.time() - file.stat().st_mtime > _LEFT_AFTER
             if old and process.isdecimal() and not _lives(int(process)):

@@ -22,8 +22,8 @@ from fedproto_app.data.table_recognition import (
 )
 from fedproto_app.data.text_table import SUFFIX
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.changes import flags
 from fedproto_app.settings.choice import names_in
+from fedproto_app.settings.reading import flags
 
 _REMEDIES = {
     ".xlsx": " (save the sheet as CSV)",

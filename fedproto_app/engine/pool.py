@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -48,7 +48,7 @@ class WorkerPool:
                     *map(str, [ending, *worker_ends]),
                 ],
                 pass_fds=[ending, *worker_ends],
-                env=_environment(import_path),
+                env=worker_environment(import_path),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -114,15 +114,16 @@ class WorkerPool:
             ) from None
 
 
-def _environment(import_path: Path | None) -> dict[str, str]:
-    places: Sequence[Path | None] = (import_path, Path(__file__).parents[2])
-    paths = [str(place) for place in places if place is not None]
-    inherited = dict(os.environ)
-    paths += filter(None, [inherited.get("PYTHONPATH")])
+def worker_environment(import_path: Path | None = None) -> dict[str, str]:
+    """Return the environment of a process with one thread that finds this package.
+
+    import_path: a folder whose modules it may import too.
+    """
+    paths = filter(None, [import_path, Path(__file__).parents[2], os.environ.get("PYTHONPATH")])
     return {
-        **inherited,
+        **os.environ,
         **dict.fromkeys(_ONE_THREAD, "1"),
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
     }

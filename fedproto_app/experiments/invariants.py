@@ -7,10 +7,9 @@ and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prin
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,28 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from fedproto_app.core.methods import method_named
-from fedproto_app.core.metrics import Metric
+from fedproto_app.core.metrics import Model
 from fedproto_app.core.tasks import small_run, task_record
 from fedproto_app.core.wire import QUESTION
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.report.runs import flat, read_clients, read_rounds
+from fedproto_app.report.runs import flat, read_clients, read_rounds, read_task
+from fedproto_app.report.task_report import report_for
 from fedproto_app.server_app import conduct
 from fedproto_app.serving.inference import kept_model, open_state
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import make_learner
+from fedproto_app.tasks.metrics import FACTS
 from fedproto_app.tasks.table import load_shard, make_task
 
 # Cohorts and shards change the order of float32 sums; three rounds of training amplify that.
 TOLERANCE = 2e-4
 _NO_DIFFERENCE = 1e-12  # between numbers that may be zero
 
-_HAIRS = re.compile(r": (coverage|width)_\d+$")
-_PLACES = ("client", "node", "group")  # columns of clients.csv without results
+_PLACES = FACTS[:3]  # columns of clients.csv without results
 _COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder again
 _PARTIAL: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
 _ALONE: Mapping[str, Any] = {"cohort-size": 1}
-_ERRORS = {"mse": "mse", "mae": "mae", "validation_mse": "validation-mse"}  # columns and metrics
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,14 @@ def kept_models_forecast(runs: SmallRuns) -> Deviation:
         parameters = kept_model(state.store, name, learner)
         batch = {parameter: value.unsqueeze(0) for parameter, value in parameters.items()}
         errors = task.evaluate(batch, task.gather([client], 1))
-        for column, metric in _ERRORS.items():
-            computed[f"{name}: {column}"] = errors[Metric(metric)][0]
-            noted[f"{name}: {column}"] = float(reported[name][column])
+        metrics = {
+            replace(metric, model=Model.KEPT): values[0] for metric, values in errors.items()
+        }
+        for figure in task.metrics.figures:
+            column, error = figure.column.name, figure.value(metrics)
+            if column and error is not None and not figure.jumps:
+                computed[f"{name}: {column}"] = error
+                noted[f"{name}: {column}"] = float(reported[name][column])
     return apart(computed, noted, TOLERANCE)
 
 
@@ -190,11 +194,12 @@ def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
 def results(run: Path) -> dict[str, Any]:
     """Return the numbers of clients.csv, and the mean losses of the rounds.
 
-    Numbers of intervals are left out: tiny differences decide whether a value lies in an interval.
+    Figures that jump are left out, such as those of intervals: tiny differences decide whether a
+    value lies in an interval.
     """
-    numbers = {
-        name: value for name, value in _client_numbers(run).items() if not _HAIRS.search(name)
-    }
+    figures = report_for(read_task(run)).metrics.figures
+    jumping = {figure.column.name for figure in figures if figure.jumps}
+    numbers = _client_numbers(run, jumping)
     for line in read_rounds(run):
         numbers |= {f"round {line['round']}: {name}": loss for name, loss in line["loss"].items()}
     return numbers
@@ -214,12 +219,12 @@ def everything(run: Path) -> dict[str, Any]:
     return values
 
 
-def _client_numbers(run: Path) -> dict[str, Any]:
+def _client_numbers(run: Path, without: Iterable[str] = ()) -> dict[str, Any]:
     return {
         f"{row['client']}: {column}": float(value)
         for row in read_clients(run)
         for column, value in row.items()
-        if column not in _PLACES and value
+        if column not in (*_PLACES, *without) and value
     }
 
 

@@ -31,8 +31,7 @@ from fedproto_app.settings import (
     flat_settings,
     settings_from,
 )
-from fedproto_app.settings.changes import parsed
-from fedproto_app.settings.reading import TEXT, with_tables
+from fedproto_app.settings.reading import TEXT, parsed, with_tables
 
 NODES = 2  # default of a simulation
 
@@ -60,12 +59,14 @@ def unclaimed_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
         )
-    resolved = flat_settings(settings)
-    for key in ("data.path", "encoder.path"):
-        if resolved[key]:
-            resolved[key] = _absolute(resolved[key])
-    resolved["output.dir"] = _absolute(settings.output.dir)
-    return settings_from(resolved)
+    paths = {"data": "path", "encoder": "path", "output": "dir"}
+    return settings.model_copy(
+        update={
+            table: section.model_copy(update={key: _absolute(path)})
+            for table, key in paths.items()
+            if (path := getattr(section := getattr(settings, table), key))
+        }
+    )
 
 
 def deployed_settings(

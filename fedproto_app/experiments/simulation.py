@@ -31,7 +31,7 @@ def simulate_here(
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
-    shown = report_for(settings.task).progress
+    shown = report_for(settings.task).metrics.progress
     with (
         imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,

@@ -1,6 +1,6 @@
-"""FUELS's prediction model (A, section 4.1): encoder and decoder, and the projector.
+"""The models of series: FUELS's (A, section 4.1) with encoder and decoder, and a linear one.
 
-The projector sits on the representation of any encoder.
+FUELS's projector sits on the representation of any encoder.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from torch import Tensor
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
 from fedproto_app.models.linear import linear, linear_parameters
-from fedproto_app.models.model import ENCODER, LinearHeadModel
+from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 
 DECODER, PROJECTOR = "decoder.", "projector."
+COEFFICIENTS = DECODER + "coefficients"  # of the linear forecaster
 _CLOSE, _PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER + "outlet."
 
 
@@ -74,3 +75,31 @@ def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
     if PROJECTOR + "weight" not in parameters:
         return representation
     return linear(parameters, PROJECTOR, representation)
+
+
+class LinearForecaster(Model):
+    """A linear forecast ŷ_h = w_h · x_h of samples [K, B, c + Q·H + j], without an encoder.
+
+    x_h are the layout's regressors. The only parameter is [H, d], which starts at 0. The
+    representation is the regressors, H·d.
+    """
+
+    def __init__(self, layout: WindowLayout) -> None:
+        self.representation_dim = layout.horizon * layout.regressor_width
+        self._layout = layout
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {}
+
+    def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {COEFFICIENTS: torch.zeros(self._layout.horizon, self._layout.regressor_width)}
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (samples,) = inputs
+        return self._layout.regressors(samples).flatten(start_dim=2)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        coefficients = parameters[COEFFICIENTS]  # (K, H, d)
+        regressors = representation.unflatten(2, coefficients.shape[1:])  # type: ignore[no-untyped-call]
+        forecasts: Tensor = (regressors * coefficients.unsqueeze(1)).sum(dim=3)
+        return forecasts

@@ -12,10 +12,62 @@ from fedproto_app.models.convolution import (
     conv_parameters,
     each_client,
     group_norm,
+    max_pool2d,
     norm_parameters,
 )
+from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.model import ENCODER, LinearHeadModel
-from fedproto_app.models.small_cnn import small_cnn, small_cnn_parameters
+
+# A small CNN for small images, batched over clients.
+#
+# Three blocks of 3×3 convolution (width, 2·width, 4·width channels), group normalisation, ReLU and
+# 2×2 max pooling, then a linear layer and ReLU. Every image size works: an odd edge is pooled too.
+
+CNN_BLOCKS = 3
+CNN_GROUPS = 4  # of every norm: widths are multiples of 4
+BLOCK, LINEAR = "blocks.", "linear."
+
+
+def small_cnn_parameters(
+    shape: tuple[int, int, int], width: int, representation_dim: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return one client's parameters for images of shape (C, H, W); width is a multiple of 4."""
+    inputs, height, breadth = shape
+    parts = {}
+    for block in range(CNN_BLOCKS):
+        outputs = width * 2**block
+        parts[f"{BLOCK}{block}.conv."] = conv_parameters(inputs, outputs, 3, generator)
+        parts[f"{BLOCK}{block}.norm."] = norm_parameters(outputs)
+        inputs, height, breadth = outputs, -(-height // 2), -(-breadth // 2)
+    parts[LINEAR] = linear_parameters(inputs * height * breadth, representation_dim, generator)
+    return {
+        part + name: value for part, tensors in parts.items() for name, value in tensors.items()
+    }
+
+
+def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """Return the representation [K, B, C, H, W] → [K, B, D]; parameters under prefix."""
+    blocks = prefix + BLOCK
+    if inputs.device.type != "cpu":  # one client at a time would leave it idle
+        features = _cnn_features(parameters, blocks, inputs)
+    else:
+        features = each_client(_cnn_features, parameters, blocks, inputs)
+    return torch.relu(linear(parameters, prefix + LINEAR, features))
+
+
+def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """Apply the blocks: [K, B, C, H, W] → [K, B, F]."""
+    features = inputs
+    for block in range(CNN_BLOCKS):
+        conv, norm = f"{prefix}{block}.conv.", f"{prefix}{block}.norm."
+        features = conv2d(parameters[conv + "weight"], features, padding=1)
+        features = group_norm(
+            features, parameters[norm + "weight"], parameters[norm + "bias"], CNN_GROUPS
+        )
+        # ReLU and maximum commute, and pooling leaves a quarter of the values.
+        features = torch.relu(max_pool2d(features))
+    return features.flatten(2)
+
 
 # ResNet-18 for small images (He et al. 2016), batched over clients.
 #
@@ -30,8 +82,8 @@ from fedproto_app.models.small_cnn import small_cnn, small_cnn_parameters
 # Names are torchvision's, with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.
 
 STAGES = (64, 128, 256, 512)  # channels
-BLOCKS = 2  # a stage
-GROUPS = 32  # of every norm, as Wu and He 2018
+RESNET_BLOCKS = 2  # a stage
+RESNET_GROUPS = 32  # of every norm, as Wu and He 2018
 RESNET_WIDTH = STAGES[-1]  # of the representation
 LARGE = 64  # pixels of the shorter side, from which on the stem has stride 2
 
@@ -49,7 +101,7 @@ def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Te
     inputs = STAGES[0]
     add("conv1", "norm1", channels, inputs, 3)
     for stage, outputs in enumerate(STAGES, start=1):
-        for block in range(BLOCKS):
+        for block in range(RESNET_BLOCKS):
             name = f"layer{stage}.{block}."
             add(name + "conv1", name + "norm1", inputs, outputs, 3)
             add(name + "conv2", name + "norm2", outputs, outputs, 3)
@@ -72,12 +124,12 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
         weight = parameters[f"{prefix}{conv}.weight"]
         scale, shift = parameters[f"{prefix}{norm}.weight"], parameters[f"{prefix}{norm}.bias"]
         features = conv2d(weight, features, stride=stride, padding=padding)
-        return group_norm(features, scale, shift, GROUPS)
+        return group_norm(features, scale, shift, RESNET_GROUPS)
 
     stem_stride = 2 if min(inputs.shape[-2:]) >= LARGE else 1
     features = torch.relu(conv_norm("conv1", "norm1", inputs, stem_stride, 1))
     for stage in range(1, len(STAGES) + 1):
-        for block in range(BLOCKS):
+        for block in range(RESNET_BLOCKS):
             name = f"layer{stage}.{block}."
             stride = 2 if stage > 1 and block == 0 else 1
             inner = torch.relu(conv_norm(name + "conv1", name + "norm1", features, stride, 1))

@@ -22,7 +22,6 @@ from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.core.events import Value, tell
 from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
-from fedproto_app.core.whole_file import remove_leftovers
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
@@ -60,8 +59,6 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
     try:
         site = read_site(context.node_config, deployed=not simulated)
-        if not simulated:
-            remove_leftovers(state_root(site))
         run = settings_from(context.run_config)
         shard = _shard(run, site, simulated=simulated)
         if method_named(run.method).by_time:

@@ -28,7 +28,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Order
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import PrivacyPlan
-from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.settings.aggregation import FACTOR
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
 from fedproto_app.trust.privacy_loss import (

@@ -259,7 +259,7 @@ class Node:
         }
         if not final:
             return
-        criterion = self._task.criterion.name
+        criterion = self._task.metrics.validation.metric.name
         for row in rows:
             client = cohort.names[row]
             record = self._store.record(client, before=order.server_round)

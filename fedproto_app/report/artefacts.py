@@ -36,8 +36,7 @@ from fedproto_app.core.run_lock import RunLock
 from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush, write_whole
-from fedproto_app.report.csv_text import csv_text
-from fedproto_app.report.export.events import require_tensorboard
+from fedproto_app.report.export import csv_text, require_tensorboard
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row, report_for
 from fedproto_app.server.checkpoint import (

@@ -1,4 +1,4 @@
-"""The charts that every task has: gains, errors of all clients, learning curves and their cost."""
+"""Charts that every task has: gains, errors, learning curves; and the PNG files of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.charts import (
     Axis,
     Bars,
+    Chart,
     DotRow,
     Dots,
     Line,
@@ -26,13 +27,24 @@ from fedproto_app.core.charts import (
     is_wide,
     number,
 )
-from fedproto_app.report.pairs import Pair, mean_errors
-from fedproto_app.report.runs import Group, read_clients, read_rounds
-from fedproto_app.report.taking_part import Candidate
-from fedproto_app.report.task_report import Measure, report_for
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.report.comparison import Pair, mean_errors
+from fedproto_app.report.drawing import charts_png
+from fedproto_app.report.runs import Group, labels, read_clients, read_rounds, read_task
+from fedproto_app.report.taking_part import Candidate, chosen_to_share
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import TaskMetrics
+
+if TYPE_CHECKING:
+    from fedproto_app.data.series import ClientSeries
+    from fedproto_app.serving.inference import ClientForecast
 
 MOST_METHODS = 12  # rows of dots, or lines; more cannot be distinguished
 _TRAFFIC = "numbers sent, up and down, all clients"
+
+MOST_CLIENTS = 6  # forecasts in one picture
+_PERIODS_SHOWN = 4  # of the history before a forecast
+
 
 # By label: the records of rounds.jsonl, and a value for each of them.
 Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]]
@@ -66,16 +78,13 @@ def gains_section(chosen: Candidate) -> Section:
 
 def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     """Return the section with a row of dots per group: a dot per client, a stroke at the median."""
-    report = report_for(groups[0].task)
-    columns = report.client_errors
-    rows = []
+    metrics, rows = report_for(groups[0].task).metrics, []
     for group, label in list(zip(groups, labels, strict=True))[:MOST_METHODS]:
-        errors = mean_errors(group, columns) if columns else _figures(group, report.measure)
+        errors = mean_errors(group, metrics)
         if errors:
             middle = median(errors.values())
             rows.append(DotRow(label, np.array([*errors.values()]), [*errors], middle))
-    percent = columns.right if columns else report.measure.percent
-    name = columns.name if columns else report.measure.name
+    name, percent = metrics.error, metrics.is_accuracy
     values = np.concatenate([np.zeros(0), *(row.values for row in rows)])
     axis = Axis(f"test {name} of a client", log=not percent and is_wide(values), percent=percent)
     medians = [f"{row.label} {_value_text(row.middle, percent)}" for row in rows]
@@ -95,8 +104,8 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
         if len(groups) == 1
         else _curves_of_groups(dict(zip(labels, groups, strict=True)))
     )
-    measure = report_for(groups[0].task).measure
-    charts = learning_charts(curves, measure, "test " if len(groups) > 1 else "")
+    metrics = report_for(groups[0].task).metrics
+    charts = learning_charts(curves, metrics, "test " if len(groups) > 1 else "")
     lines = charts[0].lines
     if max((len(line.x) for line in lines), default=0) < 2:
         about = "There was only one round, so there is no learning curve."
@@ -119,16 +128,16 @@ def _curves_of_run(folder: Path, task: str) -> Curves:
 def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
     curves: dict[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]] = {}
     for label, group in list(groups.items())[:MOST_METHODS]:
-        folder, measure = group.runs[0].folder, report_for(group.task).measure
+        folder, field = group.runs[0].folder, report_for(group.task).metrics.latest.round.name
         rounds = read_rounds(folder) if (folder / "rounds.jsonl").exists() else []
-        curves[label] = rounds, [record.get(measure.round) for record in rounds]
+        curves[label] = rounds, [record.get(field) for record in rounds]
     return curves
 
 
-def learning_charts(curves: Curves, measure: Measure, prefix: str = "") -> list[Lines]:
+def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> list[Lines]:
     """Return the charts of the curves by round and by traffic; curves without values are left out.
 
-    prefix: a word before the measure's name in the titles.
+    prefix: a word before the figure's name in the titles.
     """
     by_round, by_cost = [], []
     for place, (label, (rounds, values)) in enumerate(curves.items()):
@@ -141,10 +150,10 @@ def learning_charts(curves: Curves, measure: Measure, prefix: str = "") -> list[
         by_round.append(Line(label, numbers[is_known], y[is_known], look=place))
         by_cost.append(Line(label, traffic[is_known], y[is_known], look=place))
     by_round, by_cost = _merged(by_round), _merged(by_cost)
-    name, percent = measure.axis.removeprefix("test "), measure.percent
+    name, percent = metrics.axis.removeprefix("test "), metrics.is_accuracy
     all_values = np.concatenate([np.zeros(0), *(line.y for line in by_round)])
     y_axis = Axis(f"{prefix}{name}", log=not percent and is_wide(all_values), percent=percent)
-    best = sorted(by_round, key=lambda line: measure.badness(float(line.y[-1])))
+    best = sorted(by_round, key=lambda line: metrics.badness(float(line.y[-1])))
     ends = (f"{line.label} {_value_text(float(line.y[-1]), percent)}" for line in by_round[:6])
     text = f"Line chart over the rounds. At the end: {', '.join(ends)}."
     text += "".join(f" Best there: {line.label}." for line in best[:1])
@@ -161,15 +170,16 @@ def learning_charts(curves: Curves, measure: Measure, prefix: str = "") -> list[
 
 def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
     """Return the charts of one run that its artefacts allow, by the name of the picture."""
-    report = report_for(task)
+    metrics = report_for(task).metrics
     charts: dict[str, Sequence[Lines]] = {}
     if (run_dir / "clients.csv").exists():
         figures = {
-            label: client_values(run_dir, column) for label, column in report.client_figures.items()
+            label: client_values(run_dir, column) for label, column in metrics.distributions.items()
         }
-        charts[f"clients-{report.metric}.png"] = [distribution_chart(figures, report.measure)]
+        name = metrics.headline.metric.name
+        charts[f"clients-{name}.png"] = [distribution_chart(figures, metrics)]
     if (run_dir / "rounds.jsonl").exists():
-        charts["rounds.png"] = learning_charts(_curves_of_run(run_dir, task), report.measure)
+        charts["rounds.png"] = learning_charts(_curves_of_run(run_dir, task), metrics)
     return charts
 
 
@@ -180,13 +190,15 @@ def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
     against the numbers sent.
     """
     first = next(iter(groups.values()))
-    measure = report_for(first.task).measure
+    metrics = report_for(first.task).metrics
     figures = {
-        label: np.concatenate([client_values(run.folder, measure.client) for run in group.runs])
+        label: np.concatenate(
+            [client_values(run.folder, metrics.headline.column.name) for run in group.runs]
+        )
         for label, group in groups.items()
     }
-    charts = [distribution_chart(figures, measure)]
-    charts += learning_charts(_curves_of_groups(groups), measure, "test ")[1:]
+    charts = [distribution_chart(figures, metrics)]
+    charts += learning_charts(_curves_of_groups(groups), metrics, "test ")[1:]
     return [replace(chart, title=f"{first.dataset}: {chart.title}") for chart in charts]
 
 
@@ -195,19 +207,19 @@ def client_values(run_dir: Path, column: str) -> NDArray[np.float64]:
     return np.array([float(row[column] or "nan") for row in read_clients(run_dir)])
 
 
-def distribution_chart(figures: Mapping[str, NDArray[np.float64]], measure: Measure) -> Lines:
+def distribution_chart(figures: Mapping[str, NDArray[np.float64]], metrics: TaskMetrics) -> Lines:
     """Return the chart of the cumulative distributions of clients' figures [N], by label."""
     lines = [distribution(label, values, n) for n, (label, values) in enumerate(figures.items())]
     lines = _merged([line for line in lines if len(line.x)])
     clients = max((len(line.x) - 1 for line in lines), default=0)
     values = np.concatenate([np.zeros(0), *(line.x for line in lines)])
     x = (
-        Axis(f"{measure.axis} of a client", percent=True, limits=(0.0, 1.0))
-        if measure.percent
-        else Axis(f"{measure.axis} of a client", log=is_wide(values))
+        Axis(f"{metrics.axis} of a client", percent=True, limits=(0.0, 1.0))
+        if metrics.is_accuracy
+        else Axis(f"{metrics.axis} of a client", log=is_wide(values))
     )
     return Lines(
-        f"{measure.name} over {clients} clients", "Cumulative distributions over the clients.",
+        f"{metrics.name} over {clients} clients", "Cumulative distributions over the clients.",
         x, Axis("share of clients", percent=True), lines, steps=True,
     )  # fmt: skip
 
@@ -261,7 +273,99 @@ def _value_text(value: float | None, percent: bool) -> str:
     return f"{value:.1%}" if percent else number(value)
 
 
-def _figures(group: Group, measure: Measure) -> dict[str, float]:
-    folder = group.runs[0].folder
-    rows = read_clients(folder) if (folder / "clients.csv").exists() else []
-    return {row["client"]: float(row[measure.client]) for row in rows if row[measure.client]}
+def draw(run_dir: Path) -> list[Path]:
+    """Draw what the run's artefacts allow into ``<run_dir>/pictures``, and return the PNG files.
+
+    Raises `FedProtoError` if there is nothing to draw.
+    """
+    files = []
+    for name, charts in pictures_of(run_dir).items():
+        file = run_dir / "pictures" / name
+        write_picture(file, charts, run_dir.name)
+        files.append(file)
+    if not files:
+        raise FedProtoError(f"{run_dir}: no clients.csv, rounds.jsonl or divergence.npz to draw")
+    return files
+
+
+def pictures_of(run_dir: Path) -> Mapping[str, Sequence[Chart]]:
+    """Return the charts of each picture that the run's artefacts allow, by file name."""
+    task = read_task(run_dir)
+    return {**run_charts(run_dir, task), **report_for(task).pictures(run_dir)}
+
+
+def draw_comparison(groups: Sequence[Group], file: Path) -> None:
+    """Draw the charts of `comparison_of` into one PNG."""
+    write_picture(file, comparison_of(groups))
+
+
+def comparison_of(groups: Sequence[Group]) -> list[Chart]:
+    """Return the charts of groups of runs, task by task and dataset by dataset.
+
+    The charts show distributions over the clients and costs, and for the first seed's runs the
+    task's wide line charts, such as several methods' forecasts for a client.
+    """
+    rows: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)  # by label
+    for group, label in zip(groups, labels(groups), strict=True):
+        rows[group.task, group.dataset][label] = group
+    return [
+        chart
+        for (task, _), members in rows.items()
+        for chart in (*comparison_charts(members), *_wide_charts(task, members))
+    ]
+
+
+def _wide_charts(task: str, members: Mapping[str, Group]) -> list[Lines]:
+    """Return the wide line charts about the chosen way of sharing, or the first group."""
+    chosen = chosen_to_share(list(members.values()))
+    first = next(iter(members))
+    if len(chosen) == 1:
+        first = next(label for label, group in members.items() if group is chosen[0].group)
+    runs = {label: group.runs[0].folder for label, group in members.items()}
+    sections = report_for(task).sections(runs, first)
+    charts = [chart for section in sections for chart in section.charts]
+    return [chart for chart in charts if isinstance(chart, Lines) and chart.wide]
+
+
+def draw_differences(pairs: Sequence[Pair], file: Path) -> None:
+    """Draw each client's difference between two methods' errors into one PNG.
+
+    Raises `FedProtoError` if there are no pairs.
+    """
+    if not pairs:
+        raise FedProtoError("--differences: no two runs have clients with errors to compare")
+    write_picture(file, difference_charts(pairs))
+
+
+def forecast_charts(
+    forecasts: Sequence[ClientForecast], series: Sequence[ClientSeries], period: int
+) -> list[Lines]:
+    """Return charts of the first `MOST_CLIENTS` forecasts, after the end of each series."""
+    from fedproto_app.tasks.forecasting.metrics import LEVELS
+
+    histories = {client.name: client for client in series}
+    charts = []
+    for forecast in forecasts[:MOST_CLIENTS]:
+        history = histories[forecast.client].values[-_PERIODS_SHOWN * period :]
+        positions = forecast.first - len(history) + np.arange(len(history) + len(forecast.values))
+        x, places = Axis("step", integers=True), positions.astype(np.float64)
+        if forecast.clock is not None:
+            x, places = Axis(times=True), forecast.clock.seconds(positions)
+        bands = {
+            f"{level}% interval": width
+            for level, width in zip(LEVELS, forecast.half_widths, strict=True)
+        }
+        lines = [
+            Line("known", places[: len(history)], history.astype(np.float64)),
+            Line("forecast", places[len(history) :], forecast.values, 1, bands),
+        ]
+        y = Axis("value, in the data's units")
+        text = f"Line chart of the last values of {forecast.client} and their forecast."
+        charts.append(Lines(forecast.client, text, x, y, lines, wide=True))
+    return charts
+
+
+def write_picture(file: Path, charts: Sequence[Chart], title: str = "") -> None:
+    """Write the charts as one PNG, and create its folder if needed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(charts_png(charts, title))

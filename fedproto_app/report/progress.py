@@ -17,7 +17,7 @@ from rich.progress import TimeElapsedColumn as ElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
-from fedproto_app.report.task_report import UNKNOWN, Shown, error_text
+from fedproto_app.tasks.metrics import UNKNOWN, Field, error_text
 
 _PACE_ROUNDS = 10  # the estimate of the remaining time uses the mean of these last rounds
 
@@ -77,7 +77,7 @@ class Progress:
     rounds: the largest number of rounds. figures: the figures shown with the loss.
     """
 
-    def __init__(self, console: Console, rounds: int, figures: Sequence[Shown]) -> None:
+    def __init__(self, console: Console, rounds: int, figures: Sequence[Field]) -> None:
         self._console = console
         self._rounds = rounds
         self._shown = figures
@@ -117,7 +117,7 @@ class Progress:
         number = record["round"]
         self._seconds.append(record["seconds"]["total"])
         texts = {"loss": error_text(record["loss"].get("total"))}
-        texts |= {shown.title: shown.text(record[shown.figure]) for shown in self._shown}
+        texts |= {shown.title: shown.text(record[shown.name]) for shown in self._shown}
         # Not every round trains or evaluates a client.
         self._figures |= {name: text for name, text in texts.items() if text != UNKNOWN}
         self._complain(record)

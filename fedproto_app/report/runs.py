@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS
 from fedproto_app.core.version import __version__
-from fedproto_app.report.task_report import badness, report_for
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
+from fedproto_app.tasks.metrics import badness
 
 Parsed = TypeVar("Parsed")
 
@@ -162,7 +163,7 @@ def ranked(groups: Iterable[Group], order: str = "") -> list[Group]:
     """Return the groups sorted by task and dataset, then the best first.
 
     order: one of the task's orders, "" for its first. A task without this order is sorted by its
-    measure. Groups that lack the figure come last, sorted by the measure.
+    headline figure. Groups that lack the figure come last, sorted by the headline.
     """
 
     return sorted(groups, key=lambda group: _place(group, order))
@@ -205,14 +206,13 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
-    report = report_for(group.task)
-    orders = report.client_errors.orders if report.client_errors else {}
-    chosen = orders.get(order or next(iter(orders), ""))
+    metrics = report_for(group.task).metrics
+    chosen = metrics.orders.get(order or next(iter(metrics.orders), ""))
     first = 0.0
     if chosen is not None:
-        first = badness(group.spread(chosen.summary).mean, chosen.larger_is_better)
-    measure_badness = report.measure.badness(group.spread(report.measure.summary).mean)
-    return list(TASKS).index(group.task), group.dataset, first, measure_badness, group.method
+        first = badness(group.spread(chosen.name).mean, chosen.larger_is_better)
+    second = metrics.badness(group.spread(metrics.headline.summary[0].name).mean)
+    return list(TASKS).index(group.task), group.dataset, first, second, group.method
 
 
 def known_settings(run: Run) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedproto_app.report.pairs import PAIR_COLUMNS, Pair
+from fedproto_app.report.comparison import PAIR_COLUMNS, Pair
 from fedproto_app.report.runs import Group, Run, labels
-from fedproto_app.report.task_report import UNKNOWN, Shown, report_for
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import UNKNOWN, Field
 
 _NAMED_CLIENTS = 3  # clients named as best, and as worst
 _COSTS = {
@@ -66,25 +67,26 @@ def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> Table:
-    """Return a table of the best and worst clients by the task's measure; all if they are few."""
-    report = report_for(task)
-    measure, first = report.measure, report.clients[0]
-    evaluated = [
-        row for row in clients if math.isfinite(measure.badness(_number(row[measure.client])))
-    ]
-    evaluated.sort(key=lambda row: measure.badness(_number(row[measure.client])))
-    title = f"best and worst clients by test {first.title}"
+    """Return a table of the best and worst clients by the headline figure; all if they are few."""
+    metrics = report_for(task).metrics
+    headline = metrics.headline.column
+
+    def badness(row: Mapping[str, str]) -> float:
+        return metrics.badness(_number(row[headline.name]))
+
+    evaluated = sorted((row for row in clients if math.isfinite(badness(row))), key=badness)
+    title = f"best and worst clients by test {headline.title}"
     table = Table(title=title, title_justify="left")
     for name in ("client", "group", "samples"):
         table.add_column(name)
-    for shown in report.clients:
+    for shown in metrics.clients:
         table.add_column(shown.title, justify="right")
     for place, row in enumerate(evaluated):
         if _NAMED_CLIENTS <= place < len(evaluated) - _NAMED_CLIENTS:
             continue
         table.add_row(
             *(row[name] for name in ("client", "group", "samples")),
-            *(shown.text(_number(row[shown.figure])) for shown in report.clients),
+            *(shown.text(_number(row[shown.name])) for shown in metrics.clients),
             end_section=place == _NAMED_CLIENTS - 1 and len(evaluated) > 2 * _NAMED_CLIENTS,
         )
     return table
@@ -101,7 +103,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
-        caption=f"mean ± standard error over seeds; {report_for(groups[0].task).caption}; "
+        caption=f"mean ± standard error over seeds; {report_for(groups[0].task).metrics.caption}; "
         "parameters up: per client and round, and in all rounds",
         caption_justify="left",
     )
@@ -163,7 +165,7 @@ def comparison_csv(groups: Sequence[Group]) -> str:
     Numbers are not rounded, accuracies are fractions; each figure has columns for its mean,
     standard deviation and standard error.
     """
-    figures = [shown.figure for shown in report_for(groups[0].task).comparison]
+    figures = [shown.name for shown in report_for(groups[0].task).metrics.comparison]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
@@ -183,7 +185,7 @@ def comparison_numbers(groups: Sequence[Group]) -> list[list[float | None]]:
     return [
         [
             float(len(group.runs)),
-            *(group.spread(shown.figure).mean for shown in _listed(group)),
+            *(group.spread(shown.name).mean for shown in _listed(group)),
             *(group.spread(figure).mean for figure in _COSTS),
         ]
         for group in groups
@@ -213,15 +215,16 @@ def comparison_columns(groups: Sequence[Group]) -> list[str]:
     return ["dataset", "method", "seeds", *titles, *_COSTS.values()]
 
 
-def _listed(group: Group) -> list[Shown]:
-    return [shown for shown in report_for(group.task).comparison if not shown.only_csv]
+def _listed(group: Group) -> list[Field]:
+    comparison = report_for(group.task).metrics.comparison
+    return [shown for shown in comparison if not shown.only_wide]
 
 
-def _cell(group: Group, shown: Shown) -> str:
-    spread = group.spread(shown.figure)
+def _cell(group: Group, shown: Field) -> str:
+    spread = group.spread(shown.name)
     if spread.mean is None or not shown.spread:
         return shown.text(spread.mean)
-    return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.figure))}"
+    return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.name))}"
 
 
 def _number(cell: str) -> float | None:

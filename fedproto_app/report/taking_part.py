@@ -1,29 +1,62 @@
 """Say in a sentence whether taking part pays, based on a comparison of runs.
 
 The sentence is about the method that a user would choose without test errors: among the runs that
-shared something, the runs whose best round has the lowest validation error (report/validation.py).
-Each client is compared with the best that it could do alone (report/alone.py) twice: by test
+shared something, the runs whose best round has the lowest validation error (`validation_error`).
+Each client is compared with the best that it could do alone (report/comparison.py) twice: by test
 errors, in hindsight, and by validation errors, which the client would use to decide.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf, isfinite
+from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
-from fedproto_app.report.alone import Alone, client_errors, is_alone
-from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors, signed_rank
-from fedproto_app.report.runs import Group
-from fedproto_app.report.task_report import ClientErrors, report_for
-from fedproto_app.report.validation import validation_error
+from fedproto_app.report.comparison import (
+    Alone,
+    asked_alike,
+    best_alone,
+    client_errors,
+    is_alone,
+    mean_errors,
+    signed_rank,
+)
+from fedproto_app.report.runs import Group, read_rounds
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import TaskMetrics
 
 _SIGNIFICANT = 0.05
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
+
+
+def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMetrics) -> float:
+    """Return the validation error of a run, for choosing between runs.
+
+    With ``keep = "best-validation"`` every client ends with the model of its round with the lowest
+    validation error. That error is optimistic, more so with many rounds and a short validation
+    part. A run is therefore judged by its best round: the lowest mean over all clients in any
+    single round, which is one choice per run instead of one per client. docs/results/choice.md
+    shows the effect. A run is never judged better than the models that its clients end with,
+    because some clients may have been missing in early rounds.
+
+    kept_errors: the validation errors of the models that its clients end with, at least one.
+    """
+    field = metrics.validation.round.name
+    return judged(kept_errors, (line.get(field) for line in read_rounds(folder)))
+
+
+def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> float:
+    """Return the lowest mean of the rounds, but at least the mean of the kept models' errors.
+
+    rounds: the mean of each round, None for a round without evaluation.
+    """
+    means = [mean for mean in rounds if mean is not None and isfinite(mean)]
+    return max(fmean(kept_errors), min(means, default=-inf))
 
 
 @dataclass(frozen=True)
@@ -42,16 +75,16 @@ class Candidate:
     alone: str
     advised: Set[str] | None
 
-    def promise(self, columns: ClientErrors) -> tuple[int, float, str]:
+    def promise(self, metrics: TaskMetrics) -> tuple[int, float, str]:
         """Return the sort key that chooses a candidate; the smallest wins.
 
         First the number of clients without an error, then the validation error of the best round,
         the mean over clients and seeds.
         """
-        measure, errors = report_for(self.group.task).measure, []
+        errors = []
         for run in self.group.runs:
-            validation = [client.validation for client in client_errors(run, columns).values()]
-            errors.append(validation_error(run.folder, validation, measure) if validation else inf)
+            validation = [client.validation for client in client_errors(run, metrics).values()]
+            errors.append(validation_error(run.folder, validation, metrics) if validation else inf)
         return len(self.rival.keys() - self.errors), fmean(errors), self.label
 
     def ratios(self) -> dict[str, float]:
@@ -83,41 +116,39 @@ def chosen_to_share(groups: Sequence[Group]) -> list[Candidate]:
     Questions need runs with and without sharing. If several groups share and none has a validation
     error, none is chosen.
     """
-    columns = report_for(groups[0].task).client_errors
-    if columns is None:
-        return []
+    metrics = report_for(groups[0].task).metrics
     candidates_chosen = []
-    for members in asked_alike(groups, columns):
+    for members in asked_alike(groups, metrics):
         labelled = {label: group for label, group in members if all(map(is_alone, group.runs))}
         alone, names = [*labelled.values()], ", ".join(sorted(labelled))
-        best = Alone(alone, columns)
+        best = Alone(alone, metrics)
         candidates = [
             Candidate(
                 label,
                 group,
-                mean_errors(group, columns),
+                mean_errors(group, metrics),
                 rival,
                 names,
-                _advised(group, best, columns),
+                _advised(group, best, metrics),
             )
             for label, group in members
             if group not in alone and (rival := best_alone(group, best))
         ]
         if candidates:
-            chosen = min(candidates, key=lambda candidate: candidate.promise(columns))
-            if len(candidates) == 1 or isfinite(chosen.promise(columns)[1]):
+            chosen = min(candidates, key=lambda candidate: candidate.promise(metrics))
+            if len(candidates) == 1 or isfinite(chosen.promise(metrics)[1]):
                 candidates_chosen.append(chosen)
     return candidates_chosen
 
 
-def _advised(group: Group, best: Alone, columns: ClientErrors) -> Set[str] | None:
+def _advised(group: Group, best: Alone, metrics: TaskMetrics) -> Set[str] | None:
     """Return the clients whose mean validation error over seeds is lower than with the best alone.
 
     None without validation errors.
     """
     differences: dict[str, list[float]] = defaultdict(list)
     for run in group.runs:
-        run_errors, alone = client_errors(run, columns), best.best(run)
+        run_errors, alone = client_errors(run, metrics), best.best(run)
         for client in run_errors.keys() & alone.keys():
             difference = run_errors[client].validation - alone[client].validation
             if isfinite(difference):
@@ -135,8 +166,7 @@ def _ratio(error: float, rival: float) -> float:
 
 def sentence(chosen: Candidate) -> str:
     """Say for how many clients taking part pays, by how much, and whether this may be chance."""
-    columns = report_for(chosen.group.task).client_errors
-    error = columns.name if columns else "error"
+    error = report_for(chosen.group.task).metrics.error
     ratios, dataset, alone = [*chosen.ratios().values()], chosen.group.dataset, chosen.alone
     better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
     median_client = (

@@ -119,7 +119,7 @@ class Patience(Listener):
 
     def __init__(self, settings: Settings) -> None:
         self._allowed = settings.patience  # evaluations without improvement; 0: any number
-        self._criterion = task_class(settings.task).criterion
+        self._criterion = task_class(settings.task).metrics.validation.metric
         self._middle = np.mean if settings.aggregation.rule == "mean" else np.median
         self._best, self._waited = math.inf, 0
 

@@ -12,11 +12,13 @@ end before the training data are refused.
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from torch import Tensor
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     carry_forward,
@@ -36,11 +39,67 @@ from fedproto_app.data.windows import (
 )
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
 from fedproto_app.node.store import SETTINGS_FILE, ClientRecord, ClientStore, unflatten
-from fedproto_app.serving.forecasts import ClientForecast
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
+from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+LIMITS = tuple(f"{side}_{level}" for level in LEVELS for side in ("lower", "upper"))
+
+
+@dataclass(frozen=True)
+class ClientForecast:
+    """A client's next values, in the series' own units.
+
+    values: [n]. half_widths: [L, n], half the width of the intervals around the values, one row for
+    each of `LEVELS`; NaN where unknown. first: position of the first value on the source's clock.
+    last: the newest observed value. gap: number of missing values between `last` and the first
+    forecast.
+    """
+
+    client: str
+    values: NDArray[np.float64]
+    half_widths: NDArray[np.float64]
+    first: int
+    clock: Clock | None
+    last: float
+    gap: int
+
+    def when(self, ahead: int) -> str:
+        """Return the time of a forecast, or its step (from 0) if the source has no times."""
+        position = self.first + ahead
+        return str(position) if self.clock is None else self.clock.time(position)
+
+    @property
+    def limits(self) -> dict[str, NDArray[np.float64]]:
+        """The columns `LIMITS`, [n] each, NaN where unknown."""
+        ends = [self.values + sign * half for half in self.half_widths for sign in (-1, 1)]
+        return dict(zip(LIMITS, ends, strict=True))
+
+
+def time_column(forecasts: Sequence[ClientForecast]) -> str:
+    """Return the heading of the time column: ``time``, or ``step`` without times."""
+    return "time" if any(forecast.clock is not None for forecast in forecasts) else "step"
+
+
+def write_csv(forecasts: Sequence[ClientForecast], file: TextIO) -> None:
+    """Write ``client, time, forecast`` and `LIMITS`, one row per client and step.
+
+    Unknown values are empty.
+    """
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["client", time_column(forecasts), "forecast", *LIMITS])
+    for forecast in forecasts:
+        table.writerows(_rows(forecast))
+
+
+def _rows(forecast: ClientForecast) -> Iterator[list[str]]:
+    columns = [forecast.values, *forecast.limits.values()]
+    for ahead, numbers in enumerate(zip(*columns, strict=True)):
+        texts = ["" if np.isnan(number) else f"{number:.10g}" for number in numbers]
+        yield [forecast.client, forecast.when(ahead), *texts]
+
 
 _DEEPEST = 3  # folders from a run's parent to a node's state: <run>/state/<node>
 _MOST_CHOICES = 20  # choices in a message

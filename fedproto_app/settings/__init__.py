@@ -16,20 +16,18 @@ from fedproto_app.core.section import (
     setting,
     without_markdown,
 )
-from fedproto_app.settings.aggregation import AggregationSettings
+from fedproto_app.settings.aggregation import AggregationSettings, PrivacyPlan, PrivacySettings
 from fedproto_app.settings.choice import DELIMITERS, Choice
 from fedproto_app.settings.data import (
     ClusterSettings,
     DataSettings,
+    GraphSettings,
     PartitionSettings,
     SequenceSettings,
     SyntheticSettings,
 )
-from fedproto_app.settings.encoder import EncoderSettings
 from fedproto_app.settings.faults import explain
-from fedproto_app.settings.graph import GraphSettings
-from fedproto_app.settings.model import ModelSettings, OptimizerSettings
-from fedproto_app.settings.privacy import PrivacyPlan, PrivacySettings
+from fedproto_app.settings.model import EncoderSettings, ModelSettings, OptimizerSettings
 from fedproto_app.settings.reading import (
     default_run_name,
     defaults_of,

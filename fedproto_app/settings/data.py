@@ -1,4 +1,4 @@
-"""``[data]`` and the tables in it: where the data come from and who holds what."""
+"""``[data]`` and ``[graph]``: where data come from, who holds what, and who are neighbours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedproto_app.core.section import (
     PLAIN_NAMES,
     Count,
     CountOrZero,
+    NonNegative,
     PlainName,
     Positive,
     Section,
@@ -289,3 +290,43 @@ class DataSettings(Section):
         if self.name:
             return self.name
         return Path(self.path).name.split(".")[0] if self.path else self.source.split(":")[0]
+
+
+class GraphSettings(Section):
+    """``[graph]``: where the edges between clients and their weights come from."""
+
+    source: Literal["profiles", "positions", "file"] = setting(
+        "profiles",
+        "[what makes the edges](compared.md#the-graph-over-clients): mean days that clients send, "
+        "positions, or a file",
+    )
+    path: str = setting(
+        "",
+        "CSV file: for `file` the weights, for `positions` a position per name; without it, "
+        "clients' names are cells of a grid",
+        "a path",
+    )
+    names: str = setting(
+        "",
+        "for a `file` without names: a CSV file with them in its header",
+        "a path",
+    )
+    neighbours: Count = setting(
+        8, "most similar clients that become neighbours (k), for `profiles`"
+    )
+    noise: NonNegative = setting(
+        0.0, "standard deviation of the noise that a client adds to its profile"
+    )
+
+    @model_validator(mode="after")
+    def _paths_are_read(self) -> GraphSettings:
+        if self.source == "file" and not self.path:
+            raise ValueError("graph.path is empty: graph.source = 'file' reads one")
+        if self.source == "profiles" and self.path:
+            raise ValueError(
+                f"graph.path = {self.path!r}: graph.source = 'profiles' reads none; set 'file' or "
+                "'positions'"
+            )
+        if self.source != "file" and self.names:
+            raise ValueError(f"graph.names = {self.names!r}: only with graph.source = 'file'")
+        return self

@@ -1,4 +1,4 @@
-"""Convert tables and flat keys to `Settings`, and back.
+"""Convert tables, flat keys and texts of a command line to `Settings`, and back.
 
 Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``); the configuration
 files nest the same keys as TOML tables. Both become one `Settings` object here, before any node
@@ -14,6 +14,7 @@ methods read are passed as one text, ``method-settings``: the method's table, an
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -237,3 +238,34 @@ def _table_in(text: object) -> Mapping[str, Any]:
             table: dict[str, Any] = tomllib.loads(f"table = {{{text}}}")["table"]
             return table
         raise SettingsError(f"{TEXT} = {text!r}: not a table in TOML: {error}") from None
+
+
+def parsed(text: str) -> Any:
+    """Return the value of ``KEY=VALUE``: TOML, or plain text if it is no valid TOML."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # no TOML, an endless number, brackets in brackets
+        return text
+
+
+def written(value: Any) -> str:
+    """Return the text of a value; a plain text stays as it is unless it would be read as TOML."""
+    if isinstance(value, str) and value == value.strip() and parsed(value) == value:
+        return value
+    return _inline(value)
+
+
+def _inline(value: Any) -> str:
+    """Return the value in TOML, on one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_inline(str(key))} = {_inline(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
+
+
+def flags(settings: Mapping[str, Any]) -> str:
+    """Return settings as options of a command line."""
+    pairs = (f"{key}={written(value)}" for key, value in settings.items())
+    return " ".join(f"--set {shlex.quote(pair)}" for pair in pairs)

@@ -32,17 +32,15 @@ from fedproto_app.core.section import (
     setting,
 )
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task
-from fedproto_app.settings.aggregation import AggregationSettings
-from fedproto_app.settings.data import DataSettings
-from fedproto_app.settings.encoder import EncoderSettings
-from fedproto_app.settings.graph import GraphSettings
+from fedproto_app.settings.aggregation import AggregationSettings, PrivacySettings
+from fedproto_app.settings.data import DataSettings, GraphSettings
 from fedproto_app.settings.model import (
     ClassificationSettings,
+    EncoderSettings,
     ModelSettings,
     OptimizerSettings,
     SequenceModelSettings,
 )
-from fedproto_app.settings.privacy import PrivacySettings
 
 SMALL_COHORT = 16  # fits a CPU's caches; too small for a GPU, which would wait for Python
 

@@ -52,8 +52,7 @@ from fedproto_app.strategies.common.prototypes import (
     sent_prototypes,
 )
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.tasks.forecasting.samples import Batch
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 from fedproto_app.trust.outliers import largest

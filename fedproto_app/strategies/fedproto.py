@@ -23,7 +23,6 @@ from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_prototypes import nearness_of_classes
 from fedproto_app.maths.losses import prototype_distance
-from fedproto_app.maths.trainable_prototypes import pull
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
 from fedproto_app.strategies.common.prototypes import (
@@ -33,8 +32,7 @@ from fedproto_app.strategies.common.prototypes import (
     sent_prototypes,
 )
 from fedproto_app.strategies.common.strategy import PersonalStrategy
-from fedproto_app.tasks.forecasting.samples import Batch
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
@@ -186,6 +184,22 @@ class FedProtoClassesStrategy(ClassPrototypes, PersonalStrategy):
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
         return self.guide(received, clients, round_)
+
+
+def pull(
+    representation: Tensor,
+    labels: Tensor,
+    present: Tensor,
+    prototypes: Tensor,
+    has_prototype: Tensor,
+) -> Tensor:
+    """Return the mean squared difference of representations and their classes' prototypes, [K].
+
+    representation: [K, B, D]; labels, present: [K, B]; prototypes: [C, D]; has_prototype: [C]. The
+    mean is over all images; images of a class without a prototype add 0.
+    """
+    squared = (representation - prototypes[labels]).square().mean(dim=2)  # (K, B)
+    return (squared * present * has_prototype[labels]).sum(dim=1) / present.sum(dim=1)
 
 
 METHOD = Method(

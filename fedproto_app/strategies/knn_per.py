@@ -11,8 +11,8 @@ samples. The memory never leaves the client; it is saved with its model, for for
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, NamedTuple
 
 import torch
@@ -23,16 +23,18 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import Section, setting
+from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import LabelledVectors
-from fedproto_app.maths.neighbours import nearest
-from fedproto_app.models.remembering import Memory, Remembering
+from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.models.forecaster import Forecaster
+from fedproto_app.models.model import Model
+from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.strategies.kindred.learner import extent
-from fedproto_app.tasks.forecasting.samples import CohortSamples
-from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, ForecastingTask
-from fedproto_app.tasks.images.task import ClassificationTask
-from fedproto_app.tasks.sequences.task import SequenceTask
+from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
+from fedproto_app.tasks.images.task import ClassificationTask, image_classifier
+from fedproto_app.tasks.sequences.task import SequenceTask, sequence_model
 
 MOST_REMEMBERED = 20_000  # a node compares each of a cohort's samples with all of them
 
@@ -45,6 +47,156 @@ class KnnPerSettings(Section):
         "train samples that a client remembers, drawn once if it has more",
         f"1 … {MOST_REMEMBERED:,}",
     )
+
+
+# Predictions from the nearest remembered samples.
+#
+# Shapes: K clients, B queries, M places of a client's memory, D width of a representation, m the
+# largest number of neighbours, C classes, H values of a prediction.
+
+QUERIES_AT_ONCE = 256  # of each client, which bounds the memory that distances take
+
+
+def nearest(
+    queries: Tensor, memory: Tensor, counts: Tensor, most_neighbours: int
+) -> tuple[Tensor, Tensor]:
+    """Return the distances of the nearest remembered vectors, [K, B, m] float64, and their places.
+
+    queries: [K, B, D]; memory: [K, M, D]; counts: [K], each client's filled places. The nearest
+    comes first; with too few vectors the distance is infinite. m = min(most_neighbours, M).
+    """
+    empty = torch.arange(memory.shape[1], device=memory.device) >= counts.unsqueeze(1)  # (K, M)
+    remembered, nearest_of_chunks = memory.double(), []
+    for chunk in torch.split(queries.double(), QUERIES_AT_ONCE, dim=1):
+        far = torch.cdist(chunk, remembered).masked_fill(empty.unsqueeze(1), torch.inf)
+        nearest_of_chunks.append(
+            far.topk(min(most_neighbours, memory.shape[1]), dim=2, largest=False)
+        )
+    distances, places = zip(*nearest_of_chunks, strict=True)
+    return torch.cat(distances, dim=1), torch.cat(places, dim=1)
+
+
+def kernel_weights(distances: Tensor, neighbours: Tensor) -> Tensor:
+    """Return the weights of each client's k nearest vectors, summing to 1: [K, B, m].
+
+    neighbours: k by client, [K]. Vectors beyond k have weight 0, and all have in an empty memory.
+    """
+    beyond = torch.arange(distances.shape[2], device=distances.device) >= neighbours.unsqueeze(1)
+    weights = (-distances).masked_fill(beyond.unsqueeze(1), -torch.inf).softmax(dim=2)
+    return weights.nan_to_num()
+
+
+def votes(weights: Tensor, places: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the weighted share of each class among the neighbours, [K, B, C]. labels: [K, M]."""
+    of_neighbours = _at_places(labels, places)
+    shares = weights.new_zeros(*weights.shape[:2], classes)
+    for number in range(
+        weights.shape[2]
+    ):  # in a loop, so that the sum has the same order on any device
+        rank = slice(number, number + 1)
+        shares = shares.scatter_add(2, of_neighbours[..., rank], weights[..., rank])
+    return shares
+
+
+def means(weights: Tensor, places: Tensor, targets: Tensor) -> Tensor:
+    """Return the weighted mean of the neighbours' targets, [K, B, H]. targets: [K, M, H]."""
+    step_means = [
+        (weights * _at_places(targets[..., step], places)).sum(dim=2)
+        for step in range(targets.shape[2])
+    ]
+    return torch.stack(step_means, dim=2)
+
+
+def _at_places(values: Tensor, places: Tensor) -> Tensor:
+    """Return the values [K, M] at places [K, B, m]: [K, B, m]."""
+    return values.unsqueeze(1).expand(-1, places.shape[1], -1).gather(2, places)
+
+
+MEMORY = "memory."
+_NEVER_ZERO = 1e-12  # of a probability whose logarithm is taken
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The remembered samples of K clients, and how they use them.
+
+    vectors: [K, M, D]; targets: labels [K, M], or numbers [K, M, H]; samples: [K], how many of the
+    M places are filled; neighbours: [K], k; share: [K], λ, the neighbours' part in the answer.
+    """
+
+    vectors: Tensor
+    targets: Tensor
+    samples: Tensor
+    neighbours: Tensor
+    share: Tensor
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the memory as parameters of a model."""
+        return {MEMORY + field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class Remembering(Model):
+    """Another model, whose parameters may include a `Memory`.
+
+    It predicts λ·(neighbours' prediction) + (1 − λ)·(model's prediction). For classes these are
+    probabilities, and `predict` returns their logarithms. Without a memory it is the other model.
+    classes: the number of classes, or 0 if predictions are numbers.
+    """
+
+    def __init__(self, model: Model, classes: int) -> None:
+        self._model, self.classes = model, classes
+        self.representation_dim, self.splits = model.representation_dim, model.splits
+        self.sees_calendar = model.sees_calendar
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self._model.encoder_parameters(generator)
+
+    def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self._model.head_parameters(generator)
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        return self._model.encode(parameters, *inputs)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        answer = self._model.predict(parameters, representation)
+        if MEMORY + "vectors" not in parameters:
+            return answer
+        memory = Memory(*(parameters[MEMORY + field.name] for field in fields(Memory)))
+        queries = representation[..., : self.representation_dim]  # without the head's extra columns
+        most_neighbours = int(memory.neighbours.max())
+        distances, places = nearest(queries, memory.vectors, memory.samples, most_neighbours)
+        neighbour_answer = self.neighbour_answer(distances, places, memory)
+        return self.mixture(neighbour_answer, answer, memory.share).to(answer.dtype)
+
+    def neighbour_answer(self, distances: Tensor, places: Tensor, memory: Memory) -> Tensor:
+        """Return the neighbours' prediction, [K, B, C or H]: class shares, or mean numbers."""
+        weights = kernel_weights(distances, memory.neighbours)
+        if self.classes:
+            return votes(weights, places, memory.targets, self.classes)
+        return means(weights, places, memory.targets)
+
+    def mixture(self, neighbour_answer: Tensor, answer: Tensor, share: Tensor) -> Tensor:
+        """Mix in the other model's answer, logits for classes: [K, B, C or H] float64."""
+        part = share.double().view(-1, 1, 1)
+        if not self.classes:
+            return part * neighbour_answer + (1 - part) * answer.double()
+        model_shares = answer.double().softmax(dim=2)
+        return (part * neighbour_answer + (1 - part) * model_shares).clamp(min=_NEVER_ZERO).log()
+
+
+def forecasting_model(settings: Settings, layout: WindowLayout) -> Remembering:
+    """Return FUELS's forecaster with an optional memory."""
+    return Remembering(Forecaster(settings.model.representation_dim, layout), 0)
+
+
+def image_model(settings: Settings, shape: DataShape) -> Remembering:
+    """Return the classifier of the settings with an optional memory."""
+    return Remembering(image_classifier(settings.model, shape), len(shape.classes))
+
+
+def sequences_model(settings: Settings, shape: DataShape) -> Remembering:
+    """Return the model of sequences of the settings with an optional memory."""
+    return Remembering(sequence_model(settings, shape), len(shape.classes))
 
 
 NEIGHBOURS = (5, 10, 20)  # k
@@ -211,10 +363,10 @@ METHOD = Method(
     },
     settings=KnnPerSettings,
     model={
-        "forecasting": "fedproto_app.tasks.forecasting.own_models:remembering",
-        "classification": "fedproto_app.tasks.images.own_models:remembering",
-        "sequence-classification": "fedproto_app.tasks.sequences.own_models:remembering",
-        "sequence-regression": "fedproto_app.tasks.sequences.own_models:remembering",
+        "forecasting": f"{__name__}:forecasting_model",
+        "classification": f"{__name__}:image_model",
+        "sequence-classification": f"{__name__}:sequences_model",
+        "sequence-regression": f"{__name__}:sequences_model",
     },
     small={"knn-per.most-samples": 50},
 )

@@ -7,6 +7,7 @@ They do not learn from the inputs and exchange nothing.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,10 +16,11 @@ from torch.nn.functional import one_hot
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
+from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.models.model import HEAD
+from fedproto_app.models.forecaster import COEFFICIENTS
+from fedproto_app.models.model import HEAD, LinearHeadModel
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.strategies.common.learner import Cohort, Context
@@ -26,6 +28,24 @@ from fedproto_app.strategies.solo import SoloStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask, SequenceRegressionTask
+
+
+class ConstantModel(LinearHeadModel):
+    """A representation of one value that is always 0, for inputs [K, B, …] of any kind."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__(1, outputs)
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {}
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        return inputs[0].new_zeros(*inputs[0].shape[:2], 1)
+
+
+def constant(settings: Settings, shape: DataShape) -> ConstantModel:
+    """Return a model whose predictions do not depend on the input."""
+    return ConstantModel(len(shape.classes) or 1)
 
 
 class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
@@ -124,10 +144,10 @@ METHOD = Method(
         "sequence-regression": MeanNumberLearner,
     },
     model={
-        "forecasting": "fedproto_app.tasks.forecasting.own_models:linear",
-        "classification": "fedproto_app.tasks.images.own_models:constant",
-        "sequence-classification": "fedproto_app.tasks.sequences.own_models:constant",
-        "sequence-regression": "fedproto_app.tasks.sequences.own_models:constant",
+        "forecasting": "fedproto_app.tasks.forecasting.task:linear_model",
+        "classification": f"{__name__}:constant",
+        "sequence-classification": f"{__name__}:constant",
+        "sequence-regression": f"{__name__}:constant",
     },
     rounds=rounds_by_stage,
 )

@@ -11,6 +11,6 @@ METHOD = Method(
     strategy=SoloStrategy,
     learner=SeasonalNaiveLearner,
     tasks=("forecasting",),
-    model="fedproto_app.tasks.forecasting.own_models:linear",
+    model="fedproto_app.tasks.forecasting.task:linear_model",
     rounds=lambda settings: 1,
 )

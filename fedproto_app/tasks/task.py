@@ -23,6 +23,7 @@ from fedproto_app.data.shard import ClientData
 from fedproto_app.models.model import ENCODER, Model
 from fedproto_app.models.module import ModuleShape, module_model
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.metrics import TaskMetrics
 
 
 class Samples(Protocol):
@@ -55,13 +56,13 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     """A kind of learning problem.
 
     encoder, head: prefixes of the names of the encoder's and the head's parameters.
-    criterion: the metric that selects a model, smaller is better; computed from validation data
-        only. evaluates_local: whether clients' models are also evaluated before averaging.
+    metrics: what `evaluate` measures and what becomes of it. evaluates_local: whether clients'
+        models are also evaluated before averaging.
     """
 
     encoder: ClassVar[str] = ENCODER
     head: ClassVar[str]
-    criterion: ClassVar[Metric]
+    metrics: ClassVar[TaskMetrics]
     evaluates_local: ClassVar[bool]
 
     def __init__(
@@ -74,10 +75,10 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         self.shape = shape or DataShape()
         self.device = device or torch.device("cpu")
 
-    @staticmethod
-    @abstractmethod
-    def required_metrics(settings: Settings) -> tuple[Metric, ...]:
+    @classmethod
+    def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
         """Return the metrics that `evaluate` always reports; it may report more."""
+        return tuple(map(Metric, cls.metrics.names))
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:
@@ -89,9 +90,9 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return why a run with more rounds would have started differently, or None."""
         return None
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         """Return why a client's metrics are impossible for any of its models, or None."""
 
     @staticmethod

@@ -32,7 +32,7 @@ from fedproto_app.maths.class_gaussian import ClassSums, class_means
 from fedproto_app.maths.divergence import Combine as GroupRule
 from fedproto_app.maths.ridge import solve
 from fedproto_app.settings import AggregationSettings, PrivacyPlan
-from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.settings.aggregation import FACTOR
 
 _COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
 

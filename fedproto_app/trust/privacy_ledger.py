@@ -20,7 +20,7 @@ from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.section import NonNegative, Share
 from fedproto_app.core.whole_file import make_private, write_whole
 from fedproto_app.settings import PrivacySettings, Section
-from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.settings.aggregation import FACTOR
 from fedproto_app.trust.privacy_loss import epsilon_of
 
 FOLDER = "privacy"  # in a site's state directory

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from fedproto_app.cli import flower_engine
+from fedproto_app.cli import flower_run
 from fedproto_app.cli.main import main
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.superlink import RunStatus
@@ -55,7 +55,7 @@ def fedproto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def call(*arguments: object) -> Outcome:
         words = ["fedproto", *map(str, arguments)]
         simulates = words[1:2] == ["run"] and "--superlink" not in words
-        if simulates and isinstance(flower_engine.SuperLink, FakeSuperLink):
+        if simulates and isinstance(flower_run.SuperLink, FakeSuperLink):
             words.append("--engine=flower")
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as ended:
@@ -137,8 +137,8 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
     def replace(end: str) -> FakeSuperLink:
         fake = FakeSuperLink(end)
-        monkeypatch.setattr(flower_engine, "SuperLink", fake)
-        monkeypatch.setattr(flower_engine, "_LOOK_EVERY", 0.0)
+        monkeypatch.setattr(flower_run, "SuperLink", fake)
+        monkeypatch.setattr(flower_run, "_LOOK_EVERY", 0.0)
         return fake
 
     return replace

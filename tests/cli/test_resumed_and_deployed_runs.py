@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.cli import deployed_run
+from fedproto_app.cli import flower_run
 from fedproto_app.cli import run as run_module
 from fedproto_app.core.run_lock import RunLock
 from fedproto_app.ops.superlink import ConnectionLost, RunStatus
@@ -64,7 +64,7 @@ def deploy(
 ) -> FakeNamedSuperLink:
     fake = FakeNamedSuperLink("lab", folder, list(logs), end)
     monkeypatch.setattr(run_module, "NamedSuperLink", lambda name, folder: fake)
-    monkeypatch.setattr(deployed_run, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(flower_run, "_LOOK_EVERY", 0.0)
     return fake
 
 
@@ -267,8 +267,8 @@ def unreachable(
         return answer(run_id)
 
     monkeypatch.setattr(fake, "status", status)
-    monkeypatch.setattr(deployed_run.time, "sleep", pauses.append)
-    monkeypatch.setattr(deployed_run.time, "monotonic", lambda: clock() + sum(pauses))
+    monkeypatch.setattr(flower_run.time, "sleep", pauses.append)
+    monkeypatch.setattr(flower_run.time, "monotonic", lambda: clock() + sum(pauses))
     return pauses
 
 

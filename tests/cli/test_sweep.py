@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.core.run_lock import RunLock
-from fedproto_app.experiments.sweep.runs import SweepProgress
-from fedproto_app.experiments.sweep.sweep import read_plan
+from fedproto_app.experiments.sweep import read_plan
+from fedproto_app.experiments.sweep_runs import SweepProgress
 from tests.cli.conftest import Fedproto
 
 PROGRAM = [sys.executable, "-c", "from fedproto_app.cli.main import main; main()"]

@@ -1,4 +1,4 @@
-"""Files that appear whole: who may read them, and what a killed writer leaves behind."""
+"""Files that appear whole, old or new: who may read them, and what a killed writer leaves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,37 @@ import sys
 import time
 from pathlib import Path
 
-from fedproto_app.core.whole_file import make_private, remove_leftovers, write_whole
+import pytest
+
+from fedproto_app.core.whole_file import make_private, write_whole
 
 
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
+
+
+def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    for content in (b"one", b"two"):
+        write_whole(file, content)
+        assert file.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_failure_leaves_the_old_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.json"
+    write_whole(file, b"one")
+
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(file, b"two")
+    assert file.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_private_files_and_folders_are_for_this_user_alone(tmp_path: Path) -> None:
@@ -21,19 +47,19 @@ def test_private_files_and_folders_are_for_this_user_alone(tmp_path: Path) -> No
     assert (mode(tmp_path / "state"), mode(tmp_path / "state" / "secret")) == (0o700, 0o600)
 
 
-def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    of_killed = tmp_path / "deep" / f"a.json.{ended.pid}.new"
-    recent = tmp_path / f"b.json.{ended.pid}.new"  # perhaps of a writer in another container
-    written_now = tmp_path / f"c.json.{os.getpid()}.new"
-    users = tmp_path / "notes.new"
-    of_killed.parent.mkdir()
-    for path in (of_killed, recent, written_now, users):
+    killed = tmp_path / f"a[1].json.{ended.pid}.new"
+    another = tmp_path / f"b.json.{ended.pid}.new"
+    at_work = tmp_path / f"a[1].json.{os.getppid()}.new"
+    recent = tmp_path / f"a[1].json.1{ended.pid}.new"  # perhaps of a writer in another container
+    users = tmp_path / "a[1].json.notes.new"
+    for path in (killed, another, at_work, recent, users):
         path.write_text("half")
     long_ago = time.time() - 60
-    for path in (of_killed, written_now, users):
+    for path in (killed, another, at_work, users):
         os.utime(path, (long_ago, long_ago))
-    remove_leftovers(tmp_path)
-    assert not of_killed.exists()
-    assert all(path.exists() for path in (recent, written_now, users))
+    write_whole(tmp_path / "a[1].json", b"whole", concurrent=True)
+    assert not killed.exists()
+    assert all(path.exists() for path in (another, at_work, recent, users))

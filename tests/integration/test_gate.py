@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.local_federation import LocalFederation
-from fedproto_app.ops.flower_app import write_app
+from fedproto_app.ops.superlink import write_app
 from fedproto_app.settings import flower_config
 from tests.local_grid import small_settings
 

@@ -14,7 +14,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.maths.ridge import symmetric
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort
 from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, tiny_windows, train
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
-from fedproto_app.tasks.forecasting.weekly_statistics import weekly_statistics
+from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS, weekly_statistics
 from tests.learners.tiny_cohort import NAMES, PERIOD, global_model, tiny_cohort, tiny_learner, train
 
 GUIDANCE = Guidance()

@@ -16,10 +16,10 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
 from fedproto_app.maths.ridge import symmetric
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.strategies.common.learner import new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner, extent
-from fedproto_app.tasks.forecasting.profiles import mean_day
+from fedproto_app.tasks.forecasting.task import mean_day
 from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, tiny_windows, train
 
 GUIDANCE = Guidance()

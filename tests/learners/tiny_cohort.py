@@ -19,8 +19,7 @@ from fedproto_app.strategies.common.learner import (
     new_cohort,
     train_cohort,
 )
-from fedproto_app.tasks.forecasting.samples import Batch
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 
 NAMES = ["a", "b"]
 PERIOD = 4  # rows of a batch

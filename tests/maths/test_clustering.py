@@ -1,12 +1,14 @@
-"""Similarities and clusters worked by hand, and scipy's and sklearn's answers."""
+"""Similarities, clusters and their numbers by hand, and scipy's and sklearn's answers."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import get_args
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
@@ -15,13 +17,17 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from fedproto_app.maths import clustering
 from fedproto_app.maths.clustering import (
+    ABSENT,
     HeadSimilarity,
     agglomerate,
     agglomerate_by_silhouette,
     by_first_appearance,
     closeness,
+    clusters_of_before,
     find_clusters,
     head_similarity,
+    match_labels,
+    merges,
     similarity,
 )
 from fedproto_app.strategies.fed_react import FedReactSettings
@@ -52,6 +58,8 @@ def test_cosines_by_hand() -> None:
     half = np.sqrt(0.5)
     expected = [[1, 0, -1, half], [0, 1, 0, half], [-1, 0, 1, -half], [half, half, -half, 1]]
     np.testing.assert_allclose(similarity(heads, "cosine"), expected, rtol=1e-7)
+    zeros = np.array([[0, 0], [1, 2], [0, 0]], np.float32)  # a head of zeros is only like itself
+    assert similarity(zeros, "cosine").tolist() == np.eye(3).tolist()
 
 
 def test_centred_cosines_are_those_of_the_deviations_from_the_mean_head() -> None:
@@ -60,11 +68,6 @@ def test_centred_cosines_are_those_of_the_deviations_from_the_mean_head() -> Non
     expected = [[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, -1], [0, 0, -1, 1]]
     np.testing.assert_allclose(similarity(heads, "centred-cosine"), expected, atol=1e-7)
     assert similarity(heads, "cosine").min() > 0.99
-
-
-def test_a_head_of_zeros_is_like_itself_only() -> None:
-    heads = np.array([[0, 0], [1, 2], [0, 0]], np.float32)
-    assert similarity(heads, "cosine").tolist() == np.eye(3).tolist()
 
 
 @pytest.mark.parametrize("heads", [np.full((3, 4), 0.1), np.ones((1, 4))])
@@ -90,16 +93,13 @@ def test_similarity_is_symmetric_bounded_and_one_on_the_diagonal_over_blocks(
     np.testing.assert_allclose(matrix, cosine_similarity(heads.astype(np.float64)), atol=1e-7)
 
 
-def test_two_groups_are_found_and_numbered_by_first_appearance() -> None:
-    assert agglomerate(TWO_GROUPS, 2).tolist() == [0, 1, 0, 1, 1]
-    assert agglomerate(TWO_GROUPS[::-1, ::-1], 2).tolist() == [0, 0, 1, 0, 1]
-    assert agglomerate(TWO_GROUPS, 2).dtype == np.int64
-
-
 def test_merges_follow_the_average_of_the_similarities() -> None:
     """0-2 merge first, then 1-3; 4 joins them at the average of 0.7 and 0.6 last."""
     assert agglomerate(TWO_GROUPS, 4).tolist() == [0, 1, 0, 2, 3]
     assert agglomerate(TWO_GROUPS, 3).tolist() == [0, 1, 0, 1, 2]
+    assert agglomerate(TWO_GROUPS, 2).tolist() == [0, 1, 0, 1, 1]
+    assert agglomerate(TWO_GROUPS[::-1, ::-1], 2).tolist() == [0, 0, 1, 0, 1]
+    assert agglomerate(TWO_GROUPS, 2).dtype == np.int64
 
 
 @pytest.mark.parametrize("clusters", range(1, 8))
@@ -167,13 +167,6 @@ def test_the_silhouette_bears_a_diagonal_and_entries_rounded_to_above_one() -> N
     assert agglomerate_by_silhouette(rounded).tolist() == [0, 1, 0, 1, 1]
 
 
-def test_a_similarity_that_is_no_number_is_refused() -> None:
-    broken = TWO_GROUPS.copy()
-    broken[1, 2] = broken[2, 1] = np.nan
-    with pytest.raises(ValueError, match="finite"):
-        agglomerate(broken, 2)
-
-
 def test_every_kind_of_the_settings_is_known() -> None:
     allowed = get_args(FedReactSettings.model_fields["similarity"].annotation)
     assert get_args(HeadSimilarity) == allowed
@@ -224,3 +217,154 @@ def test_closeness_is_not_ruled_by_one_that_is_far_away() -> None:
     liar = np.concatenate([points[:-1], [[-1e30, 1e30]]])
     assert np.array_equal(closeness(points)[:5, :5], closeness(liar)[:5, :5])
     assert closeness(liar)[5].tolist() == [0, 0, 0, 0, 0, 1]
+
+
+def symmetric(clients: int, seed: int, levels: int | None = None) -> NDArray[np.float32]:
+    """Random similarities; of so many levels, so that many are equal."""
+    draw = np.random.default_rng(seed).uniform(-1, 1, (clients, clients)).astype(np.float32)
+    upper = np.triu(np.round(draw * levels) / levels if levels else draw, 1).astype(np.float32)
+    return upper + upper.T + np.eye(clients, dtype=np.float32)
+
+
+def merged_sets(pairs: NDArray[np.int64], clients: int) -> list[frozenset[int]]:
+    """Who is in the cluster that each merge makes."""
+    cluster_of = {client: frozenset([client]) for client in range(clients)}
+    merged = []
+    for first, second in pairs.tolist():
+        union = cluster_of[first] | cluster_of[second]
+        assert not cluster_of[first] & cluster_of[second]
+        merged.append(union)
+        cluster_of |= dict.fromkeys(union, union)
+    return merged
+
+
+def sets_of_scipy(similar: NDArray[np.float32]) -> list[frozenset[int]]:
+    apart = (1 - similar).astype(np.float64)
+    nodes = [frozenset([client]) for client in range(len(similar))]
+    for first, second, *_ in linkage(squareform(apart, checks=False), "average"):
+        nodes.append(nodes[int(first)] | nodes[int(second)])
+    return nodes[len(similar) :]
+
+
+def test_four_clients_by_hand() -> None:
+    """0-2 are 0.1 apart; then 1-3, 0.3; the two pairs (0.5 + 0.7 + 0.6 + 0.6)/4 = 0.6."""
+    apart = np.array([[0, 5, 1, 7], [5, 0, 6, 3], [1, 6, 0, 6], [7, 3, 6, 0]], np.float32) / 10
+    pairs = merges(1 - apart)
+    assert [set(pair) for pair in pairs[:2].tolist()] == [{0, 2}, {1, 3}]
+    assert merged_sets(pairs, 4)[-1] == {0, 1, 2, 3}
+
+
+@given(
+    clients=st.integers(2, 40),
+    seed=st.integers(0, 2**32 - 1),
+    levels=st.sampled_from([None, 1, 3, 16]),
+)
+@settings(max_examples=80, deadline=None)
+def test_merges_are_scipys_also_where_distances_are_equal(
+    clients: int, seed: int, levels: int | None
+) -> None:
+    similar = symmetric(clients, seed, levels)
+    assert merged_sets(merges(similar), clients) == sets_of_scipy(similar)
+
+
+def test_hundreds_of_clients_as_in_scipy() -> None:
+    similar = symmetric(400, 0)
+    assert merged_sets(merges(similar), 400) == sets_of_scipy(similar)
+
+
+def test_room_is_used_and_what_goes_in_stays() -> None:
+    similar, room = symmetric(30, 1), np.empty((30, 30))
+    similar_before = similar.copy()
+    assert np.array_equal(merges(similar, room), merges(similar))
+    assert np.array_equal(similar, similar_before)
+    assert np.array_equal(merges(similar, room), merges(similar))
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_what_is_no_number_is_refused(broken: float) -> None:
+    similar = symmetric(5, 1)
+    similar[1, 2] = similar[2, 1] = broken
+    with pytest.raises(ValueError, match="similarities must be finite"):
+        merges(similar)
+
+
+def match(previous: list[int], current: list[int], clusters: int) -> list[int]:
+    return match_labels(np.array(previous, int), np.array(current, int), clusters).tolist()
+
+
+def test_the_same_clusters_keep_their_numbers_whatever_they_are_called_now() -> None:
+    previous = [2, 0, 0, 1, 1, 1]
+    for names in permutations(range(3)):
+        assert match(previous, [names[label] for label in previous], 3) == previous
+
+
+@pytest.mark.parametrize(
+    ("previous", "current", "clusters", "matched"),
+    [
+        # The greatest total overlap decides: the first cluster shares 3 with 0 and 2 with 1, the
+        # second 2 with 0, and 2 + 2 beats 3 + 0.
+        ([0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1], 2, [1, 1, 1, 1, 1, 0, 0]),
+        # A client that moves does not move its cluster.
+        ([0, 0, 0, 1, 1, 1], [1, 1, 1, 1, 0, 0], 2, [0, 0, 0, 0, 1, 1]),
+        # Absent clients do not vote: by those present in both rounds the first cluster is 1.
+        ([1, -1, -1, 0, 0, 1], [0, 0, 0, 1, -1, -1], 2, [1, 1, 1, 0, -1, -1]),
+        # The first clusters are numbered by first appearance.
+        ([-1] * 4, [2, 0, 2, 1], 3, [0, 1, 0, 2]),
+        # A new cluster takes a number that no client had in the last round …
+        ([0, 0, 2, 2, 2, -1], [0, 0, 1, 1, 2, 2], 5, [0, 0, 2, 2, 1, 1]),
+        ([0, 0, 1, 1, -1], [0, 0, 0, 0, 1], 3, [0, 0, 0, 0, 2]),
+        # … and if all are taken, that of a cluster which ended.
+        ([0, 0, 1, 1, -1], [0, 0, 0, 0, 1], 2, [0, 0, 0, 0, 1]),
+        ([0, 1], [-1, -1], 2, [-1, -1]),
+        ([], [], 2, []),
+    ],
+)
+def test_matching_by_hand(
+    previous: list[int], current: list[int], clusters: int, matched: list[int]
+) -> None:
+    assert match(previous, current, clusters) == matched
+
+
+def test_numbers_that_do_not_suffice_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 clusters"):
+        match([0, 0, 0], [0, 1, 2], 2)
+    with pytest.raises(ValueError, match="labels"):
+        match([0, 5, 0], [0, 1, 1], 2)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3)), max_size=12), st.randoms())
+def test_matching_keeps_the_clusters_and_overlaps_at_most(pairs: list, random) -> None:
+    previous = [first for first, _ in pairs]
+    current = [second for _, second in pairs]
+    matched = match(previous, current, 4)
+    renamed = dict(zip(current, matched, strict=True))
+    assert [renamed[label] for label in current] == matched  # one number a cluster …
+    assert len(set(renamed.values())) == len(renamed)  # … and one cluster a number
+    assert renamed.get(-1, -1) == -1
+    assert set(matched) <= {-1, 0, 1, 2, 3}
+
+    def overlap(labels: list[int]) -> int:
+        return sum(a == b != -1 for a, b in zip(previous, labels, strict=True))
+
+    best = max(
+        overlap([names[label] if label >= 0 else -1 for label in current])
+        for names in permutations(range(4))
+    )
+    assert overlap(matched) == best
+
+    names = random.sample(range(4), 4)  # other numbers for the same clusters, also where they tie
+    assert match(previous, [names[c] if c >= 0 else -1 for c in current], 4) == matched
+
+
+def test_numbers_stay_in_their_range_over_many_rounds() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.full(30, -1)
+    for _ in range(100):
+        current = generator.integers(-1, generator.integers(1, 7), 30)
+        labels = match_labels(labels, current, 6)
+        assert labels.max() < 6
+
+
+def test_those_who_were_not_there_before_are_clusters_of_their_own() -> None:
+    assert clusters_of_before([4, ABSENT, 2, 4, ABSENT]).tolist() == [0, 1, 2, 0, 3]
+    assert clusters_of_before([ABSENT, ABSENT]).tolist() == [0, 1]

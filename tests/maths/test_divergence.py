@@ -16,7 +16,6 @@ from fedproto_app.maths import divergence as engine
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
     pairwise_divergence,
-    prototype_distributions,
     threshold,
     update_divergence,
 )
@@ -35,12 +34,6 @@ def scipy_divergence(prototypes: Tensor) -> Tensor:
     p = prototypes.double().softmax(-1).numpy()
     rows = [[(jensenshannon(a, b, axis=-1) ** 2).mean() for b in p] for a in p]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def test_distributions_are_the_softmax_of_each_row() -> None:
-    prototypes = torch.tensor([[[0.0, math.log(3.0)], [5.0, 5.0]]])
-    expected = torch.tensor([[[0.25, 0.75], [0.5, 0.5]]], dtype=torch.float64)
-    torch.testing.assert_close(prototype_distributions(prototypes), expected, rtol=0, atol=1e-7)
 
 
 def test_two_values_by_hand() -> None:
@@ -155,11 +148,14 @@ def test_update_equals_a_full_computation_bitwise(data: st.DataObject) -> None:
     assert torch.equal(update_divergence(old, after, changed), pairwise_divergence(after))
 
 
-def test_update_recomputes_only_the_changed_rows_and_columns() -> None:
+@pytest.mark.parametrize("old_clients", [39, 40])
+def test_update_computes_only_the_changed_rows_and_columns(old_clients: int) -> None:
+    """With a newcomer into a new matrix, otherwise in place."""
     prototypes = random_prototypes(40, 3, 8)
-    marked = torch.full((39, 39), 0.123)  # no divergence, so a computed entry shows
+    marked = torch.full((old_clients, old_clients), 0.123)  # no divergence: computed entries show
     result = update_divergence(marked, prototypes, torch.tensor([39, 5, 5, 17]))
-    assert torch.equal(marked, torch.full((39, 39), 0.123))
+    assert (result.data_ptr() == marked.data_ptr()) == (old_clients == 40)
+    assert old_clients == 40 or (marked == 0.123).all()
     computed = torch.zeros(40, 40, dtype=torch.bool)
     computed[[5, 17, 39], :] = True
     computed[:, [5, 17, 39]] = True
@@ -167,34 +163,16 @@ def test_update_recomputes_only_the_changed_rows_and_columns() -> None:
     assert torch.equal(result[computed], pairwise_divergence(prototypes)[computed])
 
 
-def test_update_without_newcomers_overwrites_what_changed() -> None:
-    prototypes = random_prototypes(40, 3, 8)
-    marked = torch.full((40, 40), 0.123)
-    result = update_divergence(marked, prototypes, [5, 17, 39])
-    assert result.data_ptr() == marked.data_ptr()
-    computed = torch.zeros(40, 40, dtype=torch.bool)
-    computed[[5, 17, 39], :] = True
-    computed[:, [5, 17, 39]] = True
-    assert torch.equal(result[~computed], torch.full((37 * 37,), 0.123))
-    assert torch.equal(result[computed], pairwise_divergence(prototypes)[computed])
-
-
-def test_update_without_changes_leaves_all() -> None:
-    prototypes = random_prototypes(5, 3, 8)
-    old = pairwise_divergence(prototypes)
-    new = update_divergence(old.clone(), prototypes, [])
-    assert torch.equal(new, old)
-
-
-@pytest.mark.parametrize("changed", [[0], [3, 4], [-1, 2, 3], []])
-def test_update_refuses_missing_and_unknown_clients(changed: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"lie in 0 \.\.\. 3 and hold every client from 2 on"):
-        update_divergence(torch.zeros(2, 2), random_prototypes(4, 3, 8), changed)
-
-
-def test_update_refuses_fewer_clients_than_before() -> None:
-    with pytest.raises(ValueError, match="every client from 4 on"):
-        update_divergence(torch.zeros(4, 4), random_prototypes(3, 3, 8), [0])
+@pytest.mark.parametrize(
+    ("old_clients", "changed"), [(2, [0]), (2, [3, 4]), (2, [-1, 2, 3]), (2, []), (5, [0])]
+)
+def test_update_refuses_missing_and_unknown_clients(old_clients: int, changed: list[int]) -> None:
+    """Of four clients; there were five before in the last case."""
+    wanted = rf"lie in 0 \.\.\. 3 and hold every client from {old_clients} on"
+    with pytest.raises(ValueError, match=wanted):
+        update_divergence(
+            torch.zeros(old_clients, old_clients), random_prototypes(4, 3, 8), changed
+        )
 
 
 # Divergences of three clients: 0.1, 0.2 and 0.6 between 0-1, 0-2 and 1-2.
@@ -208,15 +186,12 @@ def test_percentile_threshold_interpolates_between_the_pairs(beta: float, expect
     assert threshold(THREE, "percentile", beta) == pytest.approx(expected, abs=1e-7)
 
 
-def test_percentile_threshold_leaves_the_matrix_alone() -> None:
+def test_thresholds_are_numpys_percentile_or_given() -> None:
     values = pairwise_divergence(random_prototypes(30, 3, 8))
     before = values.clone()
     upper = values.numpy()[np.triu_indices(30, k=1)]
     assert threshold(values, "percentile", 37.5) == np.percentile(upper, 37.5)
     assert torch.equal(values, before)
-
-
-def test_other_thresholds() -> None:
     assert threshold(THREE, "absolute", 0.3) == 0.3
     assert threshold(torch.zeros(1, 1), "percentile", 50) == 0
 
@@ -241,8 +216,9 @@ def test_contrast_prototypes_of_wanted_clients_come_in_their_order() -> None:
     assert [tuple(part.shape) for part in of_none] == [(0, 4, 2), (0, 4, 2), (0,)]
 
 
-def test_contrast_prototypes_when_all_are_equal() -> None:
-    prototypes = random_prototypes(1, 4, 2).expand(6, 4, 2)
+@pytest.mark.parametrize("clients", [1, 6])
+def test_contrast_prototypes_of_equal_clients_are_their_own(clients: int) -> None:
+    prototypes = random_prototypes(1, 4, 2).expand(clients, 4, 2)
     values = pairwise_divergence(prototypes)
     positive, negative, has_negative = contrast_prototypes(
         prototypes, values, threshold(values, "percentile", 50)
@@ -250,17 +226,6 @@ def test_contrast_prototypes_when_all_are_equal() -> None:
     torch.testing.assert_close(positive, prototypes)
     assert not negative.any()
     assert not has_negative.any()
-
-
-def test_contrast_prototypes_of_a_single_client_are_its_own() -> None:
-    prototypes = random_prototypes(1, 4, 2)
-    values = pairwise_divergence(prototypes)
-    positive, negative, has_negative = contrast_prototypes(
-        prototypes, values, threshold(values, "percentile", 50)
-    )
-    assert torch.equal(positive, prototypes)
-    assert not negative.any()
-    assert has_negative.tolist() == [False]
 
 
 @settings(max_examples=25, deadline=None)

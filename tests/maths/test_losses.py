@@ -39,25 +39,21 @@ def test_cosine_ignores_length() -> None:
     torch.testing.assert_close(cosine_matrix(rows, 7 * rows), expected)
 
 
-def test_intra_loss_with_the_filter_at_one_by_hand() -> None:
-    # SM = [[e, 1], [1, e]] at τ = 1; Z = SM; loss = −log(e / (e + e + 1)).
-    loss = intra_client_loss(EYE, EYE, torch.ones(1, 2, 2), 1.0, "filtered")
-    assert loss.item() == pytest.approx(-math.log(math.e / (2 * math.e + 1)), rel=1e-6)
-
-
-def test_intra_loss_filters_and_weighs_by_hand() -> None:
-    # Row 0: its diagonal is filtered out (W < 0), the other weighs 0.5: −log(e / (e + 0.5·1)).
-    # Row 1: everything is filtered out: −log(e / e) = 0.
-    weight = torch.tensor([[[-1.0, 0.5], [0.0, -2.0]]])
-    loss = intra_client_loss(EYE, EYE, weight, 1.0, "filtered")
-    assert loss.item() == pytest.approx(-math.log(math.e / (math.e + 0.5)) / 2, rel=1e-6)
-
-
-def test_intra_loss_with_similarity_negatives_by_hand() -> None:
-    # As above, but a true negative counts with SM itself: −log(e / (e + 1)).
-    weight = torch.tensor([[[-1.0, 0.5], [0.0, -2.0]]])
-    loss = intra_client_loss(EYE, EYE, weight, 1.0, "similarity")
-    assert loss.item() == pytest.approx(-math.log(math.e / (math.e + 1)) / 2, rel=1e-6)
+@pytest.mark.parametrize(
+    ("weight", "negatives", "expected"),
+    [
+        # SM = [[e, 1], [1, e]] at τ = 1; Z = SM; loss = −log(e / (e + e + 1)).
+        ([[1.0, 1.0], [1.0, 1.0]], "filtered", -math.log(math.e / (2 * math.e + 1))),
+        # Row 0: its diagonal is filtered out (W < 0), the other weighs 0.5: −log(e / (e + 0.5·1)).
+        # Row 1: everything is filtered out: −log(e / e) = 0.
+        ([[-1.0, 0.5], [0.0, -2.0]], "filtered", -math.log(math.e / (math.e + 0.5)) / 2),
+        # A true negative counts with SM itself: −log(e / (e + 1)).
+        ([[-1.0, 0.5], [0.0, -2.0]], "similarity", -math.log(math.e / (math.e + 1)) / 2),
+    ],
+)
+def test_intra_loss_by_hand(weight: list[list[float]], negatives: str, expected: float) -> None:
+    loss = intra_client_loss(EYE, EYE, torch.tensor([weight]), 1.0, negatives)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
 def naive_intra(projected: Tensor, augmented: Tensor, weight: Tensor, tau: float) -> Tensor:
@@ -129,12 +125,9 @@ def test_clients_losses_are_their_own() -> None:
     projected, augmented = (torch.randn(2, 4, 3, generator=generator) for _ in range(2))
     weight = torch.rand(2, 4, 4, generator=generator)
     together = intra_client_loss(projected, augmented, weight, 0.1, "filtered")
-    for k in range(2):
-        client_slice = slice(k, k + 1)
-        alone = intra_client_loss(
-            projected[client_slice], augmented[client_slice], weight[client_slice], 0.1, "filtered"
-        )
-        torch.testing.assert_close(together[client_slice], alone)
+    for k, alone in enumerate(zip(projected, augmented, weight, strict=True)):
+        loss = intra_client_loss(*(part[None] for part in alone), 0.1, "filtered")
+        torch.testing.assert_close(together[k : k + 1], loss)
 
 
 def test_prototype_distance_by_hand() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedproto_app.models.small_cnn import _features, small_cnn, small_cnn_parameters
+from fedproto_app.models.image_classifier import _cnn_features, small_cnn, small_cnn_parameters
 
 
 def clients_parameters(
@@ -74,10 +74,10 @@ def test_equals_torch_for_every_client(clients: int, shape: tuple[int, int, int]
 def test_the_grouped_path_of_a_gpu_equals_the_loop() -> None:
     parameters = clients_parameters(3, (3, 16, 16), 8, 6)
     inputs = images(3, 4, (3, 16, 16))
-    grouped = _features(parameters, "encoder.blocks.", inputs)
+    grouped = _cnn_features(parameters, "encoder.blocks.", inputs)
     for k in range(3):
         client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
-        looped = _features(client_parameters, "encoder.blocks.", inputs[k : k + 1])
+        looped = _cnn_features(client_parameters, "encoder.blocks.", inputs[k : k + 1])
         torch.testing.assert_close(grouped[k : k + 1], looped, rtol=1e-5, atol=1e-5)
 
 

@@ -152,9 +152,10 @@ def test_faults_of_short_keys_are_told_by_their_own_names(
     assert message in str(fault.value)
 
 
-def test_a_site_without_a_source_is_refused() -> None:
+@pytest.mark.parametrize("config", [{"node-name": "a"}, {"partition-id": 0}])
+def test_a_site_without_a_source_reads_nothing_that_the_run_names(config: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="data-source is not set"):
-        read_site({"node-name": "a"}).reads(DataSettings())
+        read_site(config).reads(DataSettings(source="wide-csv", path="/etc/passwd"))
 
 
 def test_a_simulation_may_add_keys_of_its_own() -> None:

@@ -107,6 +107,17 @@ def make_run(
     return folder
 
 
+def shared(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
+    """Write a run whose clients sent and received parameters."""
+    return make_run(folder, errors, **{"parameters_up": 600, "parameters_down": 600} | more)
+
+
+def alone(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
+    """Write a run that shared nothing."""
+    nothing = {"parameters_up": 0, "parameters_down": 0, "method": "solo"}
+    return make_run(folder, errors, **nothing | more)
+
+
 def add_divergence(folder: Path, groups: Sequence[str], divergence: np.ndarray) -> None:
     """Write divergence.npz beside the other artefacts."""
     names = np.array([f"c{i}" for i in range(len(groups))])

@@ -11,15 +11,15 @@ import pytest
 
 from fedproto_app.core.charts import Chart, Lines
 from fedproto_app.core.errors import FedProtoError
-from fedproto_app.report.charts import difference_charts
-from fedproto_app.report.pairs import pairs
-from fedproto_app.report.pictures import (
+from fedproto_app.report.charts import (
     comparison_of,
+    difference_charts,
     draw,
     draw_comparison,
     draw_differences,
     pictures_of,
 )
+from fedproto_app.report.comparison import pairs
 from fedproto_app.report.runs import group_runs, read_run
 from tests.report.made_runs import add_divergence, make_classification_run, make_run
 

@@ -47,7 +47,7 @@ def test_however_a_file_grows_its_lines_come_out_whole(
 def shown(records: list[dict[str, Any]], terminal: bool = False, task: str = "forecasting") -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=80, color_system=None)
-    with Progress(console, 40, report_for(task).progress) as progress:
+    with Progress(console, 40, report_for(task).metrics.progress) as progress:
         progress.stage("starting the nodes")
         for record in records:
             progress.show(record)

@@ -1,19 +1,56 @@
-"""A grid whose nodes answer when a test says, or never."""
+"""Grids without nodes: their answers are what a test says, when it says so, or never."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from uuid import uuid4
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.proto.node_pb2 import NodeInfo
+
+from fedproto_app.core.messages import NodeRoster
+from fedproto_app.core.wire import write_roster
+from fedproto_app.engine.flower_parts import FIRST_ID, number, take_identity
+from fedproto_app.settings import Settings
+from tests.local_grid import LocalGrid
+
+
+class RosterGrid(LocalGrid):
+    """Deployed nodes 1000, 1001, …, which answer a roster query with these rosters.
+
+    keys: their public keys. registered: the names that the operator registered them under.
+    """
+
+    def __init__(
+        self,
+        rosters: Iterable[NodeRoster],
+        keys: Sequence[bytes] = (),
+        registered: Mapping[int, str] | None = None,
+    ) -> None:
+        super().__init__(Settings(), [])
+        self.rosters = dict(enumerate(rosters, FIRST_ID))
+        self.keys = dict(enumerate(keys, FIRST_ID))
+        self.registered = registered or {}
+        self.connected = set(self.rosters)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [
+            NodeInfo(node_id=i, public_key=self.keys.get(i, b""), name=self.registered.get(i, ""))
+            for i in self.connected
+        ]
+
+    def answer(self, message: Message) -> Message | None:
+        self.sent.append(message)
+        node_id = message.metadata.dst_node_id
+        if node_id not in self.connected:
+            return None
+        return self.tamper(node_id, write_roster(self.rosters[node_id], to=message))
 
 
 class FakeGrid:
     """Nodes answer what `answers` says when the message has waited so many looks."""
 
     def __init__(self) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+        take_identity()
         self.sent: list[Message] = []
         self.looks: dict[str, int] = {}
         self.takes: bool = True
@@ -30,9 +67,9 @@ class FakeGrid:
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid4())
+            message_id = number(message)
             self.sent.append(message)
-            ids.append(message.metadata.message_id if self.takes else "")
+            ids.append(message_id if self.takes else "")
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.messages import NodeRoster, Order, Refusal, Reply, SampleTimes
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import write_order, write_reply, write_roster
+from fedproto_app.engine.flower_parts import take_identity
 from fedproto_app.server.replies import read_reply
 
 SAMPLES = {"a": 10, "b": 20, "c": 5}
@@ -47,6 +49,14 @@ ROSTER = NodeRoster(
 )
 
 
+def node_roster(label: str, *clients: str, **changes: Any) -> NodeRoster:
+    """Return what a node with these clients says of itself, each with 48 train samples."""
+    samples, groups = dict.fromkeys(clients, 48), dict.fromkeys(clients, "")
+    return replace(
+        NodeRoster(label, 0, samples, groups, dict.fromkeys(clients, 0.0), {}), **changes
+    )
+
+
 def fault(metrics: Mapping[Metric, float]) -> str | None:
     """Why these metrics cannot be true."""
     bad = [str(metric) for metric, value in metrics.items() if not 0 <= value < math.inf]
@@ -54,7 +64,7 @@ def fault(metrics: Mapping[Metric, float]) -> str | None:
 
 
 def order_message(order: Order | None = None) -> Message:
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    take_identity()
     message = write_order(order or Order("run", "token", 1, ["a", "b"]), 1, "train")
     message.metadata.__dict__["_message_id"] = "order"
     return message

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from flwr.app import Array, ArrayRecord, Message, MessageType
+from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.numpy import load_file
 
@@ -26,20 +29,18 @@ from fedproto_app.core.wire import (
     write_masking_reply,
     write_order,
 )
-from fedproto_app.engine.flower_parts import number
+from fedproto_app.engine.flower_parts import number, take_identity
 from fedproto_app.experiments.invariants import SmallRuns, apart, everything, results
 from fedproto_app.node import masking
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server_app import conduct
+from fedproto_app.server.exchange import Exchange
 from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
-from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+from tests.local_grid import BAD_NODE, LocalGrid, run_small, small_settings, synthetic_nodes
 from tests.reported import fields_of, with_fields
-from tests.server.bad_replies import BAD_NODE, rounds
 
 MASKED = {"aggregation.secure": True}
 FEDAVG = {"method": "fedavg", "rounds": 2, "local-epochs": 1}
-Tamper = Callable[[Message, Message], Message | None]  # of the bad node: order and reply
+Change = Callable[[Message, Message], Message | None]  # of an order and its reply
 
 # Two that are not like FedAvg, then all others.
 FIRST = [("forecasting", "fedproto"), ("forecasting", "analytic")]
@@ -57,27 +58,21 @@ MORE = [pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in PAIRS if p
 
 
 class TamperingGrid(LocalGrid):
-    """A grid with a bad node, whose replies are changed depending on the order."""
+    """A grid whose replies are changed depending on the order."""
 
-    def __init__(self, settings: Any, configs: list[dict[str, Any]], change: Tamper) -> None:
-        super().__init__(settings, configs)
+    def __init__(self, settings: Any, configs: Any, tamper: Any = None, *, change: Change) -> None:
+        super().__init__(settings, configs, tamper)
         self._change = change
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
-        if reply is None or message.metadata.dst_node_id != BAD_NODE:
-            return reply
-        return self._change(message, reply)
+        return None if reply is None else self._change(message, reply)
 
 
-def run(tmp_path: Path, change: Tamper, name: str = "masked", **changes: Any) -> RunFolder:
-    """Run FedAvg for two rounds on four nodes; the replies of one node are changed."""
-    table = {**FEDAVG, **MASKED, "output.name": name, **changes}
-    settings = small_settings(tmp_path, **table)
-    grid = TamperingGrid(settings, synthetic_nodes(4, tmp_path / name), change)
-    with RunFolder(settings) as folder:
-        conduct(grid, settings, folder)
-    return folder
+def run(tmp_path: Path, change: Change, nodes: int = 4, **changes: Any) -> Path:
+    """Run FedAvg for two rounds; return the run's folder."""
+    grid = partial(TamperingGrid, change=change)
+    return run_small(tmp_path, nodes=nodes, grid=grid, **{**FEDAVG, **MASKED, **changes})[0].path
 
 
 def step_of(message: Message) -> tuple[str, int]:
@@ -86,38 +81,78 @@ def step_of(message: Message) -> tuple[str, int]:
     return (order.step, order.server_round) if order else ("", 0)
 
 
-def silent_in(step: str) -> Tamper:
-    """The bad node is lost in this step of round 2, for good."""
+def from_then_on_silent(begins: Callable[[Message], bool]) -> Change:
+    """The bad node is lost with the first such message, for good."""
     lost = False
 
     def change(message: Message, reply: Message) -> Message | None:
         nonlocal lost
-        lost = lost or step_of(message) == (step, 2)
-        return None if lost else reply
+        mine = message.metadata.dst_node_id == BAD_NODE
+        lost = lost or (mine and begins(message))
+        return None if lost and mine else reply
 
     return change
 
 
-def model(folder: RunFolder) -> dict[str, Any]:
-    return load_file(folder.path / "model" / "global.safetensors")
+def silent_in(step: str) -> Change:
+    return from_then_on_silent(lambda message: step_of(message) == (step, 2))
 
 
-def largest_difference(actual: dict[str, Any], expected: dict[str, Any]) -> float:
-    return max(float(np.abs(actual[name] - expected[name]).max()) for name in expected)
+def in_step(step: str, answer: Callable[[MaskingReply], MaskingReply]) -> Change:
+    """Another answer of the bad node to this step of every sum."""
+
+    def change(message: Message, reply: Message) -> Message:
+        if message.metadata.dst_node_id != BAD_NODE or step_of(message)[0] != step:
+            return reply
+        return write_masking_reply(answer(read_masking_reply(reply)), to=message)
+
+    return change
 
 
-def plain_without_the_bad_node(tmp_path: Path, *, trains: bool) -> RunFolder:
-    """The same run with plain means; the node is lost before or after its training."""
-    lost = False
+def in_training(spoil: Callable[[Message], None]) -> Change:
+    """The bad node's reply to every training order, spoilt."""
 
-    def change(message: Message, reply: Message) -> Message | None:
-        nonlocal lost
-        metadata = message.metadata
-        late = metadata.group_id == "2"
-        lost = lost or (late and not (trains and metadata.message_type == MessageType.TRAIN))
-        return None if lost else reply
+    def change(message: Message, reply: Message) -> Message:
+        if message.metadata.dst_node_id == BAD_NODE and VECTOR in reply.content.array_records:
+            spoil(reply)
+        return reply
 
-    return run(tmp_path, change, "plain", **{"aggregation.secure": False})
+    return change
+
+
+def in_vector(spoil: Callable[[Any], Any]) -> Change:
+    """Another vector of the bad node, of one that may be changed."""
+
+    def put(reply: Message) -> None:
+        vector = spoil(reply.content.array_records[VECTOR][VECTOR].numpy().copy())
+        reply.content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
+
+    return in_training(put)
+
+
+def model(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model" / "global.safetensors")
+
+
+def largest_difference(actual: Path, expected: Path) -> float:
+    values, reference = model(actual), model(expected)
+    return max(float(np.abs(values[name] - reference[name]).max()) for name in reference)
+
+
+@pytest.fixture(scope="module")
+def without_the_bad_node(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
+    """Return the same run with plain means; the node is lost in round 2, perhaps after training."""
+
+    def plain(trains: bool) -> Path:
+        def begins(message: Message) -> bool:
+            metadata = message.metadata
+            trained = trains and metadata.message_type == MessageType.TRAIN
+            return metadata.group_id == "2" and not trained
+
+        folder = tmp_path_factory.mktemp("plain")
+        return run(folder, from_then_on_silent(begins), **{"aggregation.secure": False})
+
+    return cache(plain)
 
 
 @pytest.mark.parametrize(("task", "method"), [*FIRST, *MORE])
@@ -144,127 +179,137 @@ def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(
 
 
 @pytest.mark.parametrize("step", ["keys", "shares", "train", "unmask"])
-def test_a_node_is_lost_in_each_step(tmp_path: Path, step: str) -> None:
+def test_a_node_is_lost_in_each_step(
+    tmp_path: Path, step: str, without_the_bad_node: Callable[[bool], Path]
+) -> None:
     """Round 2 completes with three; who has sent its vector is in the sum all the same."""
     folder = run(tmp_path, silent_in(step))
-    first, second = rounds(folder)
+    first, second = read_rounds(folder)
     assert (first["clients"], first["refused"]) == (8, [])
     reasons = {refusal["node"]: refusal["reason"] for refusal in second["refused"]}
     assert set(reasons) == {"1"}
-    silence = "no reply within 0.2 s"
-    assert silence in reasons["1"]
+    assert "no reply within 0.2 s" in reasons["1"]
     assert second["clients"] == (8 if step == "unmask" else 6)
-    plain = plain_without_the_bad_node(tmp_path, trains=step == "unmask")
-    assert largest_difference(model(folder), model(plain)) < 1e-6
+    assert largest_difference(folder, without_the_bad_node(step == "unmask")) < 1e-6
 
 
 def test_too_few_nodes_give_no_sum_and_the_run_stops_with_the_reason(tmp_path: Path) -> None:
-    three = {"aggregation.secure-share": 0.8}  # all four of four
+    all_of_four = {"aggregation.secure-share": 0.8}
     why = r"masked sum: 3 of 4 nodes sent masked vectors, fewer than 4 \(aggregation.secure-min"
     with pytest.raises(FederationError, match=why):
-        run(tmp_path, silent_in("train"), **three)
+        run(tmp_path, silent_in("train"), **all_of_four)
+    with pytest.raises(FederationError, match="2 of 2 nodes named keys, fewer than 3"):
+        run(tmp_path, lambda _, reply: reply, nodes=2, **{"output.name": "two"})
 
 
 def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: Path) -> None:
     go_on = {"aggregation.secure-share": 0.8, "nodes.maximum-failed-share": 1.0}
     folder = run(tmp_path, silent_in("train"), **go_on)
-    one_round = run(tmp_path, lambda _, reply: reply, "one", rounds=1)
-    assert largest_difference(model(folder), model(one_round)) == 0
-    second = rounds(folder)[1]
+    one_round = run(tmp_path, lambda _, reply: reply, rounds=1, **{"output.name": "one"})
+    assert largest_difference(folder, one_round) == 0
+    second = read_rounds(folder)[1]
     assert second["clients"] == 0
     assert any("the round has no sum" in refusal["reason"] for refusal in second["refused"])
 
 
-def test_fewer_nodes_than_a_sum_must_have_are_told_at_once(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, **FEDAVG, **MASKED)
-    with pytest.raises(FederationError, match="2 of 2 nodes named keys, fewer than 3"):
-        run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+def test_as_many_replies_as_the_sum_must_have_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if fewer are enough for `nodes.enough`."""
+    asked, ask = [], Exchange.ask
+
+    def watched(
+        exchange: Exchange, grid: Grid, messages: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        sent = list(messages)
+        asked.append((sent[0].metadata.message_type, options["least"]))
+        return ask(exchange, grid, sent, *arguments, **options)
+
+    monkeypatch.setattr(Exchange, "ask", watched)
+    changes = {"aggregation.secure-share": 0.67, "nodes.enough": 0.5, "rounds": 1}
+    run(tmp_path, lambda _, reply: reply, **changes)
+    steps = [(MASKING, 4), (MASKING, 4), (MessageType.TRAIN, 3), (MASKING, 3)]
+    assert asked == [*steps, (MessageType.EVALUATE, 0)]
 
 
 # --- what a hostile node can do ---------------------------------------------------------------
 
 
-def without_vector(message: Message, reply: Message) -> Message:
-    reply.content.array_records.pop(VECTOR, None)
-    return reply
+def many_samples(reply: Message) -> None:
+    fields = fields_of(reply)
+    fields["samples"][0] = 10**8
+    with_fields(reply, fields)
 
 
-def short_vector(message: Message, reply: Message) -> Message:
-    if VECTOR in reply.content.array_records:
-        short_vector = np.zeros(3, dtype=np.uint64)
-        reply.content[VECTOR] = ArrayRecord({VECTOR: Array(short_vector)})
-    return reply
-
-
-def many_samples(message: Message, reply: Message) -> Message:
-    if message.metadata.message_type == MessageType.TRAIN:
-        fields = fields_of(reply)
-        fields["samples"][0] = 10**8
-        with_fields(reply, fields)
-    return reply
-
-
-def error(message: Message, reply: Message) -> Message:
-    answer = MaskingReply(fault="masked sum refused: I will not\x1b[2J")
-    mine = message.metadata.message_type == MASKING
-    return write_masking_reply(answer, to=message) if mine else reply
-
-
-def empty_reply(message: Message, reply: Message) -> Message:
-    mine = message.metadata.message_type == MASKING
-    return write_masking_reply(MaskingReply(), to=message) if mine else reply
-
-
-def keys_of_another_kind(message: Message, reply: Message) -> Message:
+def of_another_kind(_: MaskingReply) -> MaskingReply:
     """Other nodes would refuse the step because of these keys, and would be blamed for it."""
-    if step_of(message)[0] != "keys":
-        return reply
     key = public_key_to_bytes(ed25519.Ed25519PrivateKey.generate().public_key())
-    return write_masking_reply(MaskingReply(own=PublicKeys(key, key[:-1])), to=message)
+    return MaskingReply(own=PublicKeys(key, key[:-1]))
 
 
-def long_shares(message: Message, reply: Message) -> Message:
+def long_shares(answer: MaskingReply) -> MaskingReply:
     """Which would take the server minutes to join."""
-    if step_of(message)[0] != "shares":
-        return reply
-    long = {node: 2 * content for node, content in read_masking_reply(reply).sealed.items()}
-    return write_masking_reply(MaskingReply(sealed=long), to=message)
+    return MaskingReply(sealed={node: 2 * content for node, content in answer.sealed.items()})
+
+
+def shares_for_some(answer: MaskingReply) -> MaskingReply:
+    return MaskingReply(sealed=dict(list(answer.sealed.items())[1:]))
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (without_vector, "its arrays are not masked"),
-        (short_vector, "array 'vector' has shape (3,), expected"),
-        (many_samples, "its masked sum includes client"),
-        (error, "masked sum, its keys: masked sum refused: I will not\\x1b[2J"),
-        (empty_reply, "masked sum: it names no keys"),
-        (keys_of_another_kind, "masked sum: its keys: not a public key: of another kind"),
-        (long_shares, "masked sum: its shares are too short or too long"),
+        (
+            in_training(lambda reply: reply.content.array_records.pop(VECTOR)),
+            "its arrays are not masked",
+        ),
+        (
+            in_vector(lambda _: np.zeros(3, dtype=np.uint64)),
+            "array 'vector' has shape (3,), expected",
+        ),
+        (in_training(many_samples), "its masked sum includes client"),
+        (
+            in_step("keys", lambda _: MaskingReply(fault="masked sum refused: I will not\x1b[2J")),
+            "masked sum, its keys: masked sum refused: I will not\\x1b[2J",
+        ),
+        (in_step("keys", lambda _: MaskingReply()), "masked sum: it names no keys"),
+        (
+            in_step("keys", of_another_kind),
+            "masked sum: its keys: not a public key: of another kind",
+        ),
+        (in_step("shares", long_shares), "masked sum: its shares are too short or too long"),
+        (
+            in_step("shares", shares_for_some),
+            "masked sum: its shares are not one for each other node",
+        ),
     ],
 )
-def test_who_does_not_keep_to_it_is_left_out(tmp_path: Path, change: Tamper, why: str) -> None:
-    folder = run(tmp_path, change)
-    for line in rounds(folder):
-        assert line["clients"] == 6
-        assert why in line["refused"][0]["reason"]
+def test_who_does_not_keep_to_it_is_left_out(tmp_path: Path, change: Change, why: str) -> None:
+    [line] = read_rounds(run(tmp_path, change, rounds=1))
+    assert line["clients"] == 6
+    [refusal] = line["refused"]
+    assert (refusal["node"], why in refusal["reason"]) == ("1", True)
 
 
-def shares_of_another_seed(message: Message, reply: Message) -> Message:
+def another_seed(answer: MaskingReply) -> MaskingReply:
     """The first share of the first survivor's seed, changed by a bit."""
-    if step_of(message)[0] != "unmask":
-        return reply
-    answer = read_masking_reply(reply)
     share = bytearray(answer.seeds[0])
     share[4] ^= 1
-    answer.seeds[0] = bytes(share)
-    return write_masking_reply(answer, to=message)
+    return replace(answer, seeds={**answer.seeds, 0: bytes(share)})
 
 
-def test_a_false_share_gives_no_model(tmp_path: Path) -> None:
-    """The reconstructed seed is wrong, and with it the number of clients in the sum."""
-    with pytest.raises(FederationError, match=r"masked sum: (not one of 8 clients|shares that do)"):
-        run(tmp_path, shares_of_another_seed)
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        # The reconstructed seed is wrong, and with it the number of clients in the sum.
+        (another_seed, r"masked sum: (not one of 8 clients|shares that do)"),
+        (lambda answer: MaskingReply(), "its shares are not those that were asked for"),
+    ],
+)
+def test_false_shares_give_no_model(tmp_path: Path, answer: Any, why: str) -> None:
+    all_help = {"aggregation.secure-share": 0.8}
+    with pytest.raises(FederationError, match=why):
+        run(tmp_path, in_step("unmask", answer), **all_help)
 
 
 @pytest.mark.parametrize("size", [PRIVATE_BYTES, SEED_BYTES])
@@ -288,67 +333,55 @@ def test_shares_of_what_is_no_secret_give_no_model(
             falls_out = bad and size == PRIVATE_BYTES and reply is not None
             return None if falls_out and VECTOR in reply.content.array_records else reply
 
-    settings = small_settings(tmp_path, **{**FEDAVG, **MASKED})
-    with (
-        RunFolder(settings) as folder,
-        pytest.raises(FederationError, match=r"masked sum: (not a private key|shares that do)"),
-    ):
-        conduct(Grid(settings, synthetic_nodes(4, tmp_path / "nodes")), settings, folder)
+    with pytest.raises(FederationError, match=r"masked sum: (not a private key|shares that do)"):
+        run_small(tmp_path, nodes=4, grid=Grid, **FEDAVG, **MASKED)
 
 
 def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
     """The key has no unique owner, and other nodes would refuse the step."""
     node_keys: list[PublicKeys] = []
 
-    class Grid(LocalGrid):
-        def answer(self, message: Message) -> Message | None:
-            reply = super().answer(message)
-            if reply is None or step_of(message)[0] != "keys":
-                return reply
-            node_keys.append(cast(PublicKeys, read_masking_reply(reply).own))
-            if len(node_keys) != 2:
-                return reply
-            mixed_keys = PublicKeys(node_keys[1].masks, node_keys[0].masks)
-            return write_masking_reply(MaskingReply(own=mixed_keys), to=message)
+    def change(message: Message, reply: Message) -> Message:
+        if step_of(message)[0] != "keys":
+            return reply
+        own = read_masking_reply(reply).own
+        assert own is not None
+        node_keys.append(own)
+        if len(node_keys) != 2:
+            return reply
+        mixed_keys = PublicKeys(node_keys[1].masks, node_keys[0].masks)
+        return write_masking_reply(MaskingReply(own=mixed_keys), to=message)
 
-    settings = small_settings(tmp_path, **{**FEDAVG, **MASKED, "rounds": 1})
-    with RunFolder(settings) as folder:
-        conduct(Grid(settings, synthetic_nodes(5, tmp_path / "nodes")), settings, folder)
-    [line] = rounds(folder)
+    [line] = read_rounds(run(tmp_path, change, nodes=5, rounds=1))
     reasons = [refusal["reason"] for refusal in line["refused"]]
     assert reasons[:2] == ["masked sum: its keys are not its own alone"] * 2
     assert line["clients"] == 4  # of eight; each of the two refused nodes has two
 
 
-def test_a_huge_vector_gives_no_model(tmp_path: Path) -> None:
-    """The server cannot see it in the vector of one node, but in the sum."""
-
-    def huge(message: Message, reply: Message) -> Message:
-        if VECTOR in reply.content.array_records:
-            vector = reply.content.array_records[VECTOR][VECTOR].numpy() + np.uint64(2**57)
-            vector[-2:] -= np.uint64(2**57)  # the counts are as they should be
-            reply.content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
-        return reply
-
-    folder = run(tmp_path, huge)
-    first = model(run(tmp_path, lambda _, reply: reply, "initial", rounds=1))
-    assert "its model has a root mean square of" in rounds(folder)[0]["refused"][0]["reason"]
-    assert largest_difference(model(folder), first) < 1  # as it began
+def huge(vector: Any) -> Any:
+    vector[:-2] += np.uint64(2**57)  # the counts are as they should be
+    return vector
 
 
-def test_a_false_weight_gives_no_model(tmp_path: Path) -> None:
+def heavy(vector: Any) -> Any:
     """Who would count a million times in the mean."""
+    vector[-1] += np.uint64(10**6)
+    return vector
 
-    def heavy(message: Message, reply: Message) -> Message:
-        if VECTOR in reply.content.array_records:
-            vector = reply.content.array_records[VECTOR][VECTOR].numpy().copy()
-            vector[-1] += np.uint64(10**6)
-            reply.content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
-        return reply
 
-    folder = run(tmp_path, heavy)
-    reason = rounds(folder)[0]["refused"][0]["reason"]
-    assert reason.startswith("masked sum of all nodes: the weights of its models are not ")
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (huge, "its model has a root mean square of"),
+        (heavy, "masked sum of all nodes: the weights of its models are not "),
+    ],
+)
+def test_a_false_vector_gives_no_model(tmp_path: Path, spoil: Any, why: str) -> None:
+    """The server cannot see it in the vector of one node, but in the sum."""
+    folder = run(tmp_path, in_vector(spoil))
+    assert why in read_rounds(folder)[0]["refused"][0]["reason"]
+    first = run(tmp_path, lambda _, reply: reply, rounds=1, **{"output.name": "first"})
+    assert largest_difference(folder, first) < 1  # as it began
 
 
 # --- what leaves a node -----------------------------------------------------------------------
@@ -362,10 +395,7 @@ def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
         replies.append(reply)
         return reply
 
-    settings = small_settings(
-        tmp_path, "classification", **{"method": "gldp", "rounds": 2, **MASKED}
-    )
-    run_locally(settings, synthetic_nodes(3, tmp_path / "state", "digits"), tamper=see)
+    run_small(tmp_path, "classification", nodes=3, tamper=see, rounds=2, **MASKED)
     trained = [reply for reply in replies if reply.metadata.message_type == MessageType.TRAIN]
     assert len(trained) == 2 * 3
     for reply in replies:
@@ -377,25 +407,28 @@ def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
         assert abs(np.mean(high) - 127.5) < 5  # even over all there are
 
 
+def reply_to(message: Message, tmp_path: Path, **changes: Any) -> Message:
+    """Return a node's reply to this message in a run of FedAvg."""
+    settings = small_settings(tmp_path, **FEDAVG, **changes)
+    number(message)
+    reply = LocalGrid(settings, synthetic_nodes(3, tmp_path / "state")).answer(message)
+    assert reply is not None
+    return reply
+
+
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, QUESTION])
 def test_a_node_sends_nothing_for_an_order_without_masks(tmp_path: Path, kind: str) -> None:
     """A server that leaves the protocol out gets no arrays."""
-    settings = small_settings(tmp_path, **FEDAVG, **MASKED)
-    grid = LocalGrid(settings, synthetic_nodes(3, tmp_path / "state"))
-    message = write_order(Order("run", "token", 1, ["any"]), 1000, kind)
-    number(message)
-    reply = grid.answer(message)
-    assert reply is not None
+    take_identity()
+    order = write_order(Order("run", "token", 1, ["any"]), 1000, kind)
+    reply = reply_to(order, tmp_path, **MASKED)
     assert not reply.content.array_records
     assert fields_of(reply)["names"] == []
     assert "arrays leave this node only in a masked sum" in fields_of(reply)["failed"]["any"]
 
 
 def test_a_run_without_masked_sums_has_no_steps_of_one(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, **FEDAVG)
-    grid = LocalGrid(settings, synthetic_nodes(3, tmp_path / "state"))
-    message = masking_query(MaskingOrder("run", "token", 1, "session", "keys"), 1000)
-    number(message)
-    reply = grid.answer(message)
-    assert reply is not None
+    take_identity()
+    query = masking_query(MaskingOrder("run", "token", 1, "session", "keys"), 1000)
+    reply = reply_to(query, tmp_path)
     assert "aggregation.secure = false" in read_masking_reply(reply).fault

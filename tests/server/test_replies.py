@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import Array, ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproto_app.core.messages import (
     Arrays,
-    Guidance,
-    MaskingOrder,
-    MaskingReply,
-    Order,
     Refusal,
     Reply,
 )
@@ -26,21 +22,35 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import (
     MOST_BYTES,
     Unusable,
-    add_masking,
     array_record,
-    is_answer,
-    masking_query,
-    read_array,
     read_order,
-    write_masking_reply,
-    write_order,
-    write_reply,
     write_roster,
 )
-from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
-from tests.reported import fields_of, with_fields
-from tests.server.bad_replies import npy_header
+from fedproto_app.server.replies import (
+    MOST_SAMPLES,
+    MOST_STRANGERS,
+    read_reply,
+    read_roster,
+    received_bytes,
+)
+from tests.reported import fields_of
+from tests.server.bad_replies import (
+    Change,
+    broken_array,
+    change_arrays,
+    first,
+    npy_header,
+    put,
+    put_nan,
+    replace_record,
+    say,
+    say_bytes,
+    set_metric,
+    set_row,
+)
 from tests.server.messages import (
+    KEPT_MSE,
+    MSE,
     REPLY,
     ROSTER,
     SAMPLES,
@@ -54,43 +64,13 @@ from tests.server.messages import (
 from tests.spoilt import changed
 
 
-def same_arrays(left_arrays: Arrays, right_arrays: Arrays) -> bool:
-    return list(left_arrays) == list(right_arrays) and all(
-        np.array_equal(left_arrays[n], right_arrays[n]) for n in left_arrays
-    )
-
-
 def test_a_reply_is_read_as_it_was_written() -> None:
     reply, refusals = read(message_of())
     assert reply is not None
     assert {**vars(reply), "arrays": {}} == {**vars(REPLY), "arrays": {}}
-    assert same_arrays(reply.arrays, REPLY.arrays)
+    assert list(reply.arrays) == list(REPLY.arrays)
+    assert all(np.array_equal(reply.arrays[n], array) for n, array in REPLY.arrays.items())
     assert refusals == [Refusal("n", "c", "its disk is full")]
-
-
-def test_failed_clients_alone_are_no_answer() -> None:
-    """As a node gives them that is leaving, or whose disk is full."""
-    order = write_order(Order("run", "token", 1, ["a", "b"]), 5, MessageType.TRAIN)
-    for name, answers in {"a": True, "z": False}.items():
-        assert is_answer(write_reply(Reply([name], [10]), to=order), order) == answers
-    failed_reply = Reply([], [], failed={"a": "its disk is full"})
-    assert not is_answer(write_reply(failed_reply, to=order), order)
-    assert not is_answer(Message(Error(code=0, reason="killed"), reply_to=order), order)
-    assert not is_answer(Message(RecordDict(), reply_to=order), order)
-    assert not is_answer(write_masking_reply(MaskingReply(), to=order), order)
-
-
-def test_masked_sums_are_answered_with_what_they_need() -> None:
-    step = MaskingOrder("run", "token", 1, "session", "keys")
-    query = masking_query(step, 5)
-    assert is_answer(write_masking_reply(MaskingReply(), to=query), query)
-    refused = write_masking_reply(MaskingReply(fault="I will not"), to=query)
-    assert not is_answer(refused, query)
-    order = write_order(Order("run", "token", 1, ["a"]), 5, MessageType.TRAIN)
-    add_masking(replace(step, step="train"), to=order)
-    plain, vector = Reply(["a"], [10]), np.zeros(3, np.uint64)
-    assert not is_answer(write_reply(plain, to=order), order)
-    assert is_answer(write_reply(plain, to=order, vector=vector), order)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +94,6 @@ def test_a_roster_is_read_as_it_was_written() -> None:
     assert read_roster(roster_message(), multiple=10) == ROSTER
 
 
-def test_an_order_is_read_as_it_was_written() -> None:
-    arrays = {"heads": np.ones((1, 3), np.float32)}
-    guidance = Guidance(arrays, ["a"], [0, 2], {"mu": 0.1 + 0.2})
-    order = Order("run", "token", 3, ["a"], True, guidance)
-    received = read_order(order_message(order))
-    assert same_arrays(received.guidance.arrays, arrays)
-    assert replace(received, guidance=replace(received.guidance, arrays=arrays)) == order
-
-
 @given(st.floats(), st.floats(0, 1e9))
 def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds: float) -> None:
     """NaN too: a node tells of a loss that is not finite, and its client alone is refused."""
@@ -142,35 +113,19 @@ def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds:
         assert refusals == [Refusal("n", "b", "its loss is not finite, or beyond ±1e+38")]
 
 
-def say(**changes: Any) -> Callable[[Message], Message]:
-    """Other values of these fields."""
-    return lambda message: with_fields(message, fields_of(message) | changes)
+def in_first(change: Callable[[Any], Any]) -> Change:
+    """The first array changed as a whole."""
 
+    def tamper(arrays: Arrays) -> None:
+        arrays[first(arrays)] = change(arrays[first(arrays)])
 
-def say_bytes(content: Any) -> Callable[[Message], Message]:
-    """Anything in the place of JSON."""
-    return put("json", content)
-
-
-def put(field: str, value: Any) -> Callable[[Message], Message]:
-    def change(message: Message) -> Message:
-        message.content.config_records["told"][field] = value
-        return message
-
-    return change
-
-
-def replace_record(record: Any) -> Callable[[Message], Message]:
-    def change(message: Message) -> Message:
-        message.content["told"] = record
-        return message
-
-    return change
+    return change_arrays(tamper)
 
 
 FORMS = {
     "text": (say_bytes("{}"), "no 'json' in a record 'told'"),
     "other-record": (replace_record(array_record({})), "no 'json' in a record 'told'"),
+    "no-record": (replace_record(None), "no 'json' in a record 'told'"),
     "empty-record": (replace_record(ConfigRecord()), "no 'json' in a record 'told'"),
     "list": (say_bytes(b"[]"), "Input should be an object"),
     "no-fields": (say_bytes(b"{}"), ": Field required"),
@@ -213,8 +168,43 @@ REPLIES = {
         "Input should be 'used', 'local' or 'kept'",
     ),
     "half-a-metric": (say(metrics=[(("mse", "used"), [1, 1])]), "metrics.0.0.2: Field required"),
+    "few-names": (say(names=["a"]), "2 sample counts for 1 clients"),
+    "few-samples": (say(samples=[1]), "1 sample counts for 2 clients"),
+    "number-names": (say(names=[1, 2]), "names.0: Input should be a valid string"),
+    "text-round": (say(kept_rounds=["x", 1]), "kept_rounds.0: Input should be a valid integer"),
+    "half-evaluated": (set_metric(KEPT_MSE, None), "an evaluation without all of its kept metrics"),
     "nan-seconds": (put("seconds", math.nan), "seconds = nan"),
+    "negative-seconds": (put("seconds", -1.0), "seconds = -1.0"),
     "text-seconds": (put("seconds", "long"), "seconds = 'long'"),
+    "shape": (in_first(lambda array: array[..., :-1]), "'head' has shape (2, 2), expected (2, 3)"),
+    "dtype": (in_first(lambda array: array.astype(np.float64)), "dtype float64"),
+    "missing": (change_arrays(lambda arrays: arrays.pop("head")), "arrays missing: ['head']"),
+    "extra": (
+        change_arrays(lambda arrays: arrays.update(more=arrays["head"])),
+        "not expected: ['more']",
+    ),
+    "empty-array": (broken_array(b""), "array 'head' cannot be read"),
+    "zip": (broken_array(b"PK\x03\x04 no zip"), "array 'head' cannot be read"),
+    "cut-header": (broken_array(npy_header((2, 3))[:30]), "array 'head' cannot be read"),
+    "huge-header": (broken_array(npy_header((10**12,))), "'head' has shape (1000000000000,)"),
+    "another-class": (say(classes=[[0, 4], [5]]), "classes [5] of 5"),
+    "negative-class": (say(classes=[[-1, 4], [2]]), "classes"),
+    "class-twice": (say(classes=[[4, 4], [2]]), "classes [4, 4] of 5"),
+    "few-classes": (say(classes=[[0, 4]]), "classes of 1 clients, expected 2"),
+    "few-rows": (say(classes=[[0], [2]]), "'prototypes' has shape (3, 2), expected (2, 2)"),
+}
+BAD_CLIENTS: dict[str, tuple[Change, str, str]] = {  # with the client that is refused
+    "nan": (change_arrays(put_nan), "its 'head' holds NaN or infinite values", "a"),
+    "infinite": (set_row("head", 1, np.inf), "its 'head' holds NaN or infinite values", "b"),
+    "class-nan": (set_row("prototypes", 2, np.nan), "its 'prototypes' holds NaN", "b"),
+    "stranger": (say(names=["a", "x"]), "not a client of this node that was asked", "x"),
+    "negative-count": (say(samples=[-1, 7]), "reports -1 train samples, expected 1 … 10", "a"),
+    "no-samples": (say(samples=[10, 0]), "reports 0 train samples, expected 1 … 20", "b"),
+    "absurd-count": (say(samples=[10, 10**9]), "train samples, expected 1 … 20", "b"),
+    "loss": (say(losses={"total": [math.nan, 1.0]}), "its loss is not finite, or beyond", "a"),
+    "metric": (set_metric(MSE, [1.0, math.nan]), "not finite and positive: mse", "b"),
+    "kept-metric": (set_metric(KEPT_MSE, [-1.0, 1.0]), "not finite and positive: kept-mse", "a"),
+    "kept-round": (say(kept_rounds=[-1, 0]), "its kept round is -1", "a"),
 }
 ROSTERS = {
     "no-group": (say(groups={"a": ""}), "clients without samples, group or missing share"),
@@ -246,6 +236,71 @@ def test_a_reply_of_another_form_is_refused_with_its_node(change: Any, reason: s
     assert (refusal.node, refusal.client) == ("n", "")
     assert reason in refusal.reason
     assert len(refusal.reason) < 500
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "client"), BAD_CLIENTS.values(), ids=BAD_CLIENTS.keys()
+)
+def test_a_bad_client_is_refused_by_name_and_the_others_count(
+    change: Change, reason: str, client: str
+) -> None:
+    reply, refusals = read(change(message_of()))
+    assert reply is not None
+    kept_row = 1 if client == "a" else 0
+    assert reply.names == ["ab"[kept_row]]
+    assert reply.arrays["head"].tolist() == [REPLY.arrays["head"][kept_row].tolist()]
+    assert reply.arrays["prototypes"].shape == (len(REPLY.classes[kept_row]), 2)
+    assert [(refusal.node, refusal.client) for refusal in refusals] == [("n", client), ("n", "c")]
+    assert reason in refusals[0].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (say(samples=[-1, 7]), "its mean includes client 'a', refused: reports -1 train samples"),
+        (set_row("w", 1, np.nan), "its 'w' holds NaN or infinite values"),
+        (set_row("w", 1, 2e15), "its 'w' holds values beyond ±1e+15"),
+        (set_row("w", 1, 1e4), "its model has a root mean square of 7071.07; at most 300"),
+    ],
+)
+def test_a_mean_with_a_bad_client_is_refused_with_its_node(change: Change, reason: str) -> None:
+    mean = replace(REPLY, arrays={"w": np.ones(2, np.float32)}, classes=[])
+    spec = Expected(mean={"w": (2,)})
+    message = change(message_of(mean))
+    reply, [refusal] = read_reply(message, "n", SAMPLES, spec, (MSE, KEPT_MSE), fault, before=3.0)
+    assert reply is None
+    assert (refusal.node, refusal.client) == ("n", "")
+    assert reason in refusal.reason
+
+
+def test_of_clients_models_one_that_grew_too_much_is_refused_alone() -> None:
+    spec = Expected(per_client={"head": (3,)}, models=["head"])
+    good = replace(REPLY, arrays={"head": REPLY.arrays["head"]}, classes=[])
+    message = set_row("head", 1, 301.0)(message_of(good))
+    reply, [refusal, _] = read_reply(message, "n", SAMPLES, spec, (), fault, before=3.0)
+    assert reply is not None
+    assert reply.names == ["a"]
+    assert (refusal.client, "root mean square of 301" in refusal.reason) == ("b", True)
+
+
+def test_a_record_that_flower_cannot_count_breaks_nothing() -> None:
+    message = put("empty", [])(message_of())
+    assert received_bytes(message) == 0
+    assert read(message)[0] is not None
+
+
+def test_a_flood_of_names_is_refused_as_one() -> None:
+    def flooded(strangers: int) -> tuple[Reply | None, list[Refusal]]:
+        names = ["a", *(f"x{number}" for number in range(strangers))]
+        message = message_of(Reply(names, [1] * len(names)))
+        return read_reply(message, "n", {"a": 10}, Expected(), (), fault)
+
+    usable, refusals = flooded(MOST_STRANGERS)
+    assert usable is not None
+    assert (usable.names, len(refusals)) == (["a"], MOST_STRANGERS)
+    usable, [refusal] = flooded(MOST_STRANGERS + 1)
+    assert usable is None
+    assert refusal.reason == f"malformed reply: {MOST_STRANGERS + 2} clients, where 1 were asked"
 
 
 @pytest.mark.parametrize(("change", "reason"), (FORMS | ROSTERS).values(), ids=FORMS | ROSTERS)
@@ -318,17 +373,3 @@ def test_whatever_bytes_an_array_has_only_refusals_come_out(data: st.DataObject)
         assert refusals
     else:
         assert all(np.isfinite(array).all() for array in reply.arrays.values())
-
-
-def test_a_message_without_records_is_refused() -> None:
-    message = message_of()
-    message.content = RecordDict()
-    assert read(message)[0] is None
-
-
-@pytest.mark.parametrize("length", [2**63, 2**62])
-def test_no_values_in_a_shape_that_no_array_can_have(length: int) -> None:
-    data = npy_header((0, length, 3))
-    array = Array(dtype="float32", shape=(0,), stype="numpy.ndarray", data=data)
-    with pytest.raises(Unusable, match=rf"array 'w' has shape \(0, {length}, 3\)"):
-        read_array("w", array)

@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.errors import SettingsError
-from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.experiments.invariants import (
     SmallRuns,
     kills_change_nothing,
     one_node_equals_eight,
 )
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.report.table import run_table
-from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.server.listeners import Spending
-from fedproto_app.settings import PrivacyPlan, PrivacySettings, Settings, settings_from
+from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.trust.privacy_loss import epsilon_of
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.local_grid import run_locally, run_small, small_settings, synthetic_nodes
 
 SIGMA, DELTA = 5.0, 1e-5
 NOISED: Mapping[str, Any] = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": SIGMA}
@@ -32,6 +28,11 @@ NOISED: Mapping[str, Any] = {"privacy.mechanism": "gaussian", "privacy.noise-mul
 
 def epsilon(releases: int) -> float:
     return epsilon_of(releases / SIGMA**2, DELTA)
+
+
+def between(releases: int, more: int) -> float:
+    """A limit of ε that so many releases keep to, and so many more do not."""
+    return (epsilon(releases) + epsilon(more)) / 2
 
 
 def spending(limit: float = 0.0) -> Spending:
@@ -56,7 +57,7 @@ def test_each_client_is_counted_by_itself_and_the_most_is_told() -> None:
 
 
 def test_a_limit_is_never_exceeded_and_the_last_round_is_known_before_it() -> None:
-    ledger = spending((epsilon(3) + epsilon(4)) / 2)  # three releases
+    ledger = spending(between(3, 4))  # three releases
     assert [ledger.stops(1), ledger.ends_with(1)] == ["", False]
     ledger.count([A], 1)
     assert [ledger.stops(2), ledger.ends_with(2)] == ["", True]
@@ -71,55 +72,27 @@ def test_without_a_plan_nothing_is_counted() -> None:
     assert ledger.report() == {"mechanism": "none"}
 
 
-def lines(folder: RunFolder) -> list[dict[str, Any]]:
-    return read_rounds(folder.path)
-
-
-def summary(folder: RunFolder) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
-    return table
-
-
-def settings(tmp_path: Path, **changes: Any) -> Settings:
-    return small_settings(tmp_path, **{"method": "fedavg", "rounds": 5, **NOISED, **changes})
+NOISED_RUN = {"method": "fedavg", **NOISED}
 
 
 def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
-    limit = (epsilon(2) + epsilon(3)) / 2
-    nodes = synthetic_nodes(2, tmp_path / "state")
-    run_settings = settings(tmp_path, **{"privacy.max-epsilon": limit, "evaluate-every": 4})
-    folder, _ = run_locally(run_settings, nodes)
-    assert (summary(folder)["stopped"], summary(folder)["rounds"]) == ("privacy", 2)
-    assert [line["privacy"]["epsilon"] for line in lines(folder)] == [epsilon(1), epsilon(2)]
-    privacy = summary(folder)["privacy"]
+    changes = {**NOISED_RUN, "rounds": 5, "evaluate-every": 4}
+    folder, _ = run_small(tmp_path, **changes, **{"privacy.max-epsilon": between(2, 3)})
+    summary, lines = read_run(folder.path).summary, read_rounds(folder.path)
+    assert (summary["stopped"], summary["rounds"]) == ("privacy", 2)
+    assert [line["privacy"]["epsilon"] for line in lines] == [epsilon(1), epsilon(2)]
+    privacy = summary["privacy"]
     assert (privacy["epsilon"], privacy["delta"], privacy["unit"]) == (epsilon(2), DELTA, "client")
     assert privacy["neighbours"] == "remove"
-    assert lines(folder)[-1]["validation_mse"] is not None  # of its last round, however rare
+    assert lines[-1]["validation_mse"] is not None  # of its last round, however rare
     [*_, row, _] = run_table(read_run(folder.path)).columns[1].cells
     assert row == f"ε = {epsilon(2):.3g}, δ = 1e-05 (remove a client)"
 
-    def raised(limit: float) -> Settings:
-        table = stored_settings(folder.path).model_dump(by_alias=True)
-        table["output"]["resume"] = True
-        table["privacy"]["max-epsilon"] = limit
-        return settings_from(table)
-
-    for same_or_less, why in ((limit, "ended it after round 2"), (limit / 1.1, "be increased")):
-        with pytest.raises(SettingsError, match=why):
-            RunFolder(raised(same_or_less))
-    folder, _ = run_locally(raised(epsilon(4) + 1e-9), nodes)
-    assert (summary(folder)["stopped"], summary(folder)["rounds"]) == ("privacy", 4)
-    assert lines(folder)[-1]["privacy"]["releases"] == 4
-
-
-def test_noise_made_for_so_many_rounds_allows_no_more(tmp_path: Path) -> None:
-    noise = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 10.0}
-    run_settings = settings(tmp_path, rounds=2, **noise)
-    run_locally(run_settings, synthetic_nodes(1, tmp_path / "state"))
-    table = run_settings.model_dump(by_alias=True) | {"rounds": 3}
-    table["output"]["resume"] = True
-    with pytest.raises(SettingsError, match=r"rounds = 3, was 2: privacy.epsilon set the noise"):
-        RunFolder(settings_from(table))
+    more = {"privacy.max-epsilon": between(4, 5), "output.resume": True}
+    folder, _ = run_small(tmp_path, **changes, **more)
+    summary = read_run(folder.path).summary
+    assert (summary["stopped"], summary["rounds"]) == ("privacy", 4)
+    assert read_rounds(folder.path)[-1]["privacy"]["releases"] == 4
 
 
 def accounts(state: Path) -> list[int]:
@@ -129,31 +102,35 @@ def accounts(state: Path) -> list[int]:
     ]
 
 
+def site_with(tmp_path: Path, privacy: str, node: dict[str, Any]) -> dict[str, Any]:
+    """The node with a site's file that demands this."""
+    file = tmp_path / "site.toml"
+    file.write_text(f"[privacy]\n{privacy}\n")
+    return {**node, "site": str(file)}
+
+
 def test_a_site_counts_over_runs_and_stops_a_server_that_begins_anew(tmp_path: Path) -> None:
     """It allows three releases: two runs of two rounds are one too many."""
-    state, file = tmp_path / "state", tmp_path / "site.toml"
-    file.write_text(f"[privacy]\nmax-epsilon = {epsilon(3) + 1e-6}\n")
-    [node] = synthetic_nodes(1, state)
+    [node] = synthetic_nodes(1, tmp_path / "state")
+    site = site_with(tmp_path, f"max-epsilon = {between(3, 4)}", node)
     refused = []
     for name in ("first", "second"):
-        run_settings = settings(
-            tmp_path, **{"output.name": name, "rounds": 2, "nodes.maximum-failed-share": 1.0}
-        )
-        folder, _ = run_locally(run_settings, [{**node, "site": str(file)}])
-        refused.append([len(line["refused"]) for line in lines(folder)])
-        reasons = [refusal["reason"] for line in lines(folder) for refusal in line["refused"]]
+        changes = {**NOISED_RUN, "output.name": name, "rounds": 2}
+        settings = small_settings(tmp_path, **changes, **{"nodes.maximum-failed-share": 1.0})
+        folder, _ = run_locally(settings, [site])
+        lines = read_rounds(folder.path)
+        refused.append([len(line["refused"]) for line in lines])
     assert refused == [[0, 0], [0, 8]]
+    reasons = [refusal["reason"] for refusal in lines[1]["refused"]]
     assert any("this site's privacy.max-epsilon" in reason for reason in reasons)
-    assert accounts(state) == [3] * 8
+    assert accounts(tmp_path / "state") == [3] * 8
 
 
 def test_a_site_that_demands_noise_takes_no_part_without_it(tmp_path: Path) -> None:
-    file = tmp_path / "site.toml"
-    file.write_text("[privacy]\nmin-noise = 1.0\n")
     [bold, careful] = synthetic_nodes(2, tmp_path / "state")
     plain = small_settings(tmp_path, method="fedavg", rounds=1)
-    folder, _ = run_locally(plain, [bold, {**careful, "site": str(file)}])
-    [refusal] = lines(folder)[0]["refused"]
+    folder, _ = run_locally(plain, [bold, site_with(tmp_path, "min-noise = 1.0", careful)])
+    [refusal] = read_rounds(folder.path)[0]["refused"]
     assert "this site's file demands noise" in refusal["reason"]
 
 
@@ -161,14 +138,13 @@ def test_two_deployed_runs_have_other_noise_and_a_simulation_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clients(name: str) -> str:
-        run_settings = settings(tmp_path, method="fuels", rounds=2, **{"output.name": name})
-        folder, _ = run_locally(run_settings, nodes_sharing(run_settings.data, 1, tmp_path / name))
-        return (folder.path / "clients.csv").read_text()
+        changes = {**NOISED, "rounds": 2, "output.name": name}
+        return (run_small(tmp_path / name, nodes=1, **changes)[0].path / "clients.csv").read_text()
 
     assert clients("site") != clients("another-site")
     monkeypatch.setattr("fedproto_app.node.process.in_simulation", lambda: True)
     assert clients("simulated") == clients("again")
-    assert not (tmp_path / "again" / "privacy").exists()
+    assert not (tmp_path / "again" / "state" / "privacy").exists()
 
 
 def test_a_simulation_with_noise_resumes_bit_for_bit_on_any_number_of_nodes(
@@ -203,11 +179,10 @@ def test_whatever_is_released_a_server_can_use_it(
     tmp_path: Path, task: str, changes: dict[str, Any]
 ) -> None:
     """Nothing is refused, not the sums that no samples have; every client's error is a number."""
-    run_settings = small_settings(tmp_path, task, **{"method": "fedavg", **NOISED, **changes})
-    folder, _ = run_locally(run_settings, nodes_sharing(run_settings.data, 2, tmp_path / "state"))
-    assert [line["refused"] for line in lines(folder)] == [[]] * run_settings.all_rounds
-    releases = run_settings.all_rounds * (2 if run_settings.method == "gldp" else 1)
-    assert summary(folder)["privacy"]["releases"] == releases
+    folder, _ = run_small(tmp_path, task, **{**NOISED_RUN, **changes})
+    lines = read_rounds(folder.path)
+    assert [line["refused"] for line in lines] == [[]] * len(lines)
+    releases = len(lines) * (2 if changes.get("method") == "gldp" else 1)
+    assert read_run(folder.path).summary["privacy"]["releases"] == releases
     assert accounts(tmp_path / "state") == [releases] * 8
-    clients = (folder.path / "clients.csv").read_text()
-    assert "nan" not in clients
+    assert "nan" not in (folder.path / "clients.csv").read_text()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.common.config import flatten_dict
@@ -12,7 +14,7 @@ import fedproto_app
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.settings import TASK_NAMES, Settings, flat_settings, settings_from
-from fedproto_app.settings.reading import flower_config
+from fedproto_app.settings.reading import flags, flower_config, parsed, written
 
 ROOT = Path(__file__).parents[2]
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
@@ -304,3 +306,33 @@ def test_what_is_known_is_said_once() -> None:
     assert str(raised.value).count("known in [fuels]: ") == 1
     assert str(raised.value).count("known: ") == 1
     assert "c: unknown setting" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("my data.csv", "my data.csv"),
+        (7, "7"),
+        (0.1, "0.1"),
+        (False, "false"),
+        (["a", "b  c"], '["a", "b  c"]'),
+        ({"clients": 3, "of all": ["a"]}, '{"clients" = 3, "of all" = ["a"]}'),
+        ('"a  b"', '"\\"a  b\\""'),
+        ("[" * 5000, "[" * 5000),
+        ("", ""),
+        (" a", '" a"'),
+        *((text, f'"{text}"') for text in ("2024", "1e3", "true", "0x10", "2024-01-01", "inf")),
+        ("'quoted'", "\"'quoted'\""),
+        ("a\nb = 1", "a\nb = 1"),
+    ],
+)
+def test_a_value_comes_back_from_its_text(value: Any, text: str) -> None:
+    assert written(value) == text
+    assert (parsed(text), type(parsed(text))) == (value, type(value))
+
+
+def test_flags_are_words_of_a_shell() -> None:
+    line = flags({"data.path": "2024", "seed": 3, "data.columns": "it's a"})
+    assert shlex.split(line) == [
+        *("--set", 'data.path="2024"', "--set", "seed=3", "--set", "data.columns=it's a")
+    ]

@@ -17,7 +17,7 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.wire import read_order
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort, make_learner, new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner

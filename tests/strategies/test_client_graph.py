@@ -20,7 +20,7 @@ from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
 from fedproto_app.strategies.common.federation import Ask
 from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
-from fedproto_app.tasks.forecasting.profiles import mean_day
+from fedproto_app.tasks.forecasting.task import mean_day
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import small_settings
 from tests.strategies.one_node import one_node

@@ -14,7 +14,7 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
 from tests.local_grid import run_locally, small_settings, synthetic_nodes

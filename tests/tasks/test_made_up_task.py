@@ -6,7 +6,7 @@ existing file would change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,10 @@ from fedproto_app.experiments.invariants import SmallRuns, one_node_equals_eight
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.report.runs import read_clients, read_run
-from fedproto_app.report.task_report import Measure, report_for
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.forecasting.clients import series_shard
+from fedproto_app.tasks.forecasting.metrics import FORECASTING
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard, make_task, reasons_against
 
@@ -64,19 +65,9 @@ class Gambling(ForecastingTask):
 
 
 class Winnings(ForecastingReport):
-    """A report that differs only in its measure."""
+    """A report that differs only in how its figure is named."""
 
-    measure = Measure(
-        "won",
-        "won",
-        "won",
-        True,
-        "winnings",
-        "winnings (€)",
-        "won",
-        "lost",
-        round_validation="lost",
-    )
+    metrics = replace(FORECASTING, name="winnings", axis="winnings (€)")
 
 
 def throw(settings: Settings, partition: int, partitions: int) -> Shard:
@@ -121,7 +112,7 @@ def test_its_clients_and_its_class_and_its_report() -> None:
     assert load_shard(settings, 0, 2).refused == {"bob": "lost"}
     task = make_task(settings, DataShape())
     assert type(task) is Gambling
-    assert report_for("gambling").measure.name == "winnings"
+    assert report_for("gambling").metrics.name == "winnings"
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])

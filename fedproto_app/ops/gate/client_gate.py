@@ -44,10 +44,9 @@ from fedproto_app.core.wire import (
 from fedproto_app.engine.flower_parts import from_bytes, to_bytes
 from fedproto_app.node.policy import require_named_code
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.ops.gate import confinement
+from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
 from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
-from fedproto_app.ops.gate.steps import replace_steps
 
 TOKEN = 3  # the descriptor through which the token comes
 DRAIN = "drain"  # a file beside the audit log: docker/bin/drain

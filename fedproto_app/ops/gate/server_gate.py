@@ -26,9 +26,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.ops.gate import confinement
+from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
-from fedproto_app.ops.gate.steps import replace_steps
 
 AUDIT, DIGESTS = "FEDPROTO_AUDIT", "FEDPROTO_DIGESTS"
 _MOST_REPORT_BYTES = 64 * 2**10  # of the app process's report

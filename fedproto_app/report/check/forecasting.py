@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.text import Text
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import shortest_length, why_refused
+from fedproto_app.data.windows import (
+    lookback,
+    make_windows,
+    shortest_length,
+    train_values,
+    why_refused,
+)
 from fedproto_app.report.check.findings import (
     Cell,
     Checked,
@@ -22,16 +29,180 @@ from fedproto_app.report.check.findings import (
     refusals,
     too_large,
 )
-from fedproto_app.report.check.oddities import (
-    FARTHEST,
-    LARGEST_RATIO,
-    LARGEST_SHIFT,
-    Oddities,
-    Outliers,
-    oddities_of,
-)
-from fedproto_app.report.check.period import find_period
 from fedproto_app.settings import DataSettings, Settings
+
+# An autocorrelation below this is no period; noise of T values reaches about 3 / √T.
+FAINTEST_PERIOD = 0.2
+NOISE_PEAK = 4.0
+# A shorter lag is the period if it is nearly as strong as the strongest: 24 before 48 and 168.
+NEARLY = 0.75
+FEWEST_VALUES = 12
+
+FARTHEST = 10  # robust deviations; normal values are farther with probability 10⁻²³
+LARGEST_SHIFT = 1.0  # of the mean, in train deviations: adds 1 to the MSE
+LARGEST_RATIO = 2.0  # of deviations, either way
+LARGEST_SCALED = 1e15  # in train deviations: its square is the largest error that servers accept
+_NORMAL = 1.4826  # deviation of normal values over the median distance from their median
+
+Vector = NDArray[np.float64]
+
+
+def find_period(values: Vector) -> int | None:
+    """Return the period in steps by autocorrelation, or None if no lag stands out.
+
+    values: [T], NaN where missing. The period is the strongest lag between the first sign change of
+    the autocorrelation and a third of the series. A shorter lag that is nearly as strong wins,
+    because every multiple of a period is a period too.
+    """
+    present = np.isfinite(values)
+    if present.sum() < FEWEST_VALUES or np.ptp(values[present]) == 0:
+        return None
+    correlation = _autocorrelation(_without_trend(values, present))
+    candidates = correlation[: len(values) // 3 + 1].copy()
+    negative = np.flatnonzero(candidates < 0)
+    if not negative.size:
+        return None
+    candidates[: negative[0]] = 0.0  # neighbouring values are similar; that is no period
+    strongest = candidates.max()
+    if strongest < max(FAINTEST_PERIOD, NOISE_PEAK / np.sqrt(len(values))):
+        return None
+    first = int(np.argmax(candidates >= NEARLY * strongest))
+    hill = int(np.argmax(np.append(candidates[first:], -1.0) < 0))
+    return _sharpened(first + int(np.argmax(candidates[first : first + hill])), correlation)
+
+
+def _without_trend(values: Vector, present: NDArray[np.bool_]) -> Vector:
+    """Return [T] values with gaps interpolated and a cubic trend (growth, seasons) removed."""
+    steps = np.arange(len(values), dtype=np.float64)
+    filled = np.interp(steps, steps[present], values[present])
+    trend = np.polynomial.Polynomial.fit(steps, filled, 3)
+    return np.asarray(filled - trend(steps), dtype=np.float64)
+
+
+def _autocorrelation(values: Vector) -> Vector:
+    """Return the correlation of the series with itself at each lag, [T // 2], over the overlap."""
+    length = len(values)
+    spectrum = np.fft.rfft(values, 2 * length)  # twice the length: no wrap-around
+    products = np.fft.irfft(spectrum * spectrum.conj(), 2 * length)[: length // 2]
+    products /= np.arange(length, length - length // 2, -1)
+    variance = float(products[0])
+    return products / variance if variance > 0 else np.zeros_like(products)
+
+
+def _sharpened(lag: int, correlation: Vector) -> int:
+    """Return the lag within 5% whose multiples correlate best: noise rarely shifts all peaks."""
+    reach = lag // 20
+    near = np.arange(lag - reach, lag + reach + 1)
+    multiples = np.arange(1, max(1, (len(correlation) - 1) // (lag + reach)) + 1)
+    return int(near[np.argmax(correlation[np.outer(near, multiples)].mean(axis=1))])
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """The outliers of a series.
+
+    count: their number. place, size, distance: the index and value of the farthest outlier, and its
+    distance from the median in robust deviations.
+    """
+
+    count: int
+    place: int
+    size: float
+    distance: float
+
+    @property
+    def words(self) -> str:
+        """Their number, with the noun."""
+        return f"{self.count} outlier{'s' * (self.count > 1)}"
+
+
+@dataclass(frozen=True)
+class Oddities:
+    """The oddities of one client, as a run with its settings would split and standardise it.
+
+    constant: whether the train part is constant. largest: the largest distance from the train mean,
+    in train deviations, infinite if it overflows. shift: test mean minus train mean, in train
+    deviations. ratio: the test part's deviation over the train part's. With a constant train part,
+    shift has no meaning and ratio is NaN.
+    """
+
+    outliers: Outliers | None
+    constant: bool
+    largest: float
+    shift: float
+    ratio: float
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a server may refuse the client's errors for their size."""
+        return self.largest > LARGEST_SCALED
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether the test part has a different level."""
+        if self.constant or self.is_too_large:
+            return False
+        return abs(self.shift) > LARGEST_SHIFT
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the test part varies much more, or much less, than the train part."""
+        if self.constant or self.is_too_large:
+            return False
+        return not 1 / LARGEST_RATIO <= self.ratio <= LARGEST_RATIO
+
+    @property
+    def notes(self) -> str:
+        """All oddities in a few words, "" if there are none."""
+        conditions = {
+            self.outliers.words if self.outliers else "": self.outliers is not None,
+            "train part constant": self.constant,
+            "too large": self.is_too_large,
+            f"test mean {self.shift:+.1f}": self.is_shifted,
+            f"test spread ×{self.ratio:.2g}": self.is_spread,
+        }
+        return ", ".join(words for words, apply in conditions.items() if apply)
+
+
+def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
+    """Return the oddities of a client that a run with these settings would accept."""
+    with np.errstate(all="ignore"):  # values of any size may overflow here
+        windows = make_windows(series, settings)
+        train = train_values(series, settings)
+        test = series.values[lookback(settings) + windows.validation_end :]
+        scaled = np.abs(series.values[np.isfinite(series.values)] - windows.mean) / windows.std
+        largest = float(scaled.max()) if np.isfinite(windows.std) else np.inf
+        constant = bool(np.nanmax(train) == np.nanmin(train))
+        return Oddities(
+            outliers=outliers_of(series.values, settings.period),
+            constant=constant,
+            largest=largest if np.isfinite(largest) else np.inf,
+            shift=float(np.nanmean(test) - windows.mean) / windows.std,
+            ratio=np.nan if constant else float(np.nanstd(test)) / windows.std,
+        )
+
+
+def outliers_of(values: Vector, period: int) -> Outliers | None:
+    """Return the outliers among values [T], None if there are none.
+
+    An outlier lies more than `FARTHEST` robust deviations from the median, and from the values one
+    period before and after, so a peak that repeats is not an outlier. The robust deviation is
+    1.4826 times the median distance from the median, or the standard deviation if that is 0
+    because more than half of the values are equal. Missing values are NaN.
+    """
+    distances = np.abs(values - np.nanmedian(values))
+    deviation = _NORMAL * float(np.nanmedian(distances)) or float(np.nanstd(values))
+    limit = FARTHEST * deviation
+    far = distances > limit
+    seasonal = np.abs(values[period:] - values[:-period])
+    far[period:] &= ~(seasonal <= limit)
+    far[:-period] &= ~(seasonal <= limit)
+    if not far.any():
+        return None
+    place = int(np.argmax(np.where(far, distances, -1.0)))
+    return Outliers(
+        int(far.sum()), place, float(values[place]), float(distances[place] / deviation)
+    )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from fedproto_app.report.forecasting.examples import (
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.intervals import LEVELS
+from fedproto_app.tasks.forecasting.metrics import LEVELS
 
 _MOST_LINES = 8  # of errors by step
 _MOST_METHODS = 5  # in one chart of forecasts; more lines would hide each other

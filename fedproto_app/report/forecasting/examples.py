@@ -20,10 +20,12 @@ from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting.metrics import FORECASTING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ERROR = FORECASTING.headline.column.name
 _PERIODS_SHOWN = 4  # of the test part
 _SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
 
@@ -73,7 +75,7 @@ def ranked_clients(run_dir: Path) -> dict[str, str]:
     rows = _evaluated(run_dir)
     if not rows:
         raise FedProtoError(f"{run_dir / 'clients.csv'}: no client has a test error")
-    rows.sort(key=lambda row: (float(row["mse"]), row["client"]))
+    rows.sort(key=lambda row: (float(row[_ERROR]), row["client"]))
     last = len(rows) - 1
     ranks = {last // 2: "median", last: "worst", 0: "best"}  # with few clients, "best" wins
     titles = {}
@@ -96,12 +98,12 @@ def find_examples(
         if client not in rows:
             raise FedProtoError(f"{run_dir / 'clients.csv'}: client {client!r} has no test error")
         parameters = _kept_parameters(run_dir / "state" / rows[client]["node"], client, settings)
-        examples.append(Example(title, client, float(rows[client]["mse"]), parameters))
+        examples.append(Example(title, client, float(rows[client][_ERROR]), parameters))
     return examples
 
 
 def _evaluated(run_dir: Path) -> list[dict[str, str]]:
-    return [row for row in read_clients(run_dir) if isfinite(float(row["mse"] or "nan"))]
+    return [row for row in read_clients(run_dir) if isfinite(float(row[_ERROR] or "nan"))]
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:

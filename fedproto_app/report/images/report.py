@@ -2,9 +2,8 @@
 
 A client has up to two models at the end of a round: its *own* model after local training
 ("local"), and the model after averaging ("global"). A method without averaging only has own models.
-Accuracies are fractions, 0 … 1, in the artefacts and percent on screen. The names are the paper's
-(GLDP, section 5.1): A_glo, A_loc, A_sel. The test images follow the long tail, so the accuracy says
-little about rare classes; the balanced accuracy weights all classes equally.
+The test images follow the long tail, so the accuracy says little about rare classes; the balanced
+accuracy weights all classes equally.
 """
 
 from __future__ import annotations
@@ -18,16 +17,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import metric_values
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.task_report import (
-    UNKNOWN,
-    ClientErrors,
-    Measure,
     Row,
-    Shown,
-    mean_metric,
-    percent_text,
+    TaskReport,
+    client_rows,
+    kept_model,
+    mean_of,
+    round_means,
+    summary_statistics,
 )
+from fedproto_app.tasks.images.metrics import (
+    ACCURACY,
+    AVERAGED,
+    CLASSIFICATION,
+    ERROR,
+    INFERENCES,
+    OWN,
+    THIRDS,
+)
+from fedproto_app.tasks.metrics import UNKNOWN, Figure, percent_text
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart, Section
@@ -37,105 +47,51 @@ if TYPE_CHECKING:
     from fedproto_app.server.round_log import RoundLog
 
 MODELS = ("global", "local")
-THIRDS = ("many", "medium", "few")
-INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
-CLIENT_COLUMNS = (
-    "client", "node", "group", "samples", "kept_round",
-    "accuracy_global", "accuracy_local", "accuracy_kept", "validation_error",
-    "kept_validation_error", "accuracy_by_local_prototypes", "accuracy_by_global_prototypes",
-    "accuracy_by_head",
-)  # fmt: skip
 CLASS_COLUMNS = (
     "class", "train_samples", "third", "test_samples", "accuracy_global", "accuracy_local",
 )  # fmt: skip
-ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
+_NOBODYS = Metric("")  # no client has it
 _SELECTED_ROUNDS = 10  # the last rounds, over which figure 4 of the paper averages A_sel
 
 
-class ClassificationReport:
+class ClassificationReport(TaskReport):
     """Accuracies of averaged models, of clients' own models, and of the clients of a round."""
 
-    metric = "accuracy"
-    client_figures: Mapping[str, str] = {
-        "own model": "accuracy_local",
-        "averaged model": "accuracy_global",
-        "kept model": "accuracy_kept",
-    }
-    measure = Measure(
-        summary="accuracy_local",
-        client="accuracy_local",
-        round="accuracy_local",
-        larger_is_better=True,
-        name="accuracy of own models",
-        axis="test accuracy",
-        kept_figure="accuracy_kept",
-        validation="kept_validation_error",
-        round_validation="validation_error",
-        percent=True,
-    )
-    progress: tuple[Shown, ...] = (
-        Shown("validation_error", "val error %", percent_text),
-        Shown("accuracy_local", "A_loc %", percent_text),
-        Shown("accuracy_global", "A_glo %", percent_text),
-    )
-    clients: tuple[Shown, ...] = (
-        Shown("accuracy_local", "A_loc %", percent_text),
-        Shown("accuracy_global", "A_glo %", percent_text),
-        Shown("accuracy_kept", "kept %", percent_text),
-    )
-    every_client = clients
-    comparison: tuple[Shown, ...] = (
-        Shown("accuracy_local", "A_loc %", percent_text, spread=True),
-        Shown("accuracy_global", "A_glo %", percent_text, spread=True),
-        Shown("accuracy_selected", "A_sel %", percent_text, spread=True),
-        Shown("balanced_local", "balanced %", percent_text, spread=True),
-        Shown("many_local", "many %", percent_text),
-        Shown("medium_local", "medium %", percent_text),
-        Shown("few_local", "few %", percent_text),
-        Shown("forgetting_local", "forgetting %", percent_text),
-    )
-    client_errors: ClientErrors | None = ClientErrors(
-        test="accuracy_kept",
-        validation="kept_validation_error",
-        name="share of wrong answers",
-        right=True,
-    )
-    caption = (
-        "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "
-        "clients, last 10 evaluated rounds; balanced, many, medium, few, forgetting: own models"
-    )
+    metrics = CLASSIFICATION
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
         """Return plain means over the clients of their latest evaluations."""
-        evaluated_results = results if evaluated else {}
+        results = results if evaluated else {}
+        test, validation = self._figures(results)
         return {
-            **_errors(evaluated_results),
-            **_accuracies(evaluated_results),
-            "accuracy_selected": _mean(
-                evaluated_results, _models(evaluated_results)["local"], log.losses
-            ),
-            "by_inference": _by_inference(evaluated_results),
-            **_stages_by_model(evaluated_results),
+            **round_means(results, validation),
+            **round_means(results, test),
+            "accuracy_selected": _mean(results, _models(results)["local"], log.losses),
+            "by_inference": _by_inference(results),
+            **_stages_by_model(results),
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
         """Return ``clients.csv``, a row per client, and ``classes.csv``, a row per class."""
-        return {"clients.csv": _client_rows(federation), "classes.csv": _class_rows(federation)}
+        figures = _of_models(federation.history.results, self.metrics.figures)
+        return {
+            "clients.csv": client_rows(federation, figures),
+            "classes.csv": _class_rows(federation),
+        }
 
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return the final round's figures, and figures over all rounds."""
         results = federation.history.results
+        test, validation = self._figures(results)
         selected = [line["accuracy_selected"] for line in rounds]
         selected = [value for value in selected if value is not None]
         figures = {
-            **_accuracies(results),
-            "accuracy_selected": (
-                float(np.mean(selected[-_SELECTED_ROUNDS:])) if selected else None
-            ),
+            **summary_statistics(results, test),
+            "accuracy_selected": mean_of(selected[-_SELECTED_ROUNDS:]),
             "accuracy_selected_final": selected[-1] if selected else None,
-            **_errors(results),
+            **summary_statistics(results, validation),
             "by_inference": _by_inference(results),
         }
         names = dict(zip(THIRDS, thirds(_train_counts(federation)), strict=True))
@@ -152,13 +108,13 @@ class ClassificationReport:
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return figures in percent; "own / averaged" where a row has both models."""
-        kept_model = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
         models = [("own model", "local"), ("averaged model", "global")]
+        kept = f"test accuracy, kept model ({kept_model(summary)})"
         rows = [
             ("test accuracy, own model (A_loc)", _percent(summary["accuracy_local"])),
             ("test accuracy, averaged model (A_glo)", _percent(summary["accuracy_global"])),
             ("test accuracy, clients of a round (A_sel)", _percent(summary["accuracy_selected"])),
-            (f"test accuracy, kept model ({kept_model})", _percent(summary["accuracy_kept"])),
+            (kept, _percent(summary["accuracy_kept"])),
         ]
         for inference, accuracy in summary["by_inference"].items():
             values = (accuracy[model] for _, model in models)
@@ -207,6 +163,12 @@ class ClassificationReport:
         from fedproto_app.report.images import charts
 
         return charts.pictures(run_dir)
+
+    def _figures(self, results: Results) -> tuple[list[Figure], list[Figure]]:
+        """Return the figures on test data, and on validation data."""
+        figures = _of_models(results, self.metrics.figures)
+        validation = [figure for figure in figures if figure.metric.name == ERROR.name]
+        return [figure for figure in figures if figure not in validation], validation
 
 
 def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
@@ -270,26 +232,21 @@ def _models(results: Results) -> dict[str, Metric | None]:
     return {"global": shared if half_have(shared) else ACCURACY, "local": local}
 
 
+def _of_models(results: Results, figures: Iterable[Figure]) -> list[Figure]:
+    """Return the figures, with the metrics in which clients report the method's two models."""
+    models = _models(results)
+    reported = {AVERAGED: models["global"], OWN: models["local"]}
+    return [
+        replace(figure, metric=reported.get(figure, figure.metric) or _NOBODYS)
+        for figure in figures
+    ]
+
+
 def _mean(
     results: Results, metric: Metric | None, keys: Iterable[ClientKey] | None = None
 ) -> float | None:
-    return None if metric is None else mean_metric(results, metric, keys)
-
-
-def _errors(results: Results) -> dict[str, float | None]:
-    """Return the error on validation images, after averaging and before."""
-    return {
-        "validation_error": mean_metric(results, ERROR),
-        "validation_error_local": mean_metric(results, replace(ERROR, model=Model.LOCAL)),
-    }
-
-
-def _accuracies(results: Results) -> dict[str, float | None]:
-    """Return A_glo, A_loc and the accuracy of the kept models."""
-    return {
-        **{f"accuracy_{m}": _mean(results, metric) for m, metric in _models(results).items()},
-        "accuracy_kept": mean_metric(results, replace(ACCURACY, model=Model.KEPT)),
-    }
+    """Return the plain mean over the clients (of `keys`) that have the metric, or None."""
+    return mean_of(metric_values(results, metric, keys) if metric else ())
 
 
 def _by_inference(results: Results) -> dict[str, dict[str, float | None]]:
@@ -356,21 +313,6 @@ def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
     counts: NDArray[np.int64] = np.array([stage for stages in class_counts for stage in stages])
     total: NDArray[np.int64] = counts.sum(axis=0)
     return total
-
-
-def _client_rows(federation: Federation) -> list[Row]:
-    results = federation.history.results
-    models = _models(results).values()
-    kept_accuracy, kept_error = (replace(metric, model=Model.KEPT) for metric in (ACCURACY, ERROR))
-    by_rule = (replace(ACCURACY, rule=rule) for rule in INFERENCES)
-    columns = [*models, kept_accuracy, ERROR, kept_error, *by_rule]
-    rows: list[Row] = [CLIENT_COLUMNS]
-    for key, result in sorted(results.items()):
-        facts = federation.members.facts[key]
-        facts_of_client = (key.client, key.node, facts.group, facts.samples, result.kept_round)
-        metrics = (None if metric is None else result.metrics.get(metric) for metric in columns)
-        rows.append([*facts_of_client, *metrics])
-    return rows
 
 
 def _class_rows(federation: Federation) -> list[Row]:

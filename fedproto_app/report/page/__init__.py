@@ -1,6 +1,3 @@
-"""``report.html``: a report on runs in one file, which opens without a network.
-
-`tables` and `records` make its tables, `words` its sentences, and `document` puts them together.
-"""
+"""``report.html``: a report on runs in one file, which opens without a network."""
 
 REPORT = "report.html"

@@ -1,25 +1,36 @@
-"""The tables of a page, with texts to read and numbers to sort by."""
+"""The tables of a page, with texts to read and numbers to sort by, and how to repeat the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fedproto_app.report.alone import is_alone
-from fedproto_app.report.pairs import PAIR_COLUMNS, mean_errors, pairs
-from fedproto_app.report.runs import Group, read_clients
+from fedproto_app.report.comparison import PAIR_COLUMNS, is_alone, mean_errors, pairs
+from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
 from fedproto_app.report.table import comparison_columns, comparison_numbers, comparison_rows
 from fedproto_app.report.taking_part import Candidate
-from fedproto_app.report.task_report import UNKNOWN, ClientErrors, percent_text, report_for
+from fedproto_app.report.task_report import report_for
+from fedproto_app.settings import defaults_of, without_other_methods
+from fedproto_app.settings.reading import written
+from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics, percent_text
 
 MOST_CLIENTS = 2000  # rows; a page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table
 _FEWEST_TO_FILTER = 8
 _NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
+_MOST_REFUSALS = 100  # rows
+_OF_THE_PLACE = ("output.", "nodes.minimum")  # settings about where a run was made
+_PRIVACY_WORDS = {
+    "epsilon": "ε: how much the sent values can reveal about one unit; smaller is safer",
+    "delta": "δ: the probability that this bound fails",
+    "unit": "the protected unit: a sample, or all data of a client",
+}
 Kind = TypeVar("Kind")
 
 
@@ -94,9 +105,8 @@ def methods_table(
         mark = chosen is not None and group is chosen.group
         rows.append(Row([Cell(label), *cells[not seeds :]], marked=mark))
     titles = columns if seeds else [columns[0], *columns[2:]]
-    caption = (
-        f"{report_for(groups[0].task).caption}; parameters up: per client and round, and in all"
-    )
+    metrics = report_for(groups[0].task).metrics
+    caption = f"{metrics.caption}; parameters up: per client and round, and in all"
     if seeds:
         caption = f"mean ± standard error over seeds; {caption}"
     note = "● the way of sharing chosen by validation data" if chosen else ""
@@ -126,29 +136,28 @@ def clients_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable | None:
     """Return a row per client: the figures of one run, or the errors with each method."""
-    columns = report_for(groups[0].task).client_errors
-    if len(groups) == 1 or columns is None:
+    if len(groups) == 1:
         return _clients_of_run(groups[0])
-    return _clients_by_method(groups, labels, chosen, columns)
+    return _clients_by_method(groups, labels, chosen, report_for(groups[0].task).metrics)
 
 
 def _clients_of_run(group: Group) -> PageTable | None:
     run = group.runs[0]
     if not (run.folder / "clients.csv").exists():
         return None
-    shown = report_for(group.task).every_client
+    shown = report_for(group.task).metrics.every_client
     clients = read_clients(run.folder)
     rows = []
     for row in _evenly_chosen(clients):
-        values = [_number(row.get(figure.figure, "")) for figure in shown]
+        values = [_number(row.get(field.name, "")) for field in shown]
         numbers = [
-            Cell(figure.text(value) if value is not None else UNKNOWN, _key(value), True)
-            for figure, value in zip(shown, values, strict=True)
+            Cell(field.text(value) if value is not None else UNKNOWN, _key(value), True)
+            for field, value in zip(shown, values, strict=True)
         ]
         samples = Cell(row["samples"], _key(_number(row["samples"])), True)
         texts = [Cell(row["client"]), Cell(row["group"])]
         rows.append(Row([*texts, samples, *numbers], group=row["group"]))
-    titles = ["client", "group", "samples", *(figure.title for figure in shown)]
+    titles = ["client", "group", "samples", *(field.title for field in shown)]
     caption = "test figures of each client; of the kept models unless a column says otherwise"
     return _table(titles, rows, caption, len(clients))
 
@@ -157,10 +166,10 @@ def _clients_by_method(
     groups: Sequence[Group],
     labels: Sequence[str],
     chosen: Candidate | None,
-    columns: ClientErrors,
+    metrics: TaskMetrics,
 ) -> PageTable | None:
     columns_shown = _shown_groups(groups, chosen)
-    errors = {labels[place]: mean_errors(groups[place], columns) for place in columns_shown}
+    errors = {labels[place]: mean_errors(groups[place], metrics) for place in columns_shown}
     group_of = {
         row["client"]: row["group"]
         for group in groups
@@ -172,21 +181,21 @@ def _clients_by_method(
     ratios = chosen.ratios() if chosen else {}
     rows = []
     for name in _evenly_chosen(sorted(names)):
-        cells = [_error_cell(error_of.get(name), columns) for error_of in errors.values()]
+        cells = [_error_cell(error_of.get(name), metrics) for error_of in errors.values()]
         side = ""
         if chosen is not None:
             change = ratios.get(name, inf) - 1
             text = f"{100 * change:+.1f}%".replace("-", "−") if isfinite(change) else UNKNOWN
             cells = [
                 Cell(text, change, True),
-                _error_cell(chosen.rival.get(name), columns),
+                _error_cell(chosen.rival.get(name), metrics),
                 *cells,
             ]
             side = "" if name not in ratios else "gains" if change < 0 else "does not gain"
         rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
     beside = ["change", "best alone"] if chosen else []
     titles = ["client", "group", *beside, *errors]
-    caption = f"test {columns.name} of each client by method, the mean over seeds; lower is better"
+    caption = f"test {metrics.error} of each client by method, the mean over seeds; lower is better"
     if chosen is not None:
         caption += f"; change: {chosen.label} compared with the client's best alone"
     omitted = len(groups) - len(columns_shown)
@@ -233,10 +242,10 @@ def _evenly_chosen(rows: Sequence[Kind]) -> list[Kind]:
     return [rows[place] for place in np.linspace(0, len(rows) - 1, MOST_CLIENTS).astype(int)]
 
 
-def _error_cell(error: float | None, columns: ClientErrors) -> Cell:
+def _error_cell(error: float | None, metrics: TaskMetrics) -> Cell:
     if error is None:
         return Cell(UNKNOWN, inf, True)
-    return Cell(f"{percent_text(error)}%" if columns.right else f"{error:.4g}", error, True)
+    return Cell(f"{percent_text(error)}%" if metrics.is_accuracy else f"{error:.4g}", error, True)
 
 
 def _number(cell: str) -> float | None:
@@ -245,3 +254,105 @@ def _number(cell: str) -> float | None:
 
 def _key(value: float | None) -> float:
     return inf if value is None or not isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How to repeat one run. changed: the settings that differ from their defaults."""
+
+    label: str
+    folder: str
+    command: str
+    changed: Sequence[tuple[str, str]]
+    versions: str
+    seeds: str
+
+
+def refusals_table(groups: Sequence[Group], labels: Sequence[str]) -> tuple[PageTable | None, str]:
+    """Return a table of refused replies by node, client and reason, and a sentence about them."""
+    rounds_by_refusal: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    late = orders = 0
+    for group, label in zip(groups, labels, strict=True):
+        for run in group.runs:
+            if not (run.folder / "rounds.jsonl").exists():
+                continue
+            for line in read_rounds(run.folder):
+                late += int(line.get("late", 0))
+                orders += int(line.get("asked", 0))
+                for refusal in line.get("refused", ()):
+                    rounds_by_refusal[
+                        label, refusal["node"], refusal["client"], refusal["reason"]
+                    ].append(line["round"])
+    times = sum(map(len, rounds_by_refusal.values()))
+    sentence = (
+        f"All replies to {orders:,} orders arrived in time and were used."
+        if not times and not late
+        else f"Of {orders:,} orders to nodes, {late:,} were not answered in time; {times:,} "
+        "replies were refused, in full or for one client, and the round continued without them."
+    )
+    if not rounds_by_refusal:
+        return None, sentence
+    rows = [
+        Row(
+            [
+                *(Cell(text) for text in (label, node, client or "(whole node)", reason)),
+                Cell(f"{len(rounds):,}", float(len(rounds)), True),
+                Cell(f"{min(rounds)}–{max(rounds)}", float(min(rounds)), True),
+            ]
+        )
+        for (label, node, client, reason), rounds in sorted(
+            rounds_by_refusal.items(), key=lambda item: -len(item[1])
+        )
+    ]
+    omitted = len(rows) - _MOST_REFUSALS
+    note = f"{omitted} less frequent rows are left out." if omitted > 0 else ""
+    titles = ("method", "node", "client", "reason", "times", "rounds")
+    caption = "refused replies, the most frequent first"
+    return PageTable(
+        "refusals", "refused replies", caption, titles, rows[:_MOST_REFUSALS], 4, note
+    ), sentence
+
+
+def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return label, counted value and its meaning, for the runs that count a privacy budget."""
+    spent_budgets = []
+    for group, label in zip(groups, labels, strict=True):
+        spent = group.runs[0].summary.get("privacy")
+        if isinstance(spent, Mapping) and spent.get("mechanism") != "none":
+            for name, value in spent.items():
+                text = f"{value:.4g}" if isinstance(value, float) else str(value)
+                spent_budgets.append((label, f"{name} = {text}", _PRIVACY_WORDS.get(name, "")))
+    return spent_budgets
+
+
+def repeats(groups: Sequence[Group], labels: Sequence[str]) -> list[Repeat]:
+    """Return one entry for each group, for its first seed."""
+    return [_repeat(group, label) for group, label in zip(groups, labels, strict=True)]
+
+
+def _repeat(group: Group, label: str) -> Repeat:
+    run = group.runs[0]
+    changed = _changed(run)
+    words = ["fedproto", "run"]
+    for key, value in changed.items():
+        words += ["--set", f"{key}={written(value)}"]
+    if (run.folder / "state").is_dir() and "nodes.minimum" in run.settings:  # a simulation
+        words += ["--nodes", str(run.settings["nodes.minimum"])]
+    versions = ", ".join(f"{name} {number}" for name, number in run.summary["versions"].items())
+    return Repeat(
+        label,
+        run.folder.name,
+        shlex.join(words),
+        [(key, written(value)) for key, value in changed.items()],
+        versions,
+        ", ".join(str(member.summary["seed"]) for member in group.runs),
+    )
+
+
+def _changed(run: Run) -> dict[str, Any]:
+    defaults = defaults_of(run.method)
+    return {
+        key: value
+        for key, value in without_other_methods(run.settings, run.method).items()
+        if value != defaults.get(key) and not key.startswith(_OF_THE_PLACE)
+    }

@@ -164,7 +164,7 @@ METHOD = Method(
     settings=AnalyticSettings,
     tasks=("forecasting", "classification", "sequence-classification"),
     model={
-        "forecasting": "fedproto_app.tasks.forecasting.own_models:linear",
+        "forecasting": "fedproto_app.tasks.forecasting.task:linear_model",
         "classification": f"{__name__}.classes_learner:random_patches",
         "sequence-classification": f"{__name__}.classes_learner:random_kernels",
     },

@@ -50,8 +50,7 @@ from fedproto_app.strategies.common.class_fit import (
 )
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.strategies.common.learner import Cohort, Contribution
-from fedproto_app.tasks.images.own_models import fixed_patches
-from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 # Features of sequences: for random convolution kernels of many widths, the maximum of the response

@@ -22,7 +22,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import solve, symmetric, triangle, triangle_size
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution

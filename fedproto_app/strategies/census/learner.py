@@ -44,8 +44,12 @@ from fedproto_app.strategies.common.class_fit import (
     total_in,
 )
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
-from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
-from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+from fedproto_app.tasks.images.task import (
+    ClassificationTask,
+    ImageBatch,
+    fixed_patches,
+    image_classifier,
+)
 
 
 class LearnedAndFixed(Model):

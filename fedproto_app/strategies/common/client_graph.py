@@ -23,8 +23,7 @@ from fedproto_app.maths.graph import Adjacency
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.common.learner import Cohort, Contribution
-from fedproto_app.tasks.forecasting.graph import Vertices
-from fedproto_app.tasks.forecasting.profiles import reported_days
+from fedproto_app.tasks.forecasting.graph import Vertices, reported_days
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PROFILE = "profile"  # an array [B], and the option of the question for it

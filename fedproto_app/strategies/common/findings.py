@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
-from fedproto_app.maths.cluster_identity import ABSENT
+from fedproto_app.maths.clustering import ABSENT
 from fedproto_app.maths.even_choice import evenly
 
 MOST_SIMILAR = 200  # clients; with more, no similarity matrix is stored

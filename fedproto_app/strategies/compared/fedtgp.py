@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
@@ -31,14 +32,6 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_prototypes import nearest_prototype
-from fedproto_app.maths.trainable_prototypes import (
-    EMBEDDING,
-    HIDDEN,
-    OUTPUT,
-    adaptive_margin,
-    generated,
-    trained,
-)
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, largest_rows
@@ -52,6 +45,79 @@ from fedproto_app.strategies.common.prototypes import (
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesLearner
 from fedproto_app.tasks.images.task import ClassificationTask
+
+# The network of the server computes the prototype of each class from a learnt vector of the class.
+# Parameters, of C classes and width D of the representation:
+#     embedding [C, D], hidden.weight [D, D], hidden.bias [D], output.weight [D, D], output.bias [D]
+EMBEDDING, HIDDEN, OUTPUT = "embedding", "hidden.", "output."
+
+Network = Mapping[str, Tensor]
+
+
+def generated(network: Network) -> Tensor:
+    """Return the global prototypes [C, D]: linear, ReLU, linear."""
+    hidden = network[EMBEDDING] @ network[HIDDEN + "weight"] + network[HIDDEN + "bias"]
+    return hidden.relu() @ network[OUTPUT + "weight"] + network[OUTPUT + "bias"]
+
+
+def adaptive_margin(prototypes: Tensor, labels: Tensor, threshold: float) -> float:
+    """Return δ, the largest distance of two classes' mean prototypes, at most the threshold τ.
+
+    prototypes: [n, D]; labels: [n]. 0 where all are of one class.
+    """
+    classes = sorted(set(labels.tolist()))
+    means = torch.stack([prototypes[labels == label].mean(dim=0) for label in classes])
+    return min(float(_distances(means, means).max()), threshold)
+
+
+def contrastive_loss(
+    generated_prototypes: Tensor, prototypes: Tensor, labels: Tensor, margin: float
+) -> Tensor:
+    """Return the mean cross-entropy of softmax(−φ).
+
+    φ is the distance of a received prototype to each generated prototype; the distance to its own
+    class's is lengthened by the margin.
+
+    generated_prototypes: [C, D]; prototypes: [n, D]; labels: [n].
+    """
+    distances = _distances(prototypes, generated_prototypes)  # (n, C)
+    lengthened = margin * functional.one_hot(labels, len(generated_prototypes))
+    return functional.cross_entropy(-(distances + lengthened), labels)
+
+
+def trained(
+    network: Network,
+    prototypes: Tensor,
+    labels: Tensor,
+    margin: float,
+    epochs: int,
+    batch_size: int,
+    rate: float,
+    generator: torch.Generator,
+) -> tuple[dict[str, Tensor], float]:
+    """Return the network after epochs of SGD on the prototypes, and the last epoch's mean loss.
+
+    prototypes: [n, D]; labels: [n]. The generator draws the order of each epoch.
+    """
+    after, losses = dict(network), [0.0]
+    for _ in range(epochs):
+        losses = []
+        order = torch.randperm(len(labels), generator=generator)
+        for batch in torch.split(order, batch_size):
+            leaves = {name: value.detach().requires_grad_() for name, value in after.items()}
+            loss = contrastive_loss(generated(leaves), prototypes[batch], labels[batch], margin)
+            slopes = torch.autograd.grad(loss, list(leaves.values()))
+            after = {
+                name: value.detach() - rate * slope
+                for (name, value), slope in zip(leaves.items(), slopes, strict=True)
+            }
+            losses.append(loss.item())
+    return after, sum(losses) / len(losses)
+
+
+def _distances(first: Tensor, second: Tensor) -> Tensor:
+    """Return Euclidean distances, [n, D], [m, D] → [n, m]; gradient 0 at equal points."""
+    return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 class FedTgpSettings(Section):

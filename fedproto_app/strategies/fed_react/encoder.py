@@ -36,8 +36,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Learner, Phase
 from fedproto_app.strategies.common.strategy import MethodStrategy
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.tasks.sequences.samples import CohortSequences
-from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, SequenceTask
+from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, CohortSequences, SequenceTask
 from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
 

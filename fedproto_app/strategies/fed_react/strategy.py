@@ -21,13 +21,15 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
-from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 from fedproto_app.maths.clustering import (
+    ABSENT,
     MOST_CLUSTERS,
     Labels,
     Matrix,
+    clusters_of_before,
     find_clusters,
     head_similarity,
+    match_labels,
     spans,
 )
 from fedproto_app.maths.linear_heads import Head

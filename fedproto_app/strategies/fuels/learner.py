@@ -19,7 +19,6 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
@@ -28,8 +27,7 @@ from fedproto_app.settings import Training
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.strategies.common.prototypes import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.strategies.fuels import FuelsSettings
-from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
 
 FILTER = "filter"
 
@@ -223,3 +221,22 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             for name, prototype in zip(cohort.names, prototypes, strict=True)
         ]
         return Contribution({PROTOTYPES: torch.stack(noisy_prototypes).numpy()})
+
+
+def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return each client's ‖∂ term / ∂ parameters‖ over all parameters.
+
+    terms: [k] each, of clients that share no parameter. parameters: [k, …] each, leaves of the
+    terms' graph, which is retained.
+    Returns [k] each, by the terms' names; 0 if a term does not depend on the parameters.
+    """
+    norms = {}
+    for name, term in terms.items():
+        gradients = torch.autograd.grad(
+            term.sum(), parameters, retain_graph=True, materialize_grads=True
+        )
+        squares = [
+            gradient.reshape(len(gradient), -1).square().sum(dim=1) for gradient in gradients
+        ]
+        norms[name] = torch.stack(squares).sum(dim=0).sqrt()
+    return norms

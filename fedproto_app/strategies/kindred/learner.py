@@ -31,15 +31,13 @@ from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle, triangle_size
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.models.model import Model
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.tasks.forecasting.profiles import mean_day
-from fedproto_app.tasks.forecasting.samples import CohortSamples
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask, mean_day
 
 # Random Fourier features (Rahimi and Recht, NeurIPS 2007) make a closed form non-linear. They are
 # drawn from the run's seed, so all clients have the same features without sending them.

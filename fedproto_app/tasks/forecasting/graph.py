@@ -1,7 +1,7 @@
 """Build the graph over clients of series by ``[graph]``, on a server or in one process.
 
 Weights of edges come from a file, from places, or from profiles. A profile is a client's mean
-standardised day over its train part, one value per phase (`tasks/forecasting/profiles.py`).
+standardised day over its train part, one value per phase.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.graph_files import Place, cell_of, read_places, read_weights
 from fedproto_app.maths.graph import Adjacency, weights_of_places, weights_of_profiles
-from fedproto_app.settings import GraphSettings
+from fedproto_app.maths.noise import noisy
+from fedproto_app.settings import GraphSettings, Settings
+from fedproto_app.tasks.forecasting.task import CohortSamples, mean_day
 
 
 class Vertices:
@@ -79,3 +84,18 @@ class Vertices:
         adjacency = np.zeros((len(names), len(names)), np.float32)
         adjacency[np.ix_(has_vertex, has_vertex)] = weights
         return adjacency
+
+
+def reported_days(samples: CohortSamples, settings: Settings) -> Tensor:
+    """Return the mean days that clients report, [K, p], with noise of ``graph.noise`` added.
+
+    The noise is drawn from the run's seed, so it is for experiments on the cost of noise only.
+    """
+    days = mean_day(samples).cpu()
+    if not settings.graph.noise:
+        return days
+    streams = [torch_stream(settings.seed, name, "profile") for name in samples.names]
+    rows = zip(days, streams, strict=True)
+    return torch.stack(
+        [noisy(day, "gaussian", settings.graph.noise, stream) for day, stream in rows]
+    )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.metrics import Metric
+from fedproto_app.tasks.forecasting.metrics import COVERAGES, LEVELS, WIDTHS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,11 +99,6 @@ def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int])
     return Tracked(widths_at, widths)
 
 
-LEVELS = (80, 95)  # percent
-COVERAGES = tuple(f"coverage-{level}" for level in LEVELS)
-WIDTHS = tuple(f"width-{level}" for level in LEVELS)
-NAMES = (*COVERAGES, *WIDTHS)
-
 _HALF_WIDTH = "half-width-"
 
 
@@ -142,7 +138,7 @@ def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:
 
 
 def interval_metrics(error: Tensor, validation: Tensor, test: Tensor) -> dict[Metric, list[float]]:
-    """Return the metrics `NAMES` over the test part and the half widths after it, by client.
+    """Return `COVERAGES` and `WIDTHS` over the test part and the half widths after it, by client.
 
     Coverage is the share of values inside; width is the mean of upper minus lower limit on the
     standardised scale. The arguments are the same as for `follow`.
@@ -151,12 +147,12 @@ def interval_metrics(error: Tensor, validation: Tensor, test: Tensor) -> dict[Me
     scores, judged = error.abs().double().cpu().numpy(), test.bool().cpu().numpy()
     count = judged.sum(axis=(1, 2))
     metrics: dict[Metric, list[float]] = {}
-    for name, values in zip(COVERAGES, widths.at, strict=True):
+    for metric, values in zip(COVERAGES, widths.at, strict=True):
         inside = (scores <= values) & judged
-        metrics[Metric(name)] = (inside.sum(axis=(1, 2)) / count).tolist()
-    for name, values in zip(WIDTHS, widths.at, strict=True):
+        metrics[metric] = (inside.sum(axis=(1, 2)) / count).tolist()
+    for metric, values in zip(WIDTHS, widths.at, strict=True):
         mean = np.where(judged, values, 0).sum(axis=(1, 2), dtype=np.float64) / count
-        metrics[Metric(name)] = (2 * mean).tolist()
+        metrics[metric] = (2 * mean).tolist()
     for level, after in zip(LEVELS, widths.after, strict=True):
         for ahead in range(after.shape[1]):
             metrics[Metric(half_width(level, ahead))] = after[:, ahead].tolist()

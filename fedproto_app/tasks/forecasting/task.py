@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,55 +20,116 @@ from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.ridge import clipped_samples, sums
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
+from fedproto_app.models.forecaster import (
+    DECODER,
+    Forecaster,
+    LinearForecaster,
+    projector_parameters,
+)
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
-from fedproto_app.tasks.forecasting.intervals import NAMES as INTERVAL_METRICS
-from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
+from fedproto_app.tasks.forecasting.intervals import interval_metrics, is_half_width
+from fedproto_app.tasks.forecasting.metrics import (
+    COVERAGES,
+    DIVISORS,
+    FORECASTING,
+    MAE,
+    MAE_UNITS,
+    MEAN_SIZE,
+    MSE,
+    RMSE_UNITS,
+    SEASONAL_DIFFERENCE,
+    VALIDATION_MSE,
+    is_step,
+    step_metric,
+)
 from fedproto_app.tasks.task import Task, at_once, in_padded
 
 EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
 
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
-# The divisors of MASE and WAPE, in the data's units. A client without a usable divisor reports 0,
-# so every client reports every metric, and quotients on the server are finite.
-DIVISORS = ("seasonal-difference", "mean-size")
 SMALLEST_DIVISOR = 1e-30
-NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units", *DIVISORS)
-REPORTED = (*NAMES, *INTERVAL_METRICS)
-METRICS = tuple(Metric(name) for name in REPORTED)
-_STEP_MSE = "mse/step-"
+_DIVISORS = frozenset(metric.name for metric in DIVISORS)
+_SHARES = frozenset(metric.name for metric in COVERAGES)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training step's samples of the first k clients of a cohort.
+
+    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if not requested;
+    targets, present: [k, B, H]; age: [k], how many batches of the client are newer.
+    """
+
+    inputs: Tensor
+    augmented: Tensor | None
+    targets: Tensor
+    present: Tensor
+    age: Tensor
+
+
+@dataclass(frozen=True)
+class CohortSamples:
+    """The samples of K clients, padded to the longest client and most batches.
+
+    Clients stand in falling order of their number of batches, so the clients that still train at
+    step s are the first `active(s)` ones.
+    """
+
+    names: list[str]
+    inputs: Tensor  # [K, n, c + Q·H + j]
+    targets: Tensor  # [K, n, H]
+    present: Tensor  # [K, n, H] float, 0 where the target is missing or padding
+    batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
+    batch_counts: list[int]
+    is_validation: Tensor  # [K, n, H] float
+    is_test: Tensor  # [K, n, H] float
+    std: Tensor  # [K] float64, the data's units per unit of the standardised scale
+    mean: Tensor  # [K] float64, the train mean in the data's units
+    seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
+    starts: list[int]  # on the source's clock, of each client's first sample
+    lengths: list[int]  # samples of each client
+
+    @property
+    def train_samples(self) -> list[int]:
+        """The number of samples in each client's batches, its weight in sample-weighted means."""
+        return [count * self.batches.shape[2] for count in self.batch_counts]
+
+    def active(self, step: int) -> int:
+        """Return how many clients have more than `step` batches."""
+        return sum(count > step for count in self.batch_counts)
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     """Forecast H values at once, with FUELS's encoder and decoder or the user's module."""
 
     head = DECODER
-    criterion = Metric("validation-mse")
+    metrics = FORECASTING
     evaluates_local = False
 
-    @staticmethod
-    def required_metrics(settings: Settings) -> tuple[Metric, ...]:
+    @classmethod
+    def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
         """Return the metrics; for a horizon of several steps also the MSE of each step."""
         steps = settings.data.horizon
-        return (*METRICS, *(step_metric(step) for step in range(steps if steps > 1 else 0)))
+        each_step = (step_metric(step) for step in range(steps if steps > 1 else 0))
+        return (*super().required_metrics(settings), *each_step)
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:
         return settings.data.period  # batches are whole periods
 
-    @staticmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if (metric.name not in REPORTED and not _is_step_mse(metric.name)) or metric.rule:
+            known = metric.name in cls.metrics.names or is_step(metric.name)
+            if not known or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
-            if metric.name in DIVISORS and 0 < value < SMALLEST_DIVISOR:
+            if metric.name in _DIVISORS and 0 < value < SMALLEST_DIVISOR:
                 return f"its metrics are too small to divide by: {metric} = {value:g}"
-            if metric.name in COVERAGES and value > 1:
+            if metric.name in _SHARES and value > 1:
                 return f"{metric} = {value:g} is not a share"
         return None
 
@@ -326,7 +386,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def judge(
         self, forecasts: Tensor, samples: CohortSamples, first: int = 0
     ) -> dict[Metric, list[float]]:
-        """Return `METRICS` by client for forecasts [K, n - first, H] of samples from `first` on.
+        """Return the metrics by client for forecasts [K, n - first, H] of samples from `first` on.
 
         MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
         divisors of MASE and WAPE. For a horizon of several steps there is also the MSE of each
@@ -341,21 +401,26 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
         squared, absolute = error.square(), error.abs()
         mse, mae = mean(squared, test), mean(absolute, test)
-        values = (
-            mean(squared, validation),
-            mse,
-            mae,
-            mse.sqrt() * samples.std,
-            mae * samples.std,
-            _divisor(samples.seasonal_difference),
-            _divisor(mean(_in_units(samples, first).abs(), test)),
-        )
-        metrics = {Metric(name): value.tolist() for name, value in zip(NAMES, values, strict=True)}
+        values = {
+            VALIDATION_MSE: mean(squared, validation),
+            MSE: mse,
+            MAE: mae,
+            RMSE_UNITS: mse.sqrt() * samples.std,
+            MAE_UNITS: mae * samples.std,
+            SEASONAL_DIFFERENCE: _divisor(samples.seasonal_difference),
+            MEAN_SIZE: _divisor(mean(_in_units(samples, first).abs(), test)),
+        }
+        metrics = {metric: value.tolist() for metric, value in values.items()}
         metrics |= interval_metrics(error, validation, test)
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             of_step = mean(squared[..., step], test[..., step])
             metrics[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
         return metrics
+
+
+def linear_model(settings: Settings, layout: WindowLayout) -> LinearForecaster:
+    """Return the model of the methods with closed-form solutions."""
+    return LinearForecaster(layout)
 
 
 def _first_validated(samples: CohortSamples) -> int:
@@ -380,11 +445,11 @@ def _divisor(sizes: Tensor) -> Tensor:
     return torch.where(usable, sizes, 0.0)
 
 
-def step_metric(step: int) -> Metric:
-    """Return the name of the test MSE for values `step` steps after the first forecast value."""
-    return Metric(f"{_STEP_MSE}{step + 1}")
-
-
-def _is_step_mse(name: str) -> bool:
-    number = name.removeprefix(_STEP_MSE)
-    return number != name and re.fullmatch("[1-9][0-9]{0,3}", number) is not None
+def mean_day(samples: CohortSamples) -> Tensor:
+    """Return the mean of each client's train targets by phase, [K, p]; 0 if all are missing."""
+    rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
+    targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
+    present = samples.present[rows, samples.batches][..., 0].clone()
+    for row, count in enumerate(samples.batch_counts):
+        present[row, count:] = 0
+    return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)

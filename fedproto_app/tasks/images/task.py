@@ -12,18 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.method import for_task
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.class_gaussian import LabelledVectors
+from fedproto_app.models.image_classifier import CNN_GROUPS, ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module import ModuleShape
-from fedproto_app.settings import Settings
-from fedproto_app.tasks.images.own_models import image_classifier
+from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.settings import ModelSettings, Settings
+from fedproto_app.tasks.images.metrics import ACCURACY, CLASSIFICATION, ERROR
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
 ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
@@ -74,6 +78,27 @@ class CohortImages:
     test_representation: Tensor | None = None  # [K, m, D] if computed already
 
 
+def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
+    """Return the classifier that the settings name."""
+    classes = len(shape.classes)
+    if settings.image_encoder == "resnet18":
+        if settings.factors != (1.0,):
+            raise SettingsError(
+                f"model.width-factors = {settings.width_factors!r}: model.image-encoder = "
+                "'resnet18' has one width; 'small-cnn' can have others"
+            )
+        return ResNetClassifier(shape.inputs, classes)
+    width = settings.scaled(settings.width, CNN_GROUPS)
+    return SmallCnnClassifier(shape.inputs, classes, width, settings.representation_dim)
+
+
+def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
+    """Return a classifier on random filters, which are the same in every process."""
+    draws, section = torch_stream(settings.seed, "random filters"), settings.classification
+    mirrored = section.augment and section.flip
+    return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)
+
+
 def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
     """Return the stage, from 0, of a client with `stages` stages in a round, counted from 1.
 
@@ -89,14 +114,14 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     """Classify images with a small CNN, ResNet-18 or the user's module."""
 
     head = HEAD
-    criterion = Metric("validation-error")
+    metrics = CLASSIFICATION
     evaluates_local = True
 
-    @staticmethod
-    def required_metrics(settings: Settings) -> tuple[Metric, ...]:
-        if settings.data.partition.validation_share == 0:
-            return (Metric("accuracy"),)
-        return (Metric("accuracy"), Metric("validation-error"))
+    @classmethod
+    def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
+        has_validation = settings.data.partition.validation_share > 0
+        required = super().required_metrics(settings)
+        return tuple(metric for metric in required if has_validation or metric != ERROR)
 
     @staticmethod
     def longer_fault(settings: Settings) -> str | None:
@@ -111,10 +136,11 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             "client's stages, so a longer run would have been different from the start"
         )
 
-    @staticmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if metric.name == "accuracy" or (metric.name == "validation-error" and not metric.rule):
+            has_rules = metric.name == ACCURACY.name
+            if metric.name in cls.metrics.names and (has_rules or not metric.rule):
                 limit = 1.0
             elif _COUNT.fullmatch(metric.name) and not metric.rule:
                 limit = MOST_IMAGES
@@ -360,12 +386,12 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         metrics: dict[Metric, list[float]] = {}
         for name, rule in rules.items():
             right = (rule(representation) == samples.test_labels).double()
-            metrics[Metric("accuracy", rule=name)] = masked_mean(right, samples.is_test)
+            metrics[replace(ACCURACY, rule=name)] = masked_mean(right, samples.is_test)
         right = (rules[""](representation) == samples.test_labels).double() * samples.is_test
         if self.settings.data.partition.validation_share > 0:
             hit = (rules[""](representation) == samples.test_labels).double()
             shares = masked_mean(hit, samples.is_validation)
-            metrics[Metric("validation-error")] = [1 - share for share in shares]
+            metrics[ERROR] = [1 - share for share in shares]
         for noun, groups, number, first in (
             ("stage", samples.test_stages, samples.tested_stages, 1),
             ("class", samples.test_labels, len(self.shape.classes), 0),

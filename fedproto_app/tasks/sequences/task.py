@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,10 +34,20 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
+from fedproto_app.models.causal_cnn import CausalCnnSize
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module import ModuleShape
-from fedproto_app.tasks.sequences.own_models import sequence_model
-from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
+from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.sequences.metrics import (
+    ACCURACY,
+    CLASSES,
+    ERROR,
+    MAE,
+    NUMBERS,
+    RMSE,
+    VALIDATION_RMSE,
+)
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
@@ -45,6 +55,77 @@ ENCODED_AT_ONCE = 256  # sequences per client without gradients, to bound memory
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 LARGEST_HEAD = 1e6  # a larger value would dominate its cluster's mean and every similarity
 MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound a server's memory
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """One training step's sequences of the first k clients of a cohort.
+
+    inputs: [k, B, T, d], zeros after a sequence's end, or where the encoder does not learn
+    (`encoded`) the representations [k, B, D]; lengths: [k, B]; targets: [k, B]; present: [k, B]
+    float, 0 where a client's last batch is not full.
+    """
+
+    inputs: Tensor
+    lengths: Tensor
+    targets: Tensor
+    present: Tensor
+    encoded: bool = False
+
+
+@dataclass(frozen=True)
+class CohortSequences:
+    """The train and test sequences of K clients, padded to the largest number and length.
+
+    Clients are in falling order of their number of batches. The first `train_samples` of a client's
+    train sequences have a label, the next `unlabelled` have none.
+    """
+
+    names: list[str]
+    train_samples: list[int]
+    unlabelled: list[int]
+    batch_counts: list[int]
+    values: Tensor  # [K, n, T, d], zeros after the end
+    lengths: Tensor  # [K, n] int64, 1 in padding
+    targets: Tensor  # [K, n] int64 labels, 0 without one, or float64 numbers in the data's units
+    test_values: Tensor  # [K, m, T', d]: validation and test sequences
+    test_lengths: Tensor  # [K, m]
+    test_targets: Tensor  # [K, m]
+    is_validation: Tensor  # [K, m] float
+    is_test: Tensor  # [K, m] float
+    representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
+    test_representation: Tensor | None = None  # [K, m, D] if computed already
+
+    @property
+    def trainable(self) -> list[int]:
+        """The number of each client's train sequences, with or without a label."""
+        return [*map(sum, zip(self.train_samples, self.unlabelled, strict=True))]
+
+    @property
+    def trained_stages(self) -> list[int]:
+        """The stage of each client: always 0, as sequences have no stages."""
+        return [0] * len(self.names)
+
+
+def causal_cnn_model(settings: Settings, shape: DataShape) -> CausalCnnModel:
+    """Return a causal CNN, which can also learn without labels, and a head."""
+    cnn, scaled = settings.encoder, settings.model.scaled
+    size = CausalCnnSize(cnn.blocks, scaled(cnn.channels), scaled(cnn.reduced_dim), cnn.output_dim)
+    return CausalCnnModel(shape.inputs[0], _outputs(shape), size)
+
+
+def sequence_model(settings: Settings, shape: DataShape) -> Model:
+    """Return the model that the settings name."""
+    model = settings.model
+    if model.sequence_encoder == "causal-cnn":
+        return causal_cnn_model(settings, shape)
+    embedding = model.scaled(model.embedding_dim)
+    return LstmModel(shape.inputs[0], _outputs(shape), embedding, model.hidden_dim)
+
+
+def _outputs(shape: DataShape) -> int:
+    """Return the number of outputs of a head: one per class, or 1 for a real number."""
+    return len(shape.classes) or 1
 
 
 class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
@@ -290,16 +371,12 @@ def _as_labelled(client: ClientSequences) -> LabelledSequences:
 class SequenceClassificationTask(SequenceTask):
     """Predict the class of a sequence."""
 
-    criterion = Metric("validation-error")
+    metrics = CLASSES
 
-    @staticmethod
-    def required_metrics(settings: object) -> tuple[Metric, ...]:
-        return (Metric("accuracy"), Metric("validation-error"))
-
-    @staticmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if metric.name not in ("accuracy", "validation-error") or metric.rule:
+            if metric.name not in cls.metrics.names or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of classification"
             if not 0 <= value <= 1:
                 return f"its metrics are not fractions: {metric} = {value:g}"
@@ -342,8 +419,8 @@ class SequenceClassificationTask(SequenceTask):
         """Return ``accuracy`` on test and ``validation-error`` on validation sequences."""
         right = (outputs.argmax(dim=2) == samples.test_targets).double()
         return {
-            Metric("accuracy"): masked_mean(right, samples.is_test),
-            Metric("validation-error"): masked_mean(1 - right, samples.is_validation),
+            ACCURACY: masked_mean(right, samples.is_test),
+            ERROR: masked_mean(1 - right, samples.is_validation),
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
@@ -359,16 +436,12 @@ class SequenceRegressionTask(SequenceTask):
     Models learn the target over ``data.sequences.target-scale``; errors are in the data's units.
     """
 
-    criterion = Metric("validation-rmse")
+    metrics = NUMBERS
 
-    @staticmethod
-    def required_metrics(settings: object) -> tuple[Metric, ...]:
-        return (Metric("rmse"), Metric("mae"), Metric("validation-rmse"))
-
-    @staticmethod
-    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if metric.name not in ("rmse", "mae", "validation-rmse") or metric.rule:
+            if metric.name not in cls.metrics.names or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of regression"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
@@ -400,9 +473,9 @@ class SequenceRegressionTask(SequenceTask):
         squares = masked_mean(error.square(), samples.is_test)
         validation = masked_mean(error.square(), samples.is_validation)
         return {
-            Metric("rmse"): [value**0.5 for value in squares],
-            Metric("mae"): masked_mean(error.abs(), samples.is_test),
-            Metric("validation-rmse"): [value**0.5 for value in validation],
+            RMSE: [value**0.5 for value in squares],
+            MAE: masked_mean(error.abs(), samples.is_test),
+            VALIDATION_RMSE: [value**0.5 for value in validation],
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:

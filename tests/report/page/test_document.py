@@ -17,12 +17,13 @@ from fedproto_app.report.page.document import render, report_of, write_report
 from fedproto_app.report.runs import read_run
 from tests.report.made_runs import (
     add_divergence,
+    alone,
     make_classification_run,
     make_run,
     round_record,
+    shared,
 )
 from tests.report.made_sequences import make_sequence_run
-from tests.report.test_alone import alone, shared
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 FORMULA = '=HYPERLINK("http://evil.example","x")'

@@ -11,8 +11,8 @@ import pytest
 from fedproto_app.report.page.document import write_report
 from fedproto_app.report.runs import read_run
 from tests.browser import Browser, installed
+from tests.report.made_runs import alone, shared
 from tests.report.page.test_document import HOSTILE, rename
-from tests.report.test_alone import alone, shared
 
 pytestmark = pytest.mark.skipif(
     installed() is None, reason="no Chromium is installed: the report is not tried in a browser"

@@ -9,14 +9,13 @@ import torch
 from fedproto_app.core.metrics import Metric
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.intervals import (
-    LEVELS,
-    NAMES,
     conformal_quantile,
     half_width,
     interval_metrics,
     is_half_width,
     kept_half_widths,
 )
+from fedproto_app.tasks.forecasting.metrics import COVERAGES, LEVELS, WIDTHS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
@@ -40,7 +39,8 @@ def test_coverage_and_width_of_few_values_by_hand() -> None:
         assert metrics[f"width-{level}"] == pytest.approx(2 * np.mean(widths[level]), rel=1e-6)
         later = {80: -0.02, 95: -0.005}[level]
         assert metrics[half_width(level, 0)] == pytest.approx(widths[level][-1] * np.exp(later))
-    assert set(metrics) == {*NAMES, half_width(80, 0), half_width(95, 0)}
+    reported = {metric.name for metric in (*COVERAGES, *WIDTHS)}
+    assert set(metrics) == {*reported, half_width(80, 0), half_width(95, 0)}
 
 
 def test_each_step_ahead_has_separate_widths() -> None:
@@ -61,7 +61,7 @@ def test_each_step_ahead_has_separate_widths() -> None:
 def test_half_widths_stay_and_the_server_takes_none() -> None:
     task = ForecastingTask(settings_from({"data.horizon": 2}))
     required = task.required_metrics(task.settings)
-    assert {Metric(name) for name in NAMES} <= set(required)
+    assert {*COVERAGES, *WIDTHS} <= set(required)
     assert not any(task.stays(metric) for metric in required)
     private = Metric(half_width(80, 0))
     assert task.stays(private)

@@ -15,8 +15,7 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.models.model import LinearHeadModel
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.tasks.sequences import task as sequences
-from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
-from fedproto_app.tasks.sequences.task import SequenceTask
+from fedproto_app.tasks.sequences.task import CohortSequences, SequenceBatch, SequenceTask
 from tests.learners.tiny_sequences import (
     WIDTH,
     sequence_client,

@@ -25,10 +25,7 @@ from fedproto_app.core.messages import Guidance, Refusal, SampleTimes
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import Received, Round
 from fedproto_app.core.sends import Expected
-from fedproto_app.maths.gradients import clipped_to_median
 from fedproto_app.maths.optim import CohortAdam
-from fedproto_app.models.graph_forecaster import GraphForecaster
-from fedproto_app.models.graph_network import Graph, GraphNetwork
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
 from fedproto_app.strategies.common.federation import Ask, Federation
@@ -41,6 +38,7 @@ from fedproto_app.strategies.compared.cnfgnn.learner import (
     GRAPH,
     STEPS,
 )
+from fedproto_app.strategies.compared.cnfgnn.models import Graph, GraphForecaster, GraphNetwork
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import usual
 
@@ -404,3 +402,19 @@ def _graph_of(clients: Sequence[ClientKey], outputs: GraphOutputs) -> Guidance:
         [key.client for key in guided],
         options={FIRST: outputs.first, COUNT: outputs.values.shape[1]},
     )
+
+
+def clipped_to_median(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
+    """Clip the gradients [N, …] to `longest` × the median norm; return the number of clipped too.
+
+    The median is over norms above 0. No gradient can then dominate the mean.
+    """
+    norms = gradients.flatten(start_dim=1).double().norm(dim=1)
+    lengths = norms[norms > 0]
+    if not len(lengths):
+        return gradients, 0
+    limit = longest * float(lengths.quantile(0.5))
+    factors = torch.where(norms > limit, limit / norms, 1.0)
+    shape = (-1, *[1] * (gradients.dim() - 1))
+    shortened = (gradients.double() * factors.reshape(shape)).to(gradients.dtype)
+    return shortened, int((norms > limit).sum())

@@ -35,11 +35,9 @@ from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
 from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.compared.fedda import FedDaSettings
-from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
+from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS, weeks_needed
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.tasks.forecasting.samples import Batch
-from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.forecasting.weekly_statistics import weeks_needed
+from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.trust.outliers import largest
 
 # FedDA's clusters (Zhang et al., INFOCOM 2021) use the clients' measurements and their places.

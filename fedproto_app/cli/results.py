@@ -1,0 +1,265 @@
+"""Commands on finished runs: ``fedproto compare``, ``pictures``, ``report`` and ``export``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedproto_app.cli import say_next
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.report.charts import draw, draw_comparison, draw_differences
+from fedproto_app.report.comparison import heavy_clients, pairs, with_better_off
+from fedproto_app.report.page import REPORT
+from fedproto_app.report.runs import Run, find_runs, group_runs, ranked
+from fedproto_app.report.table import (
+    by_task,
+    comparison_csv,
+    comparison_markdown,
+    comparison_table,
+    pairs_csv,
+    pairs_markdown,
+    pairs_table,
+)
+from fedproto_app.report.taking_part import taking_part
+from fedproto_app.tasks.forecasting.metrics import FORECASTING
+
+_WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
+
+
+class Format(StrEnum):
+    """How a comparison is printed."""
+
+    table = "table"
+    markdown = "markdown"
+    csv = "csv"
+
+
+Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
+_FIRST = next(iter(Sort))
+
+
+Places = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN…", help="Run folders, or folders that hold several."),
+]
+
+
+def compare(
+    places: Places,
+    output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    sort: Annotated[
+        Sort,
+        typer.Option(
+            help="Sort forecasts by the median or mean test MSE over clients, the median MASE, the "
+            "mean of the worst tenth of the clients, or the share better off than alone."
+        ),
+    ] = _FIRST,
+    test_pairs: Annotated[
+        bool,
+        typer.Option(
+            "--pairs",
+            help="Test each row of forecasts, client by client, against the clients' best alone, "
+            "or against the best row if every run shares something.",
+        ),
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
+    ] = None,
+    differences: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png",
+            help="Draw each client's forecast error minus the error that --pairs tests against.",
+        ),
+    ] = None,
+) -> None:
+    """Put finished runs side by side, in one table for each task.
+
+    Runs that differ only in their seed share one row: mean and standard
+    error over the seeds, the best row first. Errors of forecasts are on the
+    standardised scale, for the kept models. A client is better off than
+    alone if its error is lower than with the best run without sharing,
+    chosen by its own validation error. The sentence below the table says
+    for how many clients taking part pays, using the sharing runs with the
+    lowest validation error. Accuracies on images are of the last round's
+    models; on sequences, of the kept models, the last round's models, and
+    the mean over all rounds.
+
+    [bold]Examples[/bold]
+
+      fedproto compare runs
+      fedproto compare runs/fuels-* runs/fedavg-* --format markdown
+      fedproto compare runs --sort mase --pairs
+      fedproto compare runs --picture comparison.png
+      fedproto compare runs --pairs --differences differences.png
+    """
+    groups, repeated = group_runs(_finished(places))
+    for run in repeated:
+        typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
+    groups = ranked(with_better_off(groups), sort)
+    tasks = by_task(groups)
+    needs_pairs = test_pairs or differences is not None
+    pairs_by_task = list(filter(None, map(pairs, tasks))) if needs_pairs else []
+    tested = pairs_by_task if test_pairs else []
+    if output is Format.table:
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDTH_ELSEWHERE
+        tables = [*map(comparison_table, tasks), *map(pairs_table, tested)]
+        console.print(*tables, sep="\n")
+    else:
+        text, text_of_pairs = (
+            (comparison_markdown, pairs_markdown)
+            if output is Format.markdown
+            else (comparison_csv, pairs_csv)
+        )
+        typer.echo("\n\n".join([*map(text, tasks), *map(text_of_pairs, tested)]))
+    for line in (line for task in tasks for line in [*heavy_clients(task), *taking_part(task)]):
+        typer.echo(line, err=output is Format.csv)
+    if test_pairs and not tested:
+        typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
+    if differences is not None:
+        draw_differences([pair for task_pairs in pairs_by_task for pair in task_pairs], differences)
+    if picture is not None:
+        draw_comparison(groups, picture)
+    if output is Format.table and not test_pairs and len(groups) > 1:
+        where = " ".join(shlex.quote(str(place)) for place in places)
+        say_next(Console(stderr=True), f"fedproto compare {where} --pairs --picture comparison.png")
+
+
+def pictures(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+) -> None:
+    """Draw a run's pictures into RUN/pictures and print their paths.
+
+    The pictures show the distribution of the clients' errors or accuracies,
+    and their mean by round and by communicated parameters. Forecasting: for
+    FUELS the matrix of divergences between prototypes; after a simulation
+    also the learned filters and the forecasts of single clients.
+    Classification: accuracy by stage and by class, and the clients' classes.
+    Sequences: the clusters over the rounds, the similarity of the clients,
+    the forgetting factor; after a simulation also the encoder's vectors.
+
+    [bold]Example[/bold]
+
+      fedproto pictures runs/my-run
+    """
+    look_here_for_users_code()  # pictures of models may need the user's modules
+    for file in draw(run):
+        typer.echo(file)
+
+
+def report(
+    places: Places,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help=f"The file to write; default: {REPORT} in RUN, or in the current folder for "
+            "several runs.",
+        ),
+    ] = None,
+) -> None:
+    """Write a report on finished runs: one HTML file, which opens offline.
+
+    It states the main result in a sentence. Then it shows the table of
+    methods, gains by client, every client, errors by step ahead or by class,
+    forecasts, learning curves and their cost, and how to repeat the runs.
+    Runs that differ only in their seed share one row. To show whether
+    sharing pays, include a run without sharing (solo, naive).
+
+    [bold]Examples[/bold]
+
+      fedproto report runs/my-run
+      fedproto report runs
+      fedproto report runs/solo-* runs/fuels-* --output for-the-board.html
+    """
+    look_here_for_users_code()  # forecasts of models may need the user's modules
+    from fedproto_app.report.page.document import write_report  # only this command needs jinja2
+
+    runs = _finished(places)
+    file = output or (places[0] if len(places) == 1 else Path()) / REPORT
+    write_report(runs, file)
+    typer.echo(file)
+
+
+class Target(StrEnum):
+    """The formats of an export."""
+
+    csv = "csv"
+    parquet = "parquet"
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"
+
+
+def export(
+    places: Places,
+    target: Annotated[Target, typer.Option("--to", help="What to write.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="csv, parquet: the files' folder; default RUN/export. tensorboard: a folder with "
+            "one for each run; default RUN/tensorboard. mlflow: the address of a tracking server, "
+            "or a folder; default MLFLOW_TRACKING_URI, else mlflow.",
+        ),
+    ] = "",
+) -> None:
+    """Write finished runs for other tools.
+
+    csv and parquet are long tables, one number per row: rounds, clients and,
+    for several steps ahead, steps. tensorboard is a folder of events: figures
+    by round, distributions over clients, settings. mlflow has settings as
+    parameters, figures by round as metrics, and the run's files. Existing
+    files are never overwritten. All formats but csv need a library:
+    pip install "fedproto-app\\[parquet]", \\[tensorboard] or \\[mlflow].
+    The setting output.tensorboard = true writes events during a run.
+
+    [bold]Examples[/bold]
+
+      fedproto export runs/my-run --to csv
+      fedproto export runs --to parquet --output tables
+      fedproto export runs --to tensorboard --output board
+      tensorboard --logdir board
+      fedproto export runs --to mlflow
+      fedproto export runs --to mlflow --output http://localhost:5000
+    """
+    runs = _finished(places)
+    if target in (Target.csv, Target.parquet) and len(runs) > 1 and not output:
+        raise SettingsError(f"--to {target}: say where {len(runs)} runs go with --output FOLDER")
+    folder = Path(output).expanduser() if output else runs[0].folder / "export"
+    written: list[Path] | list[str]
+    if target is Target.csv:
+        from fedproto_app.report.export import write_csv
+
+        written = write_csv(runs, folder)
+    elif target is Target.parquet:
+        from fedproto_app.report.export import write_parquet
+
+        written = write_parquet(runs, folder)
+    elif target is Target.tensorboard:
+        from fedproto_app.report.export import write_events
+
+        written = write_events(runs, folder if output else None)
+    else:
+        from fedproto_app.report.export import write_mlflow
+
+        written = [write_mlflow(runs, output)]
+    for place in written:
+        typer.echo(place)
+
+
+def _finished(places: Sequence[Path]) -> list[Run]:
+    """Return the finished runs in these places; say which folders hold none."""
+    runs, without = find_runs(places)
+    for folder in without:
+        typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)
+    return runs

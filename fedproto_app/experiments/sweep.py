@@ -1,0 +1,525 @@
+"""A sweep: its plan, the table ``[sweep]``, and its runs in a folder.
+
+An Optuna study in the folder holds the plan, and the settings of every trial that was started. A
+trial is *running* until all its runs have a result, so the study shows what remains after a crash
+or a failed run. Trials of a grid or of random draws follow from the plan, and are entered into the
+study when their first run starts, because the study takes long for thousands. The trials that
+Optuna suggests depend only on earlier batches, not on parallel runs or interruptions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import OptunaError
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from pydantic import Field, ValidationError, field_validator, model_validator
+from rich.console import Console
+from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.randomness import stream_seed
+from fedproto_app.core.run_lock import LOCK, RunLock
+from fedproto_app.core.section import Count, CountOrZero, Section
+from fedproto_app.engine.pool import cores
+from fedproto_app.experiments.run_settings import NODES, unclaimed_settings
+from fedproto_app.experiments.simulation import (
+    check_data,
+    check_pretraining,
+    folder_of_users_code,
+    most_workers,
+)
+from fedproto_app.experiments.sweep_results import Result, choices, result_of
+from fedproto_app.experiments.sweep_runs import Job, Runner, SweepProgress
+from fedproto_app.report.runs import flat
+from fedproto_app.settings import Settings
+from fedproto_app.settings.faults import explain_all
+from fedproto_app.settings.reading import parsed, written
+
+Axis = CategoricalDistribution | FloatDistribution | IntDistribution
+
+STUDY = "optuna.db"
+MOST_RUNS = 10_000
+_RANGE = re.compile(r"\s*(?P<low>.+?)\s*\.\.\s*(?P<high>.+?)\s*(?P<log>:log)?\s*")
+_INTEGER = re.compile(r"[+-]?\d+")
+optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep reports its progress itself
+_DATA = ("task", "method", "data", "graph", "encoder", "privacy")  # tables that data depend on
+_DIGITS = 4  # significant digits of a drawn number, so that people can read the setting
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of the swept settings, numbered from 1."""
+
+    number: int
+    changes: Mapping[str, Any]
+
+    def run_name(self, seed: int) -> str:
+        """Return the folder name of its run with this seed."""
+        return f"{self.number:03}-s{seed}"
+
+    def text(self) -> str:
+        return "  ".join(f"{key}={value}" for key, value in self.changes.items())
+
+
+class SweepTable(Section):
+    """The table ``[sweep]`` of a configuration file; docs/sweep.md explains its keys."""
+
+    search: Literal["grid", "random", "optuna"] = "grid"
+    trials: Count | None = None
+    seeds: list[CountOrZero] = Field([0])
+    nodes: Count = NODES
+    search_seed: CountOrZero = 0
+    batch: Count = 4
+    output: str = ""
+    grid: dict[str, list[Any]] = Field({})
+    range: dict[str, str] = Field({})
+
+    @field_validator("grid", "range", mode="before")
+    @classmethod
+    def _dotted(cls, table: object) -> object:
+        return flat(table) if isinstance(table, Mapping) else table
+
+    @classmethod
+    def read(cls, table: object) -> Self:
+        """Read the table; raises `SettingsError` with one line for all faults."""
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            raise SettingsError(explain_all(error.errors(), SweepTable, ["sweep"])) from None
+
+
+class Plan(SweepTable):
+    """A consistent sweep; its settings are checked elsewhere.
+
+    base: the settings that all runs share, with dotted keys.
+    """
+
+    base: dict[str, Any]
+
+    @property
+    def space(self) -> dict[str, Axis]:
+        """Optuna's distribution of each swept setting.
+
+        Values are categories by their texts, because Optuna does not accept lists.
+        """
+        return {
+            **{
+                key: CategoricalDistribution([written(value) for value in values])
+                for key, values in self.grid.items()
+            },
+            **{key: _range(key, text) for key, text in self.range.items()},
+        }
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the parameters of the trials that can be listed before any run, each once.
+
+        A grid is in the order of its values: Optuna's own grid sampler visits it at random, and
+        starts again when the grid grows.
+        """
+        if self.search == "grid":
+            texts = [map(written, values) for values in self.grid.values()]
+            return [dict(zip(self.grid, values, strict=True)) for values in product(*texts)]
+        if self.search == "random":
+            drawn = self.drawn(range(self.trials or 0), [])
+            return list({repr(params): params for params in drawn}.values())
+        return []
+
+    def drawn(self, numbers: range, earlier: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
+        """Return the parameters that Optuna suggests for trials with these numbers, from 0 on.
+
+        earlier: the trials that they depend on. Each trial has its own seed, so more trials do not
+        change the first trials.
+        """
+        study, space, drawn = optuna.create_study(), self.space, []
+        study.add_trials(earlier)
+        for number in numbers:
+            seed = stream_seed(self.search_seed, self.search, number) % 2**32
+            study.sampler = (RandomSampler if self.search == "random" else TPESampler)(seed=seed)
+            params = study.ask(dict(space)).params
+            drawn.append({key: _rounded(params[key], axis) for key, axis in space.items()})
+        return drawn
+
+    def corners(self) -> list[Trial]:
+        """Return trials whose settings are checked before trials are drawn.
+
+        They have each value and each end of a range, with the first values of all other settings,
+        and for every swept method.
+        """
+        ends = {
+            key: axis.choices
+            if isinstance(axis, CategoricalDistribution)
+            else (axis.low, axis.high)
+            for key, axis in self.space.items()
+        }
+        first = {key: values[0] for key, values in ends.items()}
+        return trials_of(
+            [
+                first | ({"method": method} if method else {}) | {key: value}
+                for method in ends.get("method", [""])
+                for key, values in ends.items()
+                for value in values
+            ]
+        )
+
+    def digest(self) -> str:
+        """Return a short text that differs between plans."""
+        return sha256(self.model_dump_json().encode()).hexdigest()[:8]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        swept = {**self.grid, **self.range}
+        for key, values in self.grid.items():
+            if not values or any(isinstance(value, Mapping) for value in values):
+                raise SettingsError(f"grid of {key} = {values}: expected values, as [10, 30, 100]")
+            if len({repr(value) for value in values}) < len(values):
+                raise SettingsError(f"grid of {key} = {values}: a value is listed twice")
+        if not swept:
+            raise SettingsError("nothing to sweep; try --grid fuels.beta=10,30,100")
+        for key in swept:
+            if key in self.grid and key in self.range:
+                raise SettingsError(f"{key}: is swept twice")
+            if key == "seed":
+                raise SettingsError("seed: give seeds with --seeds 0,1,2; they are no choice")
+            if key.partition(".")[0] == "output":
+                raise SettingsError(f"{key}: a sweep has one --output, with a folder for each run")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise SettingsError(f"seeds = {self.seeds}: must be different whole numbers from 0 on")
+        if self.search == "grid" and (self.range or self.trials):
+            option = f"--range {next(iter(self.range))}" if self.range else "--trials"
+            raise SettingsError(
+                f"{option}: a grid tries all values of --grid; draw with --search random "
+                "--trials 20"
+            )
+        if self.search != "grid" and not self.trials:
+            raise SettingsError(f"--search {self.search}: say how many with --trials 20")
+        counts = [self.trials] if self.trials else [len(values) for values in self.grid.values()]
+        if math.prod(counts) * len(self.seeds) > MOST_RUNS:
+            raise SettingsError(
+                f"{' × '.join(map(str, counts))} trials with {len(self.seeds)} seeds are more than "
+                f"{MOST_RUNS:,} runs; draw fewer with --search random --trials 100"
+            )
+        _ = self.space  # refuses wrong ranges
+        return self
+
+
+class Sweep:
+    """A sweep and its folder. failed: why runs failed, by the run's name."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        self.failed: dict[str, str] = {}
+        self._settings_of: dict[str, Settings] = {}  # by a trial's changes
+        self._results: dict[int, Result] = {}  # of complete trials, by number
+        self._best: dict[object, Result] = {}  # by question
+        self._database = threading.Lock()
+
+    @cached_property
+    def study(self) -> optuna.Study:
+        return _study(self.folder / STUDY)
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """All trials so far; Optuna suggests further ones batch by batch."""
+        return trials_of(_with_listed(self.study.get_trials(deepcopy=False), self.plan))
+
+    @cached_property
+    def _is_told(self) -> list[bool]:
+        """Whether the study has a result, for each trial that was entered."""
+        return [trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False)]
+
+    @property
+    def run_count(self) -> int:
+        count = self.plan.trials if self.plan.search == "optuna" else len(self.trials)
+        return (count or 0) * len(self.plan.seeds)
+
+    def finished_runs(self) -> int:
+        return len(list(self.folder.glob("*/summary.json")))
+
+    def prepare(self, extend: bool) -> None:
+        """Check the sweep, and write its plan into its folder or continue the folder's sweep.
+
+        The caller holds the folder's lock. extend: the plan may be larger than the folder's plan.
+        Raises `SettingsError` or `DataError` if it cannot run, and then removes a new folder.
+        """
+        folder, file, beside = self.folder, self.folder / STUDY, self.folder / f"{STUDY}.new"
+        before = read_plan(folder) if file.exists() else None
+        other_files = sorted({path.name for path in folder.iterdir()} - {LOCK, beside.name})
+        if before is None and other_files:
+            old = "plan.json" in other_files
+            content = "a sweep of version 0.1" if old else f"no sweep, but {other_files[0]!r}"
+            raise SettingsError(f"{folder}: holds {content}; choose another --output")
+        if before and before != self.plan:
+            _require_growth(folder, before, self.plan, extend)
+        tried = _study(file).get_trials(deepcopy=False) if before else []
+        try:
+            self._check(trials_of(_with_listed(tried, self.plan)) or self.plan.corners())
+        except BaseException:
+            if before is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if before == self.plan:
+            return
+        beside.unlink(missing_ok=True)
+        study = _study(beside)  # renamed when it is complete
+        study.set_user_attr("plan", self.plan.model_dump_json())
+        for trial in tried:
+            _add(study, self.plan, trial.params, trial.state, trial.value)
+        os.replace(beside, file)
+
+    def run(self, parallel: int | None, console: Console) -> tuple[list[Result], list[Result]]:
+        """Make all runs; returns every trial's result, and the choice for each question.
+
+        parallel: runs at a time; None: one for each core.
+        """
+        first = self._settings((self.trials or self.plan.corners())[0], self.plan.seeds[0])
+        at_once = parallel or max(1, min(self.run_count, most_workers(first) // first.threads))
+        results: list[Result] = []
+        with (
+            SweepProgress(console, self.run_count) as progress,
+            Runner(at_once, max(1, cores() // at_once), self.plan.nodes) as runner,
+        ):
+            while trials := self._trials_behind(len(results)):
+                results += self._make(trials, runner, progress)
+        return results, choices(results)
+
+    def _check(self, trials: Sequence[Trial]) -> None:
+        """Check the settings of the trials, then the data, once for each different data set."""
+        different: dict[str, Settings] = {}
+        for trial in trials:
+            try:
+                settings = self._settings(trial, self.plan.seeds[0])
+            except SettingsError as error:  # a fault of several settings may not name all
+                complete = len(trial.changes) == 1 or all(
+                    key in str(error) for key in trial.changes
+                )
+                text = str(error) if complete else f"{error} (with {trial.text()})"
+                raise SettingsError(text) from None
+            of_data = {k: v for k, v in trial.changes.items() if k.partition(".")[0] in _DATA}
+            different.setdefault(repr(of_data), settings)
+        for settings in different.values():
+            check_pretraining(settings)
+            check_data(settings, folder_of_users_code(settings))
+
+    def _trials_behind(self, count: int) -> list[Trial]:
+        """Return the trials after the first `count`; batches are drawn in full."""
+        if self.plan.search == "optuna":
+            earlier, batch = self.study.get_trials(deepcopy=False)[:count], self.plan.batch
+            end, so_far = min((count // batch + 1) * batch, self.plan.trials or 0), len(self.trials)
+            self.trials.extend(trials_of(self.plan.drawn(range(so_far, end), earlier), so_far + 1))
+        return self.trials[count:]
+
+    def _make(
+        self, trials: Sequence[Trial], runner: Runner, progress: SweepProgress
+    ) -> list[Result]:
+        """Make the runs of these trials, and report their validation errors to the study."""
+        jobs = {
+            trial.number: [Job(trial, s, self._settings(trial, s)) for s in self.plan.seeds]
+            for trial in trials
+        }
+        all_jobs = [job for of_trial in jobs.values() for job in of_trial]
+        progress.add(all_jobs)
+        for of_trial in jobs.values():
+            self._finish(of_trial)
+
+        def starts(job: Job) -> None:
+            self._enter(job.trial.number)
+            progress.starts(job)
+
+        def ended(job: Job, reason: str) -> None:
+            progress.ended(job, reason)
+            if reason:
+                self.failed[job.name] = reason
+            self._finish(jobs[job.trial.number])
+
+        runner.make(all_jobs, starts, ended, progress.look)
+        return [self._results.get(n) or self._result(of_trial) for n, of_trial in jobs.items()]
+
+    def _settings(self, trial: Trial, seed: int) -> Settings:
+        key = repr(trial.changes)
+        if key not in self._settings_of:
+            changes = {**self.plan.base, **trial.changes, "output.dir": str(self.folder)}
+            changes |= {"output.resume": False, "output.pictures": False}
+            self._settings_of[key] = unclaimed_settings(changes, self.plan.nodes)
+        settings = self._settings_of[key]
+        output = settings.output.model_copy(update={"name": trial.run_name(seed)})
+        return settings.model_copy(update={"seed": seed, "output": output})
+
+    def _result(self, jobs: Sequence[Job]) -> Result:
+        done = {job.seed: job.folder for job in jobs if job.finished}
+        failed = {job.seed: self.failed.get(job.name, "not made") for job in jobs}
+        failed = {seed: reason for seed, reason in failed.items() if seed not in done}
+        return result_of(jobs[0].trial, jobs[0].settings.task, done, failed)
+
+    def _enter(self, number: int) -> None:
+        """Enter the trials up to this number into the study, in order; from any thread."""
+        with self._database:
+            for trial in self.trials[len(self._is_told) : number]:
+                params = {
+                    key: written(value) if key in self.plan.grid else value
+                    for key, value in trial.changes.items()
+                }
+                _add(self.study, self.plan, params)
+                self._is_told.append(False)
+
+    def _finish(self, jobs: Sequence[Job]) -> None:
+        """Once a trial's runs are done, report it, and keep only the models of the best so far.
+
+        Models of many runs would take gigabytes.
+        """
+        if not all(job.finished for job in jobs):
+            return
+        result, number = self._result(jobs), jobs[0].trial.number
+        self._results[number] = result
+        if result.complete and result.mean:
+            self._enter(number)
+            with self._database:
+                if not self._is_told[number - 1]:
+                    self.study.tell(number - 1, result.mean.mean)
+                    self._is_told[number - 1] = True
+        best = self._best.get(result.question)
+        loser: Result | None = result
+        if result.complete and (best is None or result.place < best.place):
+            self._best[result.question], loser = result, best
+        for folder in loser.folders.values() if loser else ():
+            for part in ("checkpoint", "state", "model"):
+                shutil.rmtree(folder / part, ignore_errors=True)
+
+
+def _with_listed(tried: Sequence[FrozenTrial], plan: Plan) -> list[dict[str, Any]]:
+    """Return the parameters of the trials in a study, then those of others that the plan lists."""
+    keys = {frozenset(trial.params.items()) for trial in tried}
+    return [
+        *(trial.params for trial in tried),
+        *(params for params in plan.listed() if frozenset(params.items()) not in keys),
+    ]
+
+
+def read_plan(folder: Path) -> Plan:
+    """Return the plan of the sweep in this folder; raises `SettingsError` if it has none."""
+    file = folder / STUDY
+    if not file.exists():
+        raise SettingsError(f"{folder}: holds no sweep: there is no {STUDY} in it")
+    try:
+        return Plan.model_validate_json(_study(file).user_attrs["plan"])
+    except (KeyError, ValidationError):
+        raise SettingsError(f"{file}: cannot be read: holds no plan of a sweep") from None
+
+
+def lock(folder: Path) -> RunLock:
+    """Make the folder and lock it; raises `SettingsError` if it cannot be made or is locked."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return RunLock(folder)
+    except OSError as error:
+        raise SettingsError(f"{folder}: {error.strerror}") from None
+
+
+def _require_growth(folder: Path, before: Plan, after: Plan, extend: bool) -> None:
+    """Raise `SettingsError` unless the plan is larger than the folder's, and `extend` is set."""
+    grows = {"output", "seeds", "trials"} | ({"grid"} if after.search == "grid" else set())
+    old, new = (flat(plan.model_dump(by_alias=True, exclude=grows)) for plan in (before, after))
+    if differing := [
+        f"{key.removeprefix('base.')} = {new.get(key, 'not set')}, was {old.get(key, 'not set')}"
+        for key in sorted(old.keys() | new.keys())
+        if str(old.get(key)) != str(new.get(key))
+    ]:
+        raise SettingsError(
+            f"{folder} holds another sweep: {'; '.join(differing)}; choose another --output"
+        )
+    listed = [{frozenset(params.items()) for params in plan.listed()} for plan in (before, after)]
+    sizes = [
+        (set(plan.seeds), plan.trials or 0, sum(map(len, plan.grid.values())))
+        for plan in (before, after)
+    ]
+    if not listed[0] <= listed[1] or not sizes[0][0] <= sizes[1][0] or sizes[0][1] > sizes[1][1]:
+        raise SettingsError(
+            f"{folder} holds trials or seeds that this sweep has not; a sweep can only grow"
+        )
+    if sizes[0] != sizes[1] and not extend:
+        raise SettingsError(f"{folder} holds a smaller sweep; say --extend to let it grow")
+
+
+def _study(file: Path) -> optuna.Study:
+    """Read the study, or make it if there is none; raises `SettingsError`."""
+    with storage_errors(file):
+        url = URL.create("sqlite", database=str(file)).render_as_string()
+        storage = RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+        try:
+            return optuna.create_study(storage=storage, study_name="sweep", load_if_exists=True)
+        except RuntimeError as error:
+            raise OptunaError(str(error)) from None
+
+
+@contextmanager
+def storage_errors(file: Path) -> Iterator[None]:
+    """Raise `SettingsError` in place of errors of the study's database, such as one in use."""
+    try:
+        yield
+    except (OptunaError, SQLAlchemyError) as error:
+        line = str(error.__cause__ or error).splitlines()[0]
+        raise SettingsError(f"{file}: cannot be read or written: {line}") from None
+
+
+def _add(
+    study: optuna.Study,
+    plan: Plan,
+    params: Mapping[str, Any],
+    state: TrialState = TrialState.RUNNING,
+    value: float | None = None,
+) -> None:
+    study.add_trial(
+        create_trial(state=state, value=value, params=dict(params), distributions=dict(plan.space))
+    )
+
+
+def trials_of(parameters: Iterable[Mapping[str, Any]], first: int = 1) -> list[Trial]:
+    """Return the trials with these parameters of a study, numbered in order."""
+    return [
+        Trial(number, {key: parsed(v) if isinstance(v, str) else v for key, v in params.items()})
+        for number, params in enumerate(parameters, first)
+    ]
+
+
+def _range(key: str, text: str) -> Axis:
+    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``; integer ends give integers."""
+    match = _RANGE.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        low, high, log = match["low"], match["high"], bool(match["log"])
+        if _INTEGER.fullmatch(low) and _INTEGER.fullmatch(high):
+            return IntDistribution(int(low), int(high), log=log)
+        if not math.isfinite(float(high) - float(low)):
+            raise ValueError
+        return FloatDistribution(float(low), float(high), log=log)
+    except ValueError:
+        raise SettingsError(
+            f"range of {key} = {text!r}: expected LOW..HIGH or LOW..HIGH:log, LOW below HIGH and "
+            "with :log above 0, as 1e-4..1e-2:log"
+        ) from None
+
+
+def _rounded(value: Any, axis: Axis) -> Any:
+    """Round a number to few digits within its range; keep integers and texts."""
+    if not isinstance(axis, FloatDistribution):
+        return value
+    return min(max(float(f"{value:.{_DIGITS}g}"), axis.low), axis.high)

@@ -1,0 +1,341 @@
+"""The results of a sweep's trials: the choice by validation errors, tables and charts.
+
+Test errors are read only for a chosen trial, after the choice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median, pstdev, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from optuna.distributions import CategoricalDistribution
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from fedproto_app.core import charts
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.report.export import csv_text
+from fedproto_app.report.runs import read_clients
+from fedproto_app.report.taking_part import validation_error
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics
+
+if TYPE_CHECKING:
+    from fedproto_app.experiments.sweep import Axis, Plan, Trial
+
+_MOST_ROWS = 30  # on a screen
+
+
+class Mean(NamedTuple):
+    """Mean over seeds and its standard error, which is None for one seed.
+
+    The standard error is the sample standard deviation over √n.
+    """
+
+    mean: float
+    error: float | None
+
+    def text(self) -> str:
+        return f"{self.mean:.4g}" + ("" if self.error is None else f" ± {self.error:.2g}")
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean of one value per seed, at least one."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Mean(fmean(values), error)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a trial; mappings are by seed.
+
+    question: trials with different questions have different data, so their errors cannot be
+    compared. folders: of the finished runs. validation: mean validation errors over clients
+    (`validation_error`). medians: median validation errors of the models that clients end with.
+    clients: the number of clients with an error, the smallest over the seeds. failed: the reason
+    for each run without a result.
+    """
+
+    trial: Trial
+    metrics: TaskMetrics
+    question: tuple[tuple[str, str], ...]
+    folders: Mapping[int, Path]
+    validation: Mapping[int, float]
+    medians: Mapping[int, float]
+    clients: int
+    failed: Mapping[int, str]
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.validation) and not self.failed
+
+    @property
+    def mean(self) -> Mean | None:
+        return mean_of(list(self.validation.values())) if self.validation else None
+
+    @property
+    def median(self) -> Mean | None:
+        return mean_of(list(self.medians.values())) if self.medians else None
+
+    @property
+    def place(self) -> tuple[bool, int, float, int]:
+        """The sort key, the best first.
+
+        Trials with all runs come first, then the most clients with an error, then the lowest
+        validation error, then the lowest number.
+        """
+        mean = self.mean.mean if self.mean else math.inf
+        return not self.complete, -self.clients, mean, self.trial.number
+
+    def test(self) -> Mean:
+        """Return the mean test error of the models that the clients end with."""
+        figures = [
+            client_column(folder, self.metrics.kept.column.name) for folder in self.folders.values()
+        ]
+        return mean_of([fmean(values) if values else math.nan for values in figures])
+
+
+def result_of(
+    trial: Trial, task: str, folders: Mapping[int, Path], failed: Mapping[int, str]
+) -> Result:
+    """Read the validation errors of a trial's finished runs. folders: by seed."""
+    metrics = report_for(task).metrics
+    column = metrics.kept_validation.column.name
+    errors = {seed: client_column(path, column) for seed, path in folders.items()}
+    of_data = [
+        (key, repr(value))
+        for key, value in trial.changes.items()
+        if key.startswith("data.") and key.removeprefix("data.") not in metrics.inputs
+    ]
+    return Result(
+        trial=trial,
+        metrics=metrics,
+        question=(("task", task), *of_data),
+        folders=folders,
+        validation={
+            seed: validation_error(folders[seed], values, metrics)
+            for seed, values in errors.items()
+            if values
+        },
+        medians={seed: median(values) for seed, values in errors.items() if values},
+        clients=min((len(values) for values in errors.values() if values), default=0),
+        failed={
+            **failed,
+            **{s: "no client has a validation error" for s, values in errors.items() if not values},
+        },
+    )
+
+
+def client_column(folder: Path, column: str) -> list[float]:
+    """Return the finite numbers in a column of the run's clients.csv."""
+    cells = [float(row[column] or "nan") for row in read_clients(folder)]
+    return [value for value in cells if math.isfinite(value)]
+
+
+def ranked(results: Sequence[Result]) -> list[Result]:
+    """Return the results grouped by question, the best first."""
+    questions = list(dict.fromkeys(result.question for result in results))
+    return sorted(results, key=lambda result: (questions.index(result.question), *result.place))
+
+
+def choices(results: Sequence[Result]) -> list[Result]:
+    """Return the best complete trial of each question."""
+    complete = [result for result in ranked(results) if result.complete]
+    return list({result.question: result for result in reversed(complete)}.values())[::-1]
+
+
+def write_results(
+    folder: Path, plan: Plan, results: Sequence[Result], chosen: Sequence[Result]
+) -> dict[int, Mean]:
+    """Write ``sweep.csv`` and ``sweep.json``; return the chosen trials' test errors by number."""
+    tests = {result.trial.number: result.test() for result in chosen}
+    rows, trials = [], []
+    for result in ranked(results):
+        trial, test = result.trial, tests.get(result.trial.number)
+        mean, middle = result.mean or (None, None), result.median or (None, None)
+        rows.append(
+            {
+                "trial": trial.number,
+                **trial.changes,
+                "seeds": len(result.validation),
+                "failed": len(result.failed),
+                "clients": result.clients,
+                "validation": mean[0],
+                "validation_se": mean[1],
+                "validation_median": middle[0],
+                "validation_median_se": middle[1],
+                "chosen": "yes" if test else "",
+                "test": test and test.mean,
+                "test_se": test and test.error,
+            }
+        )
+        record: dict[str, Any] = {
+            "trial": trial.number,
+            "settings": dict(trial.changes),
+            "runs": {str(seed): path.name for seed, path in result.folders.items()},
+            "failed": {str(seed): reason for seed, reason in result.failed.items()},
+            "clients": result.clients,
+            "validation": {
+                "figure": result.metrics.validation.round.name,
+                "mean": mean[0],
+                "standard_error": mean[1],
+                "by_seed": {str(seed): error for seed, error in result.validation.items()},
+            },
+            "chosen": test is not None,
+        }
+        if test:
+            figure = {"figure": result.metrics.kept.column.name}
+            record["test"] = {**figure, "mean": test.mean, "standard_error": test.error}
+        trials.append(record)
+    write_whole(
+        folder / "sweep.csv",
+        csv_text([list(rows[0]), *(list(row.values()) for row in rows)]).encode(),
+    )
+    table = {"plan": plan.model_dump(by_alias=True), "trials": trials}
+    write_whole(folder / "sweep.json", (json.dumps(table, indent=2, default=str) + "\n").encode())
+    return tests
+
+
+def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> Table:
+    """Return a table for a terminal: the best trials first, test errors only for the choice."""
+    metrics = results[0].metrics
+    validation, kept = metrics.validation.round.name, metrics.kept.column.name
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=0,
+        caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
+        f"{kept}: test error, only of the choice",
+        caption_justify="left",
+    )
+    for name in ("trial", *plan.space, "seeds", validation, kept):
+        table.add_column(escape(name), justify="right", overflow="fold")
+    ordered = ranked(results)
+    for result in ordered[:_MOST_ROWS]:
+        test = tests.get(result.trial.number)
+        table.add_row(
+            str(result.trial.number),
+            *(escape(str(value)) for value in result.trial.changes.values()),
+            f"{len(result.validation)}" + (f" of {len(plan.seeds)}" if result.failed else ""),
+            result.mean.text() if result.mean else UNKNOWN,
+            test.text() if test else "",
+            style="bold" if test else None,
+        )
+    if len(ordered) > _MOST_ROWS:
+        table.add_row("…")
+    return table
+
+
+_MOST_CHARTS = 12
+_MOST_LETTERS = 30  # of a value or a key
+_MOST_TICKS = 8  # at the values themselves
+_FEWEST_FOR_A_LOGARITHM = 3
+
+
+def sweep_charts(
+    plan: Plan, results: Sequence[Result], chosen: Collection[int]
+) -> list[charts.Lines]:
+    """Return a chart for each setting, [] if no trial has an error. chosen: numbers of trials."""
+    complete = [result for result in ranked(results) if result.mean is not None]
+    if not complete:
+        return []
+    means = [mean for result in complete for mean in (result.mean, result.median) if mean]
+    low = min(mean.mean - (mean.error or 0.0) for mean in means)
+    high = max(mean.mean + (mean.error or 0.0) for mean in means)
+    room = 0.05 * (high - low or 1.0)
+    y = charts.Axis(complete[0].metrics.validation.round.name, limits=(low - room, high + room))
+    swept = list(plan.space.items())[:_MOST_CHARTS]
+    return [_chart(key, axis, y, complete, chosen) for key, axis in swept]
+
+
+def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
+    """Return the trials that differ from the first choice only in this setting, by its value.
+
+    The choice is included; [] without a choice.
+    """
+
+    def other_settings(result: Result) -> str:
+        return repr({name: v for name, v in result.trial.changes.items() if name != key})
+
+    alike = [
+        r
+        for best in choices(results)[:1]
+        for r in results
+        if other_settings(r) == other_settings(best)
+    ]
+    return sorted(alike, key=lambda result: result.trial.changes[key])
+
+
+def is_geometric(values: Collection[float]) -> bool:
+    """Whether at least three positive values are more evenly spaced on a logarithmic scale."""
+    ordered = sorted(set(values))
+    if len(ordered) < _FEWEST_FOR_A_LOGARITHM or ordered[0] <= 0:
+        return False
+    return _unevenness([math.log(value) for value in ordered]) < _unevenness(ordered)
+
+
+def _unevenness(ordered: Sequence[float]) -> float:
+    gaps = [after - before for before, after in pairwise(ordered)]
+    return pstdev(gaps) / fmean(gaps)
+
+
+def _chart(
+    key: str, axis: Axis, y: charts.Axis, complete: Sequence[Result], chosen: Collection[int]
+) -> charts.Lines:
+    """Return the chart of a setting. y: the axis that all settings share."""
+    values: list[Any] = [result.trial.changes[key] for result in complete]
+    numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
+
+    def place(result: Result) -> float:
+        value = result.trial.changes[key]
+        return float(value) if numeric else names.index(str(value)[:_MOST_LETTERS])
+
+    def line(
+        label: str,
+        look: int | None,
+        results: Sequence[Result],
+        *,
+        median: bool = False,
+        joined: bool = False,
+    ) -> charts.Line:
+        errors = [(place(r), r.median if median else r.mean) for r in results]
+        pairs: list[tuple[float, Mean]] = [(x, mean) for x, mean in errors if mean]
+        return charts.Line(
+            label,
+            np.array([x for x, _ in pairs]),
+            np.array([mean.mean for _, mean in pairs]),
+            look,
+            error=np.array([mean.error or 0.0 for _, mean in pairs]),
+            joined=joined,
+        )
+
+    through = through_choice(key, complete) if numeric else []
+    through = through if len(through) > 1 else []
+    best = [result for result in complete if result.trial.number in chosen]
+    aside = [result for result in complete if result not in through and result not in best]
+    lines = [
+        line("other trials", None, aside),
+        line("mean over clients, which chooses", 0, through, joined=True),
+        line("median client, kept models", 2, through, median=True, joined=True),
+        line("choice", 1, best),
+    ]
+    x = charts.Axis(names=names)
+    if numeric:
+        listed = isinstance(axis, CategoricalDistribution)
+        ticks = sorted(set(values)) if listed and len(set(values)) <= _MOST_TICKS else ()
+        logarithmic = (
+            is_geometric(values) if isinstance(axis, CategoricalDistribution) else axis.log
+        )
+        x = charts.Axis(log=logarithmic, ticks=ticks)
+    text = f"Validation error against {key}, mean ± standard error over seeds."
+    return charts.Lines(
+        key[-_MOST_LETTERS:], text, x, y, [drawn for drawn in lines if len(drawn.x)]
+    )

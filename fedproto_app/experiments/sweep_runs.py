@@ -1,0 +1,264 @@
+"""The runs of a sweep as parallel processes, and their progress on the terminal.
+
+``python -m fedproto_app.experiments.sweep_runs`` makes one run. The sweep writes the run's settings
+as a line of JSON into its standard input and keeps the pipe open. When the pipe closes, however the
+sweep ended, the process ends at once, so that no process writes a run when the sweep resumes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.engine.pool import worker_environment
+from fedproto_app.experiments.run_settings import resumed_settings, simulated_settings
+from fedproto_app.experiments.simulation import simulate_here
+from fedproto_app.report.progress import clock_text
+from fedproto_app.settings import Settings, flat_settings
+
+if TYPE_CHECKING:  # a run need not wait for Optuna
+    from fedproto_app.experiments.sweep import Trial
+
+_LOOK_EVERY = 0.5  # seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a trial; its settings are complete and name its folder."""
+
+    trial: Trial
+    seed: int
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        return self.settings.output.name
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.settings.output.dir) / self.name
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "summary.json").exists()
+
+    def rounds_done(self) -> int:
+        """Return the number of rounds in rounds.jsonl."""
+        try:
+            return (self.folder / "rounds.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
+
+class Runner:
+    """Makes runs until its ``with`` block ends, which also ends unfinished runs.
+
+    parallel: runs at a time. workers: processes of each run. nodes: simulated nodes of each run.
+    """
+
+    def __init__(self, parallel: int, workers: int, nodes: int) -> None:
+        self._workers, self._nodes = workers, nodes
+        self._pool = ThreadPoolExecutor(parallel, "sweep")
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed.set()
+            for process in self._running:
+                assert process.stdin is not None
+                process.stdin.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def make(
+        self,
+        jobs: Sequence[Job],
+        starts: Callable[[Job], None],
+        ended: Callable[[Job, str], None],
+        look: Callable[[], None],
+    ) -> None:
+        """Make the runs that are not finished.
+
+        starts: called with each run before it starts, in the run's thread. ended: called with each
+        ended run, and why it failed or "". look: called regularly.
+        """
+        futures = {
+            self._pool.submit(self._make, job, starts): job for job in jobs if not job.finished
+        }
+        running = set(futures)
+        while running:
+            done, running = wait(running, timeout=_LOOK_EVERY, return_when="FIRST_COMPLETED")
+            for future in done:
+                ended(futures[future], future.result())
+            look()
+
+    def _make(self, job: Job, starts: Callable[[Job], None]) -> str:
+        """Make a run; return the reason if it failed, or ""."""
+        if self._closed.is_set():
+            return "stopped"
+        starts(job)
+        order = {"settings": flat_settings(job.settings), "nodes": self._nodes}
+        line = json.dumps(order | {"workers": self._workers}) + "\n"
+        with tempfile.TemporaryFile() as output:
+            with self._lock:
+                if self._closed.is_set():
+                    return "stopped"
+                process = _start(output)
+                self._running.add(process)
+            assert process.stdin is not None
+            with suppress(BrokenPipeError, ValueError):  # the process has already ended
+                process.stdin.write(line.encode())
+            code = process.wait()
+            with self._lock:
+                self._running.discard(process)
+                process.stdin.close()
+            if code == 0 and job.finished:
+                return ""
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
+            return lines[-1] if lines else f"its process ended with {code}"
+
+
+class SweepProgress:
+    """A progress bar over the rounds of all runs on a terminal, a line for each run elsewhere.
+
+    runs: the number of runs of the sweep.
+    """
+
+    def __init__(self, console: Console, runs: int) -> None:
+        self._console, self._runs = console, runs
+        self.jobs: list[Job] = []  # the jobs so far
+        self._running: dict[str, Job] = {}  # by name, as in the next two
+        self._ended: set[str] = set()
+        self._rounds: dict[str, int] = {}  # done so far
+        self._bar = Progress(
+            BarColumn(20),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=math.inf,  # rounds may take minutes
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Add the next runs; later trials are assumed to be as long as these."""
+        self.jobs += jobs
+        self._ended |= {job.name for job in jobs if job.finished}
+        for job in jobs:
+            done = job.name in self._ended
+            self._rounds[job.name] = job.settings.all_rounds if done else job.rounds_done()
+        total = sum(job.settings.all_rounds for job in self.jobs) / len(self.jobs) * self._runs
+        if self._bar.tasks:
+            self._bar.update(self._bar.task_ids[0], total=total)
+        else:  # rounds done before say nothing about the speed
+            self._bar.add_task("", total=total, completed=sum(self._rounds.values()))
+
+    def starts(self, job: Job) -> None:
+        """Count the rounds of this run from now on; from any thread."""
+        self._running[job.name] = job
+
+    def ended(self, job: Job, reason: str) -> None:
+        """Show that a run has ended. reason: why it failed, or ""."""
+        self._ended.add(job.name)
+        self._running.pop(job.name, None)
+        self._rounds[job.name] = job.settings.all_rounds
+        self.look()
+        text = f"{len(self._ended)}/{self._runs} runs  {job.name}  {job.trial.text()}"
+        if reason:
+            self._console.print(f"[yellow]{escape(f'{text}  failed: {reason}')}", soft_wrap=True)
+        elif not self._console.is_terminal:
+            seconds = self._bar.tasks[0].time_remaining
+            text += "" if seconds is None else f"  {clock_text(seconds)} left"
+            self._console.print(escape(text), soft_wrap=True)
+
+    def look(self) -> None:
+        """Update the progress bar."""
+        self._rounds |= {job.name: job.rounds_done() for job in list(self._running.values())}
+        done, text = sum(self._rounds.values()), f"{len(self._ended)}/{self._runs} runs"
+        self._bar.update(self._bar.task_ids[0], completed=done, description=text)
+
+
+def make_run(settings: dict[str, Any], nodes: int, workers: int) -> None:
+    """Make or resume the run with these settings in this process.
+
+    settings: with dotted keys; ``output.dir`` and ``output.name`` set its folder.
+    """
+    look_here_for_users_code()
+    folder = Path(settings["output.dir"]) / settings["output.name"]
+    if (folder / "settings.toml").exists():
+        complete, nodes = resumed_settings(str(folder), None, [], nodes)
+    else:
+        if folder.exists():  # claimed, but still empty
+            folder.rmdir()
+        complete = simulated_settings(settings, nodes)
+    simulate_here(complete, nodes, workers, Console(quiet=True), verbose=False)
+
+
+def main() -> None:
+    """Make one run. Exit code 1: the run failed, and stderr ends with the reason."""
+    order = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_the_sweep, daemon=True).start()
+    try:
+        make_run(**order)
+    except (FedProtoError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+def _end_with_the_sweep() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+def _start(output: Any) -> subprocess.Popen[bytes]:
+    """Start a process with one thread, as for workers: several runs share the cores."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedproto_app.experiments.sweep_runs"],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env=worker_environment(),
+        start_new_session=True,  # the terminal's Ctrl-C is for the sweep
+        bufsize=0,
+    )
+
+
+if __name__ == "__main__":
+    main()

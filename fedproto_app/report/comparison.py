@@ -1,0 +1,318 @@
+"""Compare runs client by client: with what clients could do alone, and method with method.
+
+A run that sent no values shows what clients can do alone: solo, the naive forecasts, or a ridge
+regression per client. Among several such runs, each client takes the run with its lowest validation
+error, as it would in practice. Test errors are never used to choose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.maths.client_errors import largest_share
+from fedproto_app.report.runs import Group, Run, known_settings, labels, read_clients
+from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
+
+PAIR_COLUMNS = (
+    "dataset", "method", "against", "clients", "better", "median difference", "p", "p (Holm)",
+)  # fmt: skip
+BEST_ALONE = "best alone"
+_HEAVY_SHARE = 0.5  # of a mean, beyond which a client is named
+_FEWEST_CLIENTS = 3  # with two clients, one always makes half of the mean
+# With five clients even five equal signs have p = 2 / 2⁵ = 0.06, so no outcome is significant.
+FEWEST = 6
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Test and validation error of one client's kept model, infinite where unknown."""
+
+    test: float
+    validation: float
+
+
+def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
+    """Return the errors of the clients that have a test error, by client name.
+
+    Names that occur at two nodes are left out: another run may have them at other nodes.
+    """
+    rows = read_clients(run.folder)
+    times = Counter(row["client"] for row in rows)
+    test, validation = metrics.kept.column.name, metrics.kept_validation.column.name
+    errors = {
+        row["client"]: Errors(
+            1 - _number(row[test]) if metrics.is_accuracy else _number(row[test]),
+            _number(row[validation]),
+        )
+        for row in rows
+        if times[row["client"]] == 1
+    }
+    return {client: error for client, error in errors.items() if isfinite(error.test)}
+
+
+def is_alone(run: Run) -> bool:
+    """Whether the run shared nothing; False if its summary does not say."""
+    parameters_sent = [run.summary.get(key) for key in ("parameters_up", "parameters_down")]
+    return parameters_sent == [0, 0]
+
+
+def question(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
+    """Return a key that is equal for runs whose test errors can be compared client by client."""
+    data = {
+        key: value
+        for key, value in known_settings(run).items()
+        if key.startswith("data.") and key.removeprefix("data.") not in metrics.inputs
+    }
+    return run.summary["dataset"], tuple(sorted(data.items(), key=repr))
+
+
+class Alone:
+    """The best that each client could do alone, from the runs of these groups of one task."""
+
+    def __init__(self, groups: Sequence[Group], metrics: TaskMetrics) -> None:
+        self._metrics = metrics
+        alone = [group for group in groups if all(map(is_alone, group.runs))]
+        # Ties in validation error go to the first group, so the order must not use test errors.
+        self._groups = sorted(
+            alone, key=lambda group: (group.method, group.runs[0].summary["settings_digest"])
+        )
+        self._errors_by_folder: dict[str, dict[str, Errors]] = {}
+
+    def errors(self, run: Run) -> dict[str, float]:
+        """Return the test error by client, as `best` chooses it."""
+        return {client: errors.test for client, errors in self.best(run).items()}
+
+    def best(self, run: Run) -> dict[str, Errors]:
+        """Return each client's best errors alone; {} without a run to compare with.
+
+        Each group that shared nothing and has the same question contributes its run with the same
+        seed, or else its first run.
+        """
+        best: dict[str, Errors] = {}
+        for rival in self._rivals(run):
+            for client, errors in self._errors_of_run(rival).items():
+                if client not in best or errors.validation < best[client].validation:
+                    best[client] = errors
+        return best
+
+    def _rivals(self, run: Run) -> list[Run]:
+        asked_question = question(run, self._metrics)
+        rivals = []
+        for group in self._groups:
+            if question(group.runs[0], self._metrics) == asked_question:
+                same_seed = [
+                    rival for rival in group.runs if rival.summary["seed"] == run.summary["seed"]
+                ]
+                rivals.append((same_seed or list(group.runs))[0])
+        return rivals
+
+    def _errors_of_run(self, run: Run) -> dict[str, Errors]:
+        """Return the errors of a run; each run is read only once."""
+        name = str(run.folder)
+        if name not in self._errors_by_folder:
+            self._errors_by_folder[name] = client_errors(run, self._metrics)
+        return self._errors_by_folder[name]
+
+
+def share_better_off(errors: Mapping[str, Errors], alone: Mapping[str, float]) -> float | None:
+    """Return the share of clients whose error is lower than alone, None without any client alone.
+
+    A client without an error is not better off.
+    """
+    if not alone:
+        return None
+    return fmean(client in errors and errors[client].test < alone[client] for client in alone)
+
+
+def with_better_off(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with the share of clients better off than alone in their runs' summaries.
+
+    The share is None where there is no run to compare with, or where the run shared nothing.
+    """
+    completed = []
+    for group in groups:
+        metrics = report_for(group.task).metrics
+        alone = Alone([member for member in groups if member.task == group.task], metrics)
+        completed.append(Group(tuple(_completed(run, alone, metrics) for run in group.runs)))
+    return completed
+
+
+def _completed(run: Run, alone: Alone, metrics: TaskMetrics) -> Run:
+    share = None
+    if not is_alone(run) and (rivals := alone.errors(run)):
+        share = share_better_off(client_errors(run, metrics), rivals)
+    return replace(run, summary={**run.summary, BETTER_OFF: share})
+
+
+def _number(cell: str) -> float:
+    value = float(cell or inf)
+    return value if isfinite(value) else inf
+
+
+def signed_rank(differences: NDArray[np.float64]) -> float | None:
+    """Return p of Wilcoxon's two-sided signed-rank test (1945) of paired differences [K].
+
+    Differences of 0 are left out; None with fewer than `FEWEST` other differences.
+    """
+    from scipy.stats import wilcoxon  # slow to import
+
+    telling = differences[differences != 0]
+    if len(telling) < FEWEST:
+        return None
+    return float(wilcoxon(telling).pvalue)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p values corrected for multiple tests (Holm 1979), in the order of `values`.
+
+    The smallest of m values is multiplied by m, the next by m − 1, …; the results never decrease
+    in this order and never exceed 1.
+    """
+    corrected = [0.0] * len(values)
+    so_far = 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
+        so_far = max(so_far, min(1.0, (len(values) - rank) * values[place]))
+        corrected[place] = so_far
+    return corrected
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods compared over the clients that both have; errors are means over seeds.
+
+    better: number of clients with the lower error. by_client: the differences in the order of the
+    clients' names, negative where the method is better. difference: their median. p: of Wilcoxon's
+    signed-rank test. corrected: p after Holm's correction over all pairs with the same question.
+    Both are None where too few clients differ.
+    """
+
+    dataset: str
+    method: str
+    against: str
+    clients: int
+    better: int
+    difference: float
+    p: float | None
+    corrected: float | None = None
+    by_client: tuple[float, ...] = ()
+
+    def row(self) -> list[str]:
+        """Return the cells of `PAIR_COLUMNS`."""
+        return [
+            *(self.dataset, self.method, self.against, str(self.clients), str(self.better)),
+            f"{self.difference:+.4f}",
+            *(_p_text(p) for p in (self.p, self.corrected)),
+        ]
+
+
+def pairs(groups: Sequence[Group]) -> list[Pair]:
+    """Compare every group of one task with the best that its clients could do alone.
+
+    groups: best first. Without a run that shares nothing, each group is compared with the first
+    group that has the same question.
+    """
+    metrics = report_for(groups[0].task).metrics
+    compared: list[Pair] = []
+    for members in asked_alike(groups, metrics):
+        alone = [group for _, group in members if all(map(is_alone, group.runs))]
+        family = (
+            _against_alone(members, alone, metrics) if alone else _against_best(members, metrics)
+        )
+        compared += _corrected([pair for pair in family if pair.clients])
+    return compared
+
+
+def asked_alike(
+    groups: Sequence[Group], metrics: TaskMetrics
+) -> Iterable[Sequence[tuple[str, Group]]]:
+    """Return the groups of one task with their labels, one list for each question."""
+    by_question: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
+    for label, group in zip(labels(groups), groups, strict=True):
+        by_question[question(group.runs[0], metrics)].append((label, group))
+    return by_question.values()
+
+
+def _against_alone(
+    members: Sequence[tuple[str, Group]], alone: Sequence[Group], metrics: TaskMetrics
+) -> Iterator[Pair]:
+    best = Alone(alone, metrics)
+    for label, group in members:
+        if [group] != alone:  # a single group alone is itself the best alone
+            yield _pair(group, label, metrics, BEST_ALONE, best_alone(group, best))
+
+
+def _against_best(members: Sequence[tuple[str, Group]], metrics: TaskMetrics) -> Iterator[Pair]:
+    (first, best), *other_groups = members
+    errors = mean_errors(best, metrics)
+    for label, group in other_groups:
+        yield _pair(group, label, metrics, first, errors)
+
+
+def mean_errors(group: Group, metrics: TaskMetrics) -> dict[str, float]:
+    """Return each client's test error, the mean over the seeds that have it."""
+    runs = [client_errors(run, metrics) for run in group.runs]
+    return _means([{client: error.test for client, error in errors.items()} for errors in runs])
+
+
+def best_alone(group: Group, best: Alone) -> dict[str, float]:
+    """Return each client's test error with its best alone, the mean over the group's seeds."""
+    return _means([best.errors(run) for run in group.runs])
+
+
+def heavy_clients(groups: Sequence[Group]) -> list[str]:
+    """Return a line for each client that makes most of a mean over clients; groups: of one task."""
+    metrics = report_for(groups[0].task).metrics
+    shares: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for group, label in zip(groups, labels(groups), strict=True):
+        errors = mean_errors(group, metrics)
+        if len(errors) >= _FEWEST_CLIENTS:
+            worst, share = largest_share(np.array(list(errors.values())))
+            if share > _HEAVY_SHARE:
+                shares[group.dataset, list(errors)[worst]].append(f"{label} ({share:.0%})")
+    return [
+        f"{dataset}: client {client!r} makes most of the mean {metrics.error} of {', '.join(heavy)}"
+        for (dataset, client), heavy in shares.items()
+    ]
+
+
+def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    clients = sorted(set().union(*of_seeds))
+    return {
+        client: fmean(errors[client] for errors in of_seeds if client in errors)
+        for client in clients
+    }
+
+
+def _pair(
+    group: Group, label: str, metrics: TaskMetrics, against: str, rival: Mapping[str, float]
+) -> Pair:
+    errors = mean_errors(group, metrics)
+    shared_clients = sorted(errors.keys() & rival.keys())
+    differences = np.array([errors[client] - rival[client] for client in shared_clients])
+    return Pair(
+        dataset=group.dataset,
+        method=label,
+        against=against,
+        clients=len(shared_clients),
+        better=int((differences < 0).sum()),
+        difference=float(np.median(differences)) if shared_clients else 0.0,
+        p=signed_rank(differences),
+        by_client=tuple(differences.tolist()),
+    )
+
+
+def _corrected(family: Sequence[Pair]) -> list[Pair]:
+    corrected = iter(holm([pair.p for pair in family if pair.p is not None]))
+    return [pair if pair.p is None else replace(pair, corrected=next(corrected)) for pair in family]
+
+
+def _p_text(p: float | None) -> str:
+    return f"n < {FEWEST}" if p is None else f"{p:.2g}"

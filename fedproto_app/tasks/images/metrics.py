@@ -1,0 +1,92 @@
+"""The metrics of images: accuracies of clients' own, averaged and kept models, and by rule.
+
+Accuracies are fractions, 0 … 1, in the artefacts and percent on screen. The names are the paper's
+(GLDP, section 5.1): A_glo, A_loc, A_sel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.tasks.metrics import Field, Figure, TaskMetrics, percent_text
+
+ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
+INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
+THIRDS = ("many", "medium", "few")
+
+_percent = partial(Field, text=percent_text)
+_A_GLO = _percent("accuracy_global", "A_glo %", spread=True)
+_A_LOC = _percent("accuracy_local", "A_loc %", spread=True)
+
+# The report finds out which models a method has, and reads both accuracies accordingly.
+AVERAGED = Figure(
+    replace(ACCURACY, shared=True),
+    column=_A_GLO,
+    round=_A_GLO,
+    summary=(_A_GLO,),
+    label="averaged model",
+)
+OWN = Figure(
+    replace(ACCURACY, model=Model.LOCAL),
+    column=_A_LOC,
+    round=_A_LOC,
+    summary=(_A_LOC,),
+    label="own model",
+)
+_KEPT = Figure(
+    replace(ACCURACY, model=Model.KEPT),
+    column=_percent("accuracy_kept", "kept %"),
+    round=Field("accuracy_kept"),
+    summary=(Field("accuracy_kept"),),
+    label="kept model",
+)
+_VALIDATION = Figure(
+    ERROR,
+    column=Field("validation_error"),
+    round=_percent("validation_error", "val error %"),
+    summary=(Field("validation_error"),),
+)
+_KEPT_VALIDATION = Figure(replace(ERROR, model=Model.KEPT), column=Field("kept_validation_error"))
+
+CLASSIFICATION = TaskMetrics(
+    figures=(
+        AVERAGED,
+        OWN,
+        _KEPT,
+        _VALIDATION,
+        Figure(
+            replace(ERROR, model=Model.LOCAL),
+            round=Field("validation_error_local"),
+            summary=(Field("validation_error_local"),),
+        ),
+        _KEPT_VALIDATION,
+        *(
+            Figure(
+                replace(ACCURACY, rule=rule),
+                column=Field(f"accuracy_by_{rule.replace('-', '_')}"),
+            )
+            for rule in INFERENCES
+        ),
+    ),
+    headline=OWN,
+    latest=OWN,
+    validation=_VALIDATION,
+    kept=_KEPT,
+    kept_validation=_KEPT_VALIDATION,
+    is_accuracy=True,
+    name="accuracy of own models",
+    axis="test accuracy",
+    error="share of wrong answers",
+    caption=(
+        "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "
+        "clients, last 10 evaluated rounds; balanced, many, medium, few, forgetting: own models"
+    ),
+    more_summary=(
+        _percent("accuracy_selected", "A_sel %", spread=True),
+        _percent("balanced_local", "balanced %", spread=True),
+        *(_percent(f"{third}_local", f"{third} %") for third in THIRDS),
+        _percent("forgetting_local", "forgetting %"),
+    ),
+)

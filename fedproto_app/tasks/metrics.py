@@ -1,0 +1,173 @@
+"""What a task reports: its metrics, their names in a run's files, and how tables show them.
+
+Every task declares this once, in the `metrics.py` of its folder. The messages, the files, tables,
+charts and comparisons of its runs follow. These modules import no torch: ``fedproto compare`` does
+without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.metrics import Metric
+
+UNKNOWN = "-"  # the text of a missing figure
+FACTS = ("client", "node", "group", "samples", "kept_round")  # first columns of clients.csv
+BETTER_OFF = "better_off"  # a field that needs other runs, see report/alone.py
+
+
+def error_text(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4f}"
+
+
+def short_text(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def percent_text(value: float | None) -> str:
+    """Return a fraction in percent, without the percent sign."""
+    return UNKNOWN if value is None else f"{100 * value:.1f}"
+
+
+def badness(value: float | None, larger_is_better: bool) -> float:
+    """Return a sort key: smaller is better, unknown and non-finite values come last."""
+    if value is None or not math.isfinite(value):
+        return math.inf
+    return -value if larger_is_better else value
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field or column of a run's file, and how tables show it.
+
+    name: "" for a figure that the file lacks. title: its heading or label, "" if no table shows it.
+    text: formats a value, None if unknown. statistic: over the clients, in summary.json. spread:
+    whether the comparison also shows the standard error over seeds. only_wide: whether terminals
+    have no room for it, only the CSV comparison and the page's table of all clients. later:
+    whether the comparison shows it after the other figures of clients. larger_is_better: where a
+    comparison is sorted by it.
+    """
+
+    name: str
+    title: str = ""
+    text: Callable[[float | None], str] = error_text
+    statistic: Callable[[NDArray[np.float64]], Any] = np.mean
+    spread: bool = False
+    only_wide: bool = False
+    later: bool = False
+    larger_is_better: bool = False
+
+
+_NOWHERE = Field("")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number about a client, and its fields in the run's files.
+
+    metric: what is measured, of which model. over: the name of a metric of the same model that it
+    is divided by, "" for none; a client where that is 0 has no such figure. column: in clients.csv.
+    round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
+    label: its name in the chart of the clients' distributions, "" if the chart leaves it out.
+    jumps: whether tiny differences in predictions may change it a lot.
+    """
+
+    metric: Metric
+    over: str = ""
+    column: Field = _NOWHERE
+    round: Field = _NOWHERE
+    summary: tuple[Field, ...] = ()
+    label: str = ""
+    jumps: bool = False
+
+    def value(self, metrics: Mapping[Metric, float]) -> float | None:
+        """Return the figure of a client with these metrics, None if unknown."""
+        value = metrics.get(self.metric)
+        if value is None or not self.over:
+            return value
+        divisor = metrics.get(replace(self.metric, name=self.over), 0.0)
+        return value / divisor if divisor > 0 else None
+
+
+@dataclass(frozen=True)
+class TaskMetrics:
+    """All that a task reports.
+
+    figures: in the order of columns and fields. headline: ranks runs and clients; latest: its
+    counterpart in rounds.jsonl. validation: of the models in use, chooses a client's model, smaller
+    is better; computed from validation data only. kept, kept_validation: of the models that clients
+    end with; they compare methods client by client.
+    is_accuracy: whether the test figure is the share of right answers, 0 … 1; else it is an error.
+    name, axis: of the test figure in titles and on axes. error: the name of the test error, 1 minus
+    an accuracy. caption: the text below a comparison.
+    inputs: the settings of ``[data]`` that change the models' inputs but not the test part; runs
+    that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
+    summary.json by which a comparison can be sorted, the default first; {}: by the headline.
+    more_rounds, more_summary: shown fields of these files that do not come from a single metric.
+    """
+
+    figures: tuple[Figure, ...]
+    headline: Figure
+    latest: Figure
+    validation: Figure
+    kept: Figure
+    kept_validation: Figure
+    name: str
+    axis: str
+    error: str
+    caption: str
+    is_accuracy: bool = False
+    inputs: tuple[str, ...] = ()
+    orders: Mapping[str, Field] = field(default_factory=dict)
+    more_rounds: tuple[Field, ...] = ()
+    more_summary: tuple[Field, ...] = ()
+
+    @cached_property
+    def names(self) -> Mapping[str, None]:
+        """The names of the metrics that a client must report of a model, in order."""
+        names = [name for figure in self.figures for name in (figure.metric.name, figure.over)]
+        return dict.fromkeys(name for name in names if name)
+
+    @property
+    def progress(self) -> list[Field]:
+        """The fields of rounds.jsonl that are shown during a run, the validation error first."""
+        figures = self._from(self.validation, self.latest)
+        shown = [figure.round for figure in figures if figure.round.title]
+        return [*shown, *self.more_rounds]
+
+    @property
+    def every_client(self) -> list[Field]:
+        """The columns of clients.csv in the page's table of all clients, the headline first."""
+        return [figure.column for figure in self._from(self.headline) if figure.column.title]
+
+    @property
+    def clients(self) -> list[Field]:
+        """The columns of clients.csv in a terminal's table of the best and the worst clients."""
+        return [column for column in self.every_client if not column.only_wide]
+
+    @property
+    def comparison(self) -> list[Field]:
+        """The fields of summary.json that are compared, the headline first."""
+        fields = [field for figure in self._from(self.headline) for field in figure.summary]
+        fields = sorted(filter(lambda field: field.title, fields), key=lambda field: field.later)
+        return [*fields, *self.more_summary]
+
+    @property
+    def distributions(self) -> dict[str, str]:
+        """The columns of clients.csv in the chart of the clients' distributions, by label."""
+        shown = (figure for figure in self._from(self.headline) if figure.label)
+        return {figure.label: figure.column.name for figure in shown}
+
+    def _from(self, *first: Figure) -> list[Figure]:
+        return [*first, *(figure for figure in self.figures if figure not in first)]
+
+    def badness(self, value: float | None) -> float:
+        """Return a sort key of the test figure, see `badness`."""
+        return badness(value, self.is_accuracy)

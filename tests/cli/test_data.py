@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import inspect
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from fedproto_app.cli.data import data_options, panel, with_data_options
+from fedproto_app.core.tasks import TASKS
+from fedproto_app.experiments.run_settings import changed_settings
+from fedproto_app.settings import flat_settings, settings_from
+from tests.cli.conftest import Fedproto
+
+KINDS = ["series", "images", "labelled sequences"]
+
+
+def test_every_option_is_a_setting() -> None:
+    defaults = flat_settings(settings_from({}))
+    for option in data_options().values():
+        assert set(option.fields) == set(option.keys.values())
+        for key, setting in option.fields.items():
+            assert defaults[key] == setting.default
+
+
+def test_every_setting_of_the_tables_of_dealing_has_an_option() -> None:
+    keys = {key for option in data_options().values() for key in option.fields}
+    tables = ("data.partition.", "data.clusters.", "data.sequences.")
+    assert keys >= {key for key in flat_settings(settings_from({})) if key.startswith(tables)}
+
+
+def test_one_option_serves_two_tables() -> None:
+    clients = data_options()["clients"]
+    assert clients.key("images") == "data.partition.clients"
+    assert clients.key("labelled sequences") == "data.clusters.clients"
+    assert clients.key("series") is None
+    assert clients.key("") is None  # what the data hold is not known yet
+
+
+def test_an_option_that_means_the_same_for_all_needs_no_kind() -> None:
+    assert data_options()["period"].key("") == "data.period"
+    assert data_options()["max_clients"].key("") == "data.max-clients"
+
+
+def test_a_panel_tells_who_takes_its_options() -> None:
+    assert list(dict.fromkeys(record.holds for record in TASKS.values())) == KINDS
+    assert panel(["images"]) == "Images"
+    assert panel(["images", "labelled sequences"]) == "Images and labelled sequences"
+    assert panel(KINDS) is None
+
+
+def test_types_words_and_defaults_come_from_the_settings() -> None:
+    def command(path: str, **option_values: object) -> None: ...
+
+    parameters = inspect.signature(with_data_options(command)).parameters
+    assert next(iter(parameters)) == "path"
+    assert "option_values" not in parameters
+    kind, option = get_args(parameters["scheme"].annotation)
+    assert kind == str | None
+    assert option.metavar == "long-tail|dirichlet|given"
+    kind, option = get_args(parameters["clients"].annotation)
+    assert kind == int | None
+    assert "data.partition.clients = 20, data.clusters.clients = 10" in option.help
+    kind, option = get_args(parameters["imbalance_factor"].annotation)
+    assert kind == float | None
+
+
+DRAWS = np.random.default_rng(0)
+IMAGES = {
+    f"{array}_{part}": value
+    for part, count in (("train", 3000), ("test", 500))
+    for array, value in (
+        ("x", DRAWS.integers(0, 255, (count, 12, 12), dtype=np.uint8)),
+        ("y", np.arange(count) % 5),
+    )
+}
+MEASURED = {"x": DRAWS.normal(size=(200, 30, 3)), "y": DRAWS.normal(size=200)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "method", "keep"),
+    [
+        (IMAGES, ["--clients", 4], "analytic", "last"),
+        (IMAGES, ["--clients", 4, "--stages", 1], "analytic", "best-validation"),
+        (MEASURED, ["--scheme", "given"], "fed-react", "best-validation"),
+    ],
+    ids=["images in stages", "images", "numbers to tell"],
+)
+def test_a_run_takes_it(
+    fedproto: Fedproto,
+    tmp_path: Path,
+    arrays: dict[str, np.ndarray],
+    options: list[str],
+    method: str,
+    keep: str,
+) -> None:
+    np.savez(tmp_path / "data.npz", **arrays)
+    outcome = fedproto("data", "check", tmp_path / "data.npz", *options)
+    assert outcome.code == 0, outcome.err
+    *_, line = outcome.out.rstrip().split("\n")
+    _, _, words = line.partition("train on it: fedproto run ")
+    settings = settings_from(
+        changed_settings(None, [word for word in shlex.split(words) if word != "--set"])
+    )
+    assert (settings.method, settings.keep) == (method, keep)
+
+
+def of_a_period(period: int, days: int) -> list[str]:
+    steps = np.arange(period * days)
+    values = 10 + np.sin(2 * np.pi * steps / period) + 0.1 * DRAWS.normal(size=steps.shape)
+    return ["time,north", *(f"{step},{value:.3f}" for step, value in enumerate(values))]
+
+
+def offered(out: str) -> str:
+    return out.rstrip().split("\n")[-1]
+
+
+def test_it_takes_the_period_that_was_found(fedproto: Fedproto, tmp_path: Path) -> None:
+    (tmp_path / "quarters.csv").write_text("\n".join(of_a_period(96, 20)))
+    outcome = fedproto("data", "check", tmp_path / "quarters.csv")
+    assert "checked with --period 24, not with 96" in outcome.out
+    assert offered(outcome.out).endswith("/quarters.csv --set data.period=96")
+    as_told = fedproto("data", "check", tmp_path / "quarters.csv", "--period", 48)
+    assert offered(as_told.out).endswith("/quarters.csv --set data.period=48")
+    (tmp_path / "short.csv").write_text("\n".join(of_a_period(96, 4)))  # too few days of 96 steps
+    assert "data.period" not in offered(fedproto("data", "check", tmp_path / "short.csv").out)
+
+
+def test_a_path_that_looks_like_a_number_stays_a_path(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "2024").mkdir()
+    for site in ("north", "south"):
+        (tmp_path / "2024" / f"{site}.csv").write_text("\n".join(of_a_period(24, 40)))
+    outcome = fedproto("data", "check", "2024")
+    assert outcome.code == 0, outcome.err
+    _, _, words = offered(outcome.out).partition("train on it: fedproto run ")
+    settings = settings_from(
+        changed_settings(None, [word for word in shlex.split(words) if word != "--set"])
+    )
+    assert settings.data.path == "2024"
+
+
+def test_there_is_one_for_a_file_and_for_an_embedded_source(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    config = tmp_path / "my run.toml"
+    config.write_text('method = "solo"\n[data.synthetic]\nclients = 5\n')
+    outcome = fedproto("data", "check", "--config", config, "--set", "data.horizon=3")
+    assert offered(outcome.out) == f"train on it: fedproto run '{config}' --set data.horizon=3"
+    digits = fedproto("data", "check", "--source", "digits", "--stages", 1)
+    assert offered(digits.out) == (
+        "train on it: fedproto run --set task=classification --set method=analytic "
+        "--set data.source=digits --set data.partition.stages=1"
+    )
+
+
+def test_a_slip_leaves_out_no_client(fedproto: Fedproto, tmp_path: Path) -> None:
+    lines = of_a_period(24, 20)
+    rows = [f"{line},{line.partition(',')[2]}" for line in lines[1:]]
+    rows[6] = rows[6].rpartition(",")[0] + ",3.4.1"
+    (tmp_path / "sites.csv").write_text("\n".join(["time,north,south", *rows]))
+    outcome = fedproto("data", "check", tmp_path / "sites.csv")
+    assert outcome.code == 2
+    assert "column 'south', line 8: '3.4.1' is not a number" in outcome.err
+
+
+def test_arrays_that_may_be_images_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    images = {name: a / 255 if name[0] == "x" else a for name, a in IMAGES.items()}
+    np.savez(tmp_path / "data.npz", **images)
+    outcome = fedproto("data", "check", tmp_path / "data.npz")
+    assert "x_train is read as 3000 sequences of 12 steps with 12 values each; if" in outcome.out

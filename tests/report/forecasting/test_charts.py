@@ -1,0 +1,242 @@
+"""Charts of forecasts: the right clients and their personal models, nothing without these."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.data.sources import load_series
+from fedproto_app.node.store import ClientStore
+from fedproto_app.report.charts import draw
+from fedproto_app.report.forecasting import charts
+from fedproto_app.report.forecasting.charts import (
+    alike_together,
+    divergence_charts,
+    read_divergence,
+)
+from fedproto_app.report.forecasting.examples import Example, find_examples, kept_forecasts
+from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
+from fedproto_app.report.runs import read_clients
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.metrics import LEVELS
+from tests.local_grid import run_locally, small_settings
+from tests.report.made_runs import add_divergence
+
+CHARTS = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
+
+
+def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:
+    """Simulate a run of two nodes, with the state in the usual place."""
+    settings = small_settings(tmp_path, **changes)
+    nodes = [
+        {
+            "node-name": str(index),
+            "partition-id": index,
+            "num-partitions": 2,
+            "data-source": settings.data.source,
+            "data-path": settings.data.path,
+            "state-dir": str(tmp_path / f"node-{index}"),
+        }
+        for index in (0, 1)
+    ]
+    folder, _ = run_locally(settings, nodes)
+    for index in (0, 1):
+        [state] = (tmp_path / f"node-{index}").glob(f"*/{index}")  # <run>-<token>/<node>
+        (folder.path / "state").mkdir(exist_ok=True)
+        state.rename(folder.path / "state" / str(index))
+    return settings, folder.path
+
+
+def names(files: list[Path]) -> list[str]:
+    return [file.name for file in files]
+
+
+def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
+    _, run = simulated(tmp_path)
+    state = sorted((run / "state").rglob("*"))
+    assert names(draw(run)) == CHARTS
+    assert sorted((run / "state").rglob("*")) == state  # looking at it leaves it as it was
+
+
+def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path)
+    prototypes, data = divergence_charts(run)
+    assert prototypes.title == "prototypes: 8 clients"
+    assert (prototypes.rows, prototypes.groups) == (data.rows, data.groups)
+    series = {client.name: client for client in load_series(settings.data)}
+    with np.load(run / "divergence.npz") as file:
+        raw = raw_divergence([series[name] for name in file["names"]], settings.data)
+        agreement = rank_correlation(file["divergence"], raw)
+    assert agreement is not None
+    assert data.title == f"mean days of the data (rank correlation {agreement:.2f}): 8 clients"
+    assert sorted(data.cells.ravel().tolist()) == sorted(raw.ravel().tolist())
+    (run / "state").rename(run / "elsewhere")  # as in a deployment
+    assert len(divergence_charts(run)) == 1
+
+
+@pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])
+def test_few_clients_and_long_periods_can_be_drawn(
+    tmp_path: Path, period: int, clients: int
+) -> None:
+    """The filter is drawn only if it has changed; one round at the usual rate is too short."""
+    moves = period == 60
+    changes = {"data.period": period, "data.synthetic.clients": clients, "rounds": 1}
+    _, run = simulated(tmp_path, **changes, **({"fuels.filter-rate": 50.0} if moves else {}))
+    assert names(draw(run)) == [name for name in CHARTS if moves or name != "filter.png"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "fedavg"},
+        {"method": "fedrep", "participation": 0.3},  # some heads have never been trained
+        {"method": "solo"},
+        {"fuels.learn-filter": False},
+    ],
+)
+def test_without_a_filter_there_is_only_the_forecast(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    _, run = simulated(tmp_path, **changes)
+    assert names(draw(run))[-1] == "forecast.png"
+    assert not (run / "pictures" / "filter.png").exists()
+
+
+def test_best_median_and_worst_are_shown_with_their_own_models(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path, **{"optimizer.learning-rate": 0.05})
+    rows = sorted(read_clients(run), key=lambda row: float(row["mse"]))
+    shown = find_examples(run, settings)
+    assert [example.client for example in shown] == [rows[i]["client"] for i in (0, 3, 7)]
+    assert shown[0].title == f"best client {rows[0]['client']} ({rows[0]['group']})"
+    for example, row in zip(shown, (rows[0], rows[3], rows[7]), strict=True):
+        record = ClientStore(run / "state" / row["node"]).read_kept(example.client)
+        assert record is not None
+        assert np.array_equal(example.parameters["filter"], record["parameters/filter"])
+
+
+def test_forecasts_have_the_errors_of_the_run_in_the_datas_units(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path)
+    rows = {row["client"]: row for row in read_clients(run)}
+    series = {client.name: client for client in load_series(settings.data)}
+    examples = find_examples(run, settings)
+    for example, forecast in zip(examples, kept_forecasts(examples, settings), strict=True):
+        client, row = series[example.client], rows[example.client]
+        tail = client.values[-len(forecast.truth) :]
+        np.testing.assert_allclose(forecast.truth, tail, rtol=1e-4, atol=1e-3)
+        positions = client.start + len(client.values) - len(tail) + np.arange(len(tail))
+        assert np.array_equal(forecast.phases, positions % 24)
+        assert np.array_equal(forecast.positions, positions)
+        assert forecast.mse == pytest.approx(float(row["mse"]), rel=1e-4)
+        rmse = np.sqrt(np.nanmean((forecast.forecast - forecast.truth) ** 2))
+        assert rmse == pytest.approx(float(row["rmse_units"]), rel=1e-4)
+        off = abs(forecast.forecast - forecast.truth)[None]
+        covered = (off <= forecast.half_widths).sum(axis=1) / np.isfinite(forecast.truth).sum()
+        coverages = [float(row[f"coverage_{level}"]) for level in LEVELS]
+        np.testing.assert_allclose(covered, coverages, atol=1.5 / len(tail))
+        widths = (
+            2 * forecast.half_widths[:, np.isfinite(forecast.truth)].mean(axis=1) / forecast.std
+        )
+        np.testing.assert_allclose(widths, [float(row[f"width_{level}"]) for level in LEVELS], 0.01)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1, ["best"]), (2, ["best", "worst"])])
+def test_of_few_clients_none_is_shown_twice(tmp_path: Path, count: int, ranks: list[str]) -> None:
+    settings, run = simulated(tmp_path, rounds=1)
+    keep_rows(run, count)
+    assert [example.title.split()[0] for example in find_examples(run, settings)] == ranks
+
+
+def keep_rows(run: Path, count: int) -> None:
+    """Shorten clients.csv to its first clients."""
+    rows = read_clients(run)[:count]
+    with (run / "clients.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_charts_without_data_are_left_out(tmp_path: Path) -> None:
+    data = tmp_path / "sites.csv"
+    hours = np.arange(24 * 14)
+    values = [5 + np.sin(hours * np.pi / 12 + shift) for shift in range(3)]
+    np.savetxt(data, np.column_stack(values), delimiter=",", header="a,b,c", comments="")
+    changes = {"data.source": "wide-csv", "data.path": str(data)}
+    _, run = simulated(tmp_path, **changes)
+    assert names(draw(run)) == CHARTS
+
+    hours = pd.date_range("2024-03-04", periods=24 * 14, freq="h", name="time")
+    pd.read_csv(data).set_index(hours).to_csv(data)  # the same values, now with their times
+    assert names(draw(run)) == CHARTS
+
+    data.rename(tmp_path / "moved.csv")
+    assert names(draw(run)) == CHARTS[:4]  # no data: no forecast
+    for file in (run / "state").rglob("state.sqlite"):
+        file.write_bytes(file.read_bytes()[:20000])
+    keep_rows(run, 1)
+    assert names(draw(run)) == CHARTS[:3]  # a damaged model
+    (run / "state").rename(run / "elsewhere")
+    assert names(draw(run)) == CHARTS[:3]  # deployed nodes keep their state
+
+
+def test_other_data_under_the_same_names_are_noticed(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path)
+    examples = find_examples(run, settings)
+    other_data = settings_from({"data.synthetic": {"clients": 8, "days": 14, "seed": 1}})
+    with pytest.raises(FedProtoError, match="but was"):
+        kept_forecasts(examples, settings.model_copy(update={"data": other_data.data}))
+    stranger = Example("best client nobody", "nobody", 1.0, examples[0].parameters)
+    with pytest.raises(FedProtoError, match="'nobody' is not in the data"):
+        kept_forecasts([stranger], settings)
+
+
+@pytest.mark.parametrize("method", ["apfl", "ditto"])
+def test_forecasts_are_of_the_model_that_predicts(tmp_path: Path, method: str) -> None:
+    """A mixture, or a personal model: not the client's copy of the global one."""
+    _, run = simulated(tmp_path, method=method)
+    assert "forecast.png" in names(draw(run))
+
+
+def test_alike_clients_meet_in_the_order() -> None:
+    near, far = 0.1, 0.6
+    cluster = np.array([0, 1, 0, 1, 0])
+    divergence = np.where(cluster[:, None] == cluster, near, far)
+    np.fill_diagonal(divergence, 0)
+    order = alike_together(divergence, np.array([""] * 5))
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert np.count_nonzero(np.diff(cluster[order])) == 1  # one border between the two
+
+
+def test_true_groups_come_before_clustering() -> None:
+    groups = np.array(["b", "a", "b", "a"])
+    order = alike_together(np.ones((4, 4)) - np.eye(4), groups)
+    assert list(groups[order]) == ["a", "a", "b", "b"]
+
+
+def test_a_file_with_the_matrix_of_some_names_these(tmp_path: Path) -> None:
+    add_divergence(tmp_path, ["a", "b", "a", "b"], np.zeros((4, 4)))
+    with np.load(tmp_path / "divergence.npz") as file:
+        arrays = dict(file)
+    matrix = np.array([[0, 0.5], [0.5, 0]], np.float32)
+    subset = arrays | {"divergence": matrix, "divergence_of": np.array([1, 2])}
+    np.savez(tmp_path / "divergence.npz", allow_pickle=False, **subset)
+    names, groups, cells, total = read_divergence(tmp_path)
+    assert names.tolist() == ["c2", "c1"]
+    assert groups.tolist() == ["a", "b"]
+    assert np.array_equal(cells, matrix)
+    assert total == 4
+
+
+def test_only_the_clients_shown_are_clustered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "_MOST_CLIENTS", 10)
+    add_divergence(tmp_path, [""] * 35, 1 - np.eye(35))
+    [chart] = divergence_charts(tmp_path)
+    assert chart.title == "prototypes: 10 of 35 clients"
+    assert chart.cells.shape == (10, 10)

@@ -1,0 +1,290 @@
+"""The figures of runs on sequences, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.tasks import TASKS
+from fedproto_app.report.artefacts import round_line
+from fedproto_app.report.charts import draw, draw_comparison, pictures_of
+from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
+from fedproto_app.report.sequences.report import settled
+from fedproto_app.report.table import clients_table, comparison_rows, run_table
+from fedproto_app.report.task_report import report_for
+from fedproto_app.server.round_log import RoundLog
+from fedproto_app.tasks.table import task_class
+from tests.report.made_sequences import made, make_sequence_run
+from tests.report.test_charts import points
+
+CLASSES, NUMBERS = "sequence-classification", "sequence-regression"
+REPORTS = {task: report_for(task) for task in TASKS}
+ACCURACIES = {
+    "a": {
+        Metric("accuracy"): 0.5,
+        Metric("validation-error"): 0.25,
+        Metric("accuracy", Model.LOCAL): 0.25,
+        Metric("validation-error", Model.LOCAL): 0.75,
+        Metric("accuracy", Model.KEPT): 0.75,
+        Metric("validation-error", Model.KEPT): 0.125,
+    },
+    "b": {
+        Metric("accuracy"): 1.0,
+        Metric("validation-error"): 0.75,
+        Metric("accuracy", Model.KEPT): 0.25,
+    },
+}
+ERRORS = {
+    "a": {
+        Metric("rmse"): 4.0,
+        Metric("mae"): 3.0,
+        Metric("validation-rmse"): 5.0,
+        Metric("rmse", shared=True): 8.0,
+        Metric("rmse", Model.KEPT): 2.0,
+    },
+    "b": {
+        Metric("rmse"): 2.0,
+        Metric("mae"): 1.0,
+        Metric("validation-rmse"): 7.0,
+        Metric("rmse", shared=True): 4.0,
+        Metric("rmse", Model.KEPT): 1.0,
+    },
+}
+
+
+def a_line(number: int, accuracy: float | None = None, **figures: Any) -> dict[str, Any]:
+    """A line of rounds.jsonl with what the summary reads."""
+    return {
+        "round": number,
+        "accuracy": accuracy,
+        "validation_error": None if accuracy is None else 1 - accuracy,
+        "rand_index": figures.get("rand_index"),
+        "figures": figures,
+    }
+
+
+def test_a_round_tells_the_means_over_the_clients_that_have_a_metric() -> None:
+    log = RoundLog(figures={"rand_index": 0.5, "forgetting_factor": 0.25})
+    figures = REPORTS[CLASSES].round_figures(log, made(ACCURACIES).history.results, True)
+    assert figures == {
+        "accuracy": 0.75,
+        "accuracy_local": 0.25,
+        "accuracy_global": None,
+        "accuracy_kept": 0.5,
+        "validation_error": 0.5,
+        "rand_index": 0.5,
+    }
+
+
+def test_a_round_of_regression_tells_errors() -> None:
+    figures = REPORTS[NUMBERS].round_figures(
+        RoundLog(), made(ERRORS, NUMBERS).history.results, True
+    )
+    assert figures == {
+        "rmse": 3.0,
+        "rmse_local": None,
+        "rmse_global": 6.0,
+        "rmse_kept": 1.5,
+        "mae": 2.0,
+        "validation_rmse": 6.0,
+        "rand_index": None,
+    }
+
+
+@pytest.mark.parametrize("task", [CLASSES, NUMBERS])
+def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> None:
+    line = round_line(RoundLog(), made({}, task).history.results, {}, evaluated=False, task=task)
+    metrics = REPORTS[task].metrics
+    fields = [field.name for field in metrics.progress] + [metrics.latest.round.name]
+    assert {line[field] for field in fields} == {None}
+    assert line["figures"] == {}
+
+
+@pytest.mark.parametrize("task", [CLASSES, NUMBERS])
+def test_every_required_metric_is_reported(task: str) -> None:
+    federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
+    figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
+    reported = {name for name, value in figures.items() if value is not None}
+    required = task_class(task).required_metrics(None)
+    assert reported == {metric.name.replace("-", "_") for metric in required}
+
+
+def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
+    first, *rows = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
+    assert ",".join(map(str, first)) == (
+        "client,node,group,samples,kept_round,accuracy,accuracy_local,accuracy_kept,"
+        "validation_error,kept_validation_error"
+    )
+    assert rows == [
+        ["a", "n", "g", 10, 5, 0.5, 0.25, 0.75, 0.25, 0.125],
+        ["b", "n", "g", 10, 5, 1.0, None, 0.25, 0.75, None],
+    ]
+
+
+def test_clients_of_regression_have_errors() -> None:
+    first, *rows = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
+    assert ",".join(map(str, first)) == (
+        "client,node,group,samples,kept_round,rmse,rmse_local,rmse_kept,mae,validation_rmse,"
+        "kept_validation_rmse"
+    )
+    assert rows[0] == ["a", "n", "g", 10, 5, 4.0, None, 2.0, 3.0, 5.0, None]
+
+
+def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
+    rounds = [
+        a_line(1),  # of the encoder
+        a_line(2),
+        a_line(3, 0.25, rand_index=0.5, forgetting_factor=0.0, clusters=3.0),
+        a_line(4, rand_index=1.0, forgetting_factor=0.5, clusters=3.0),  # not evaluated
+        a_line(5, 0.75),  # nobody answered
+        a_line(6, 0.5, rand_index=1.0, forgetting_factor=1.0, clusters=2.0),
+    ]
+    figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), rounds)
+    assert figures == {
+        "accuracy": 0.75,
+        "accuracy_local": 0.25,
+        "accuracy_global": None,
+        "accuracy_kept": 0.5,
+        "validation_error": 0.5,
+        "accuracy_rounds": 0.5,
+        "validation_error_rounds": 0.5,
+        "rand_index": 1.0,
+        "rand_index_rounds": pytest.approx(2.5 / 3),
+        "rand_index_settled": 2,  # round 4 is the second after the encoder's two
+        "forgetting_factor_rounds": 0.5,
+        "clusters": 2.0,
+    }
+
+
+def test_with_a_given_encoder_the_second_phase_starts_with_round_one() -> None:
+    federation = made(ACCURACIES, **{"encoder.path": "encoder.safetensors"})
+    figures = REPORTS[CLASSES].summary_figures(federation, [a_line(1, 0.5, rand_index=1.0)])
+    assert figures["rand_index_settled"] == 1
+
+
+def test_a_method_without_clusters_has_none_of_their_figures() -> None:
+    figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), [a_line(1, 0.5)])
+    assert {value for name, value in figures.items() if "rand" in name or "cl" in name} == {None}
+    assert figures["forgetting_factor_rounds"] is None
+    rows = REPORTS[CLASSES].run_rows(figures | {"keep": "last"})
+    assert rows == [
+        ("test accuracy, kept model (last)", "50.0 %"),
+        ("test accuracy, last round", "75.0 %"),
+        ("test accuracy, mean of all rounds", "50.0 %"),
+        ("test accuracy, client's own head", "25.0 %"),
+        ("validation error, last / mean of all rounds", "50.0 / 50.0 %"),
+    ]
+
+
+def test_the_table_of_a_run_describes_the_clusters() -> None:
+    rounds = [a_line(3, 0.5, rand_index=0.5, forgetting_factor=0.25, clusters=3.0)]
+    figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), rounds)
+    assert REPORTS[CLASSES].run_rows(figures | {"keep": "best-validation"})[-4:] == [
+        ("clusters, last round", "3"),
+        ("Rand index, last / mean of all rounds", "0.5 / 0.5"),
+        ("the true clusters from round (after the encoder's)", "never"),
+        ("forgetting factor α, mean of all rounds", "0.25"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, 1.0], 1),
+        ([0.5, 1.0, 1.0], 2),
+        ([1.0, 0.5, 1.0], 3),
+        ([1.0, 0.5], None),
+        ([0.5, None, 1.0, None], 3),
+        ([1.0, None, 1.0], 1),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_clusters_settle_where_their_rand_index_stays_at_one(
+    values: list[float | None], expected: int | None
+) -> None:
+    assert settled(list(enumerate(values, start=1))) == expected
+
+
+@given(st.lists(st.sampled_from([None, 0.0, 0.999, 1.0]), max_size=12))
+def test_settling_as_the_definition_says(values: list[float | None]) -> None:
+    starts = [
+        number
+        for number, value in enumerate(values)
+        if value == 1 and all(later in (None, 1) for later in values[number:])
+    ]
+    assert settled(list(enumerate(values))) == (starts[0] if starts else None)
+
+
+@pytest.mark.parametrize("task", [CLASSES, NUMBERS])
+def test_a_finished_run_has_every_field_that_a_person_is_shown(tmp_path: Path, task: str) -> None:
+    run = make_sequence_run(tmp_path / "a", task)
+    metrics, summary = REPORTS[task].metrics, json.loads((run / "summary.json").read_text())
+    line, client = read_rounds(run)[-1], read_clients(run)[0]
+    assert metrics.headline.summary[0].name in summary
+    assert metrics.latest.round.name in line
+    assert metrics.headline.column.name in client
+    assert {field.name for field in metrics.progress} <= set(line)
+    assert {field.name for field in metrics.clients} <= set(client)
+    assert {field.name for field in metrics.comparison} <= set(summary)
+    assert summary["rand_index_settled"] == 3  # after two shaky rounds
+    run_table(read_run(run))
+    clients_table(task, read_clients(run))
+
+
+def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
+    folders = [make_sequence_run(tmp_path / task, task, rounds=3) for task in (CLASSES, NUMBERS)]
+    groups, _ = group_runs([read_run(folder) for folder in folders])
+    assert [group.task for group in groups] == [CLASSES, NUMBERS]
+    accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
+    assert comparison_rows(groups)[0][3] == f"{100 * accuracy:.1f} ± -"
+    draw_comparison(groups, tmp_path / "comparison.png")
+    assert (tmp_path / "comparison.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "clients"), [(CLASSES, "clients-accuracy.png"), (NUMBERS, "clients-rmse.png")]
+)
+def test_a_run_gets_its_pictures_without_any_state(tmp_path: Path, task: str, clients: str) -> None:
+    files = draw(make_sequence_run(tmp_path / "a", task))
+    expected = [clients, "rounds.png", "clusters.png", "similarity.png", "forgetting.png"]
+    assert [file.name for file in files] == expected
+
+
+def test_a_run_that_only_learned_its_encoder_can_be_drawn(tmp_path: Path) -> None:
+    run = make_sequence_run(tmp_path / "a")
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text("".join(lines[:2]))
+    for name in ("clients.csv", "clusters.npz", "summary.json"):
+        (run / name).unlink()
+    assert [file.name for file in draw(run)] == ["rounds.png"]
+
+
+def test_identical_lines_are_drawn_once_with_both_names(tmp_path: Path) -> None:
+    run = make_sequence_run(tmp_path / "a")  # the models in use are the kept ones
+    charts = pictures_of(run)
+    labels = list(points(charts["clients-accuracy.png"][0]))
+    assert labels == ["kept model = model of the last round", "client's own head"]
+    by_round = points(charts["rounds.png"][0])
+    assert list(by_round) == [
+        "test, models in use = test, kept models",
+        "validation, models in use",
+        "test, clients' own heads",
+    ]
+    record, (test, validation, _) = read_rounds(run)[-1], by_round.values()
+    assert test[-1][1] == pytest.approx(record["accuracy"])
+    assert validation[-1][1] == pytest.approx(1 - record["validation_error"])
+    assert [place for place, _ in test] == [3, 4, 5, 6, 7, 8]
+
+
+def test_an_error_is_drawn_as_it_is(tmp_path: Path) -> None:
+    run = make_sequence_run(tmp_path / "a", NUMBERS)
+    by_round = points(pictures_of(run)["rounds.png"][0])
+    last = read_rounds(run)[-1]
+    assert by_round["validation, models in use"][-1][1] == last["validation_rmse"]

@@ -1,0 +1,398 @@
+"""Whole runs with a node whose replies are wrong, false or missing: it is refused by name, and
+the others train on. `test_replies` has every fault of a reply by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from safetensors import SafetensorError
+
+from fedproto_app import server_app
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import LEAVING
+from fedproto_app.core.metrics import Metric, Model, metric_row
+from fedproto_app.core.wire import (
+    ALIVE,
+    MASKING,
+    QUESTION,
+    numpy_arrays,
+    read_order,
+    required_masking_order,
+)
+from fedproto_app.report.runs import flat, read_clients, read_rounds, read_run
+from fedproto_app.server.checkpoint import newest_checkpoint
+from tests.local_grid import BAD_NODE, LocalGrid, Tamper, run_small, small_settings, synthetic_nodes
+from tests.reported import fields_of, with_fields, with_metric
+from tests.server.bad_replies import (
+    change_arrays,
+    fail,
+    on_reply,
+    put_nan,
+    say,
+    set_metric,
+    set_row,
+)
+
+SEQUENCES = "sequence-classification"
+HEADS = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2}
+LOCAL_ACCURACY = Metric("accuracy", Model.LOCAL)
+
+
+class Case(NamedTuple):
+    """A fault of the second node, and what becomes of it.
+
+    clients: how many trained, by round. client: whether single clients are refused.
+    """
+
+    tamper: Tamper
+    reason: str
+    clients: list[int]
+    client: bool
+    changes: dict[str, Any]
+    task: str = "forecasting"
+    server_round: int = 2
+
+
+def enlarge(arrays: dict[str, Any]) -> None:
+    arrays["prototypes"][1] *= 1e6
+
+
+NO_REPLY = on_reply(lambda reply: None)
+HEAD = on_reply(set_row("head", 2, np.nan), server_round=3)
+CHOICE = on_reply(set_row("chosen", 2, [2, -1, 0]), server_round=3)
+HUGE_HEAD = on_reply(set_row("head", 2, 1e14), server_round=3)
+IN_EVALUATION = MessageType.EVALUATE
+CASES = {
+    "prototype": Case(on_reply(change_arrays(put_nan)), "holds NaN", [8, 7, 8], True, {}),
+    "model": Case(
+        on_reply(change_arrays(put_nan)), "holds NaN", [8, 4, 8], False, {"method": "fedavg"}
+    ),
+    "kept-round": Case(
+        on_reply(say(kept_rounds=[-1] * 4), IN_EVALUATION),
+        "its kept round is -1",
+        [8, 8, 8],
+        True,
+        {"method": "fedavg"},
+    ),
+    "error": Case(on_reply(fail), "no reply: it broke", [8, 4, 8], False, {}),
+    "silence": Case(NO_REPLY, "no reply within 0.2 s", [8, 4, 8], False, {}),
+    "large": Case(on_reply(change_arrays(enlarge)), "far beyond the others'", [8, 7, 8], True, {}),
+    "large-of-mean": Case(
+        on_reply(change_arrays(enlarge)),
+        "far beyond the others'",
+        [8, 7, 8],
+        True,
+        {"method": "fedproto"},
+    ),
+    "classes": Case(
+        on_reply(say(classes=[[1, 1, 2]] * 4)),
+        "classes [1, 1, 2]",
+        [8, 4, 8, 8],
+        False,
+        {},
+        "classification",
+    ),
+    "encoder": Case(
+        on_reply(change_arrays(put_nan)),
+        "holds NaN",
+        [8, 4, 8],
+        False,
+        {"encoder.steps": 1, "rounds": 1},
+        SEQUENCES,
+    ),
+    "head": Case(HEAD, "its 'head' holds NaN", [8, 8, 7], True, HEADS, SEQUENCES, 3),
+    "choice": Case(
+        CHOICE,
+        "chose clusters [2.0, -1",
+        [8, 8, 8],  # it has trained all the same
+        True,
+        {**HEADS, "method": "ifca", "fed-react.clusters": 3},
+        SEQUENCES,
+        3,
+    ),
+    "huge-head": Case(  # in a mean it would make the errors of honest clients infinite
+        HUGE_HEAD,
+        "its head holds ±1e+14",
+        [8, 8, 8],
+        True,
+        {**HEADS, "fed-react.clusters": 1},
+        "sequence-regression",
+        3,
+    ),
+    "head-metric": Case(
+        on_reply(set_metric(LOCAL_ACCURACY, [1.0, 1.0, 1.5, 1.0]), IN_EVALUATION),
+        "local-accuracy = 1.5",
+        [8, 8, 8],
+        True,
+        HEADS,
+        SEQUENCES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_bad_reply_is_refused_and_the_run_goes_on(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    folder, grid = run_small(tmp_path, case.task, tamper=case.tamper, **case.changes)
+    lines = read_rounds(folder.path)
+    assert [line["clients"] for line in lines] == case.clients
+    refused = [line["refused"] for line in lines]
+    assert [bool(refusals) for refusals in refused] == [
+        line["round"] == case.server_round for line in lines
+    ]
+    for refusal in refused[case.server_round - 1]:
+        assert refusal["node"] == "1"
+        assert (refusal["client"] != "") == case.client
+        assert case.reason in refusal["reason"]
+    figures = [value for line in lines for value in flat(line).values()]
+    assert all(np.isfinite(value) for value in figures if isinstance(value, float))
+    records = [record for m in grid.sent for record in m.content.array_records.values()]
+    assert all(np.isfinite(a).all() for record in records for a in numpy_arrays(record).values())
+
+
+def attack(value: float) -> Tamper:
+    """All that one node sends is this value, in every round."""
+
+    def fill(arrays: dict[str, Any]) -> None:
+        for array in arrays.values():
+            array[...] = value
+
+    change = change_arrays(fill)
+
+    def tamper(node_id: int, reply: Message) -> Message | None:
+        sends = "arrays" in reply.content.array_records
+        return change(reply) if node_id == BAD_NODE and sends else reply
+
+    return tamper
+
+
+FIRST = [
+    *[("fuels", 3e38, "mean"), ("fedavg", 1e14, "mean"), ("fedproto", -1e6, "mean")],
+    *[("gldp", 1e14, "mean"), ("fedavg", 1e6, "median"), ("fedavg", 1e6, "krum")],
+]
+MORE = [
+    (method, value, "mean")
+    for method in ("fuels", "fedavg", "fedproto", "pfedme", "gldp")
+    for value in (3e38, 1e14, 1e6, -1e6)
+    if (method, value, "mean") not in FIRST
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "rule"),
+    [*FIRST, *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in MORE)],
+)
+def test_one_node_of_finite_values_kills_no_run(
+    tmp_path: Path, method: str, value: float, rule: str
+) -> None:
+    """The honest node's clients train on, none of them is blamed, no checkpoint is poisoned.
+
+    Of two senders nobody tells which is out of line, but each of their models has grown too much.
+    """
+    task = "classification" if method == "gldp" else "forecasting"
+    changes = {"method": method, "aggregation.rule": rule}
+    folder, _ = run_small(tmp_path, task, tamper=attack(value), **changes)
+    lines = read_rounds(folder.path)
+    assert {line["clients"] for line in lines} == {4}
+    assert {refusal["node"] for line in lines for refusal in line["refused"]} == {"1"}
+    checkpoint, faults = newest_checkpoint(folder.path / "checkpoint")
+    assert checkpoint is not None
+    assert faults == []
+    stored = [*checkpoint.model.values(), *checkpoint.strategy.values()]
+    numbers = [array for array in stored if array.dtype.kind == "f" and array.size]
+    assert numbers
+    assert max(float(np.abs(array).max()) for array in numbers) < 1e3
+
+
+# --- what clients report of their models ----------------------------------------------------------
+
+
+def reported_by_the_bad_node(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
+    """Change the fields of every reply of one node with metrics."""
+
+    def tamper(node_id: int, reply: Message) -> Message:
+        fields = fields_of(reply)
+        if node_id == BAD_NODE and fields.get("metrics"):
+            with_fields(reply, change(fields))
+        return reply
+
+    return tamper
+
+
+def without_kept_rounds(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "metrics": fields["metrics"][:1], "kept_rounds": []}
+
+
+def with_too_many(fields: dict[str, Any]) -> dict[str, Any]:
+    values = [1.0] * len(fields["names"])
+    flood = [Metric(f"mse/step-{step}", model) for model in Model for step in range(1, 3000)]
+    rows = [(metric_row(metric), values) for metric in flood]
+    return {**fields, "metrics": [*fields["metrics"], *rows]}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (without_kept_rounds, "malformed reply: an evaluation without all of its kept metrics"),
+        (with_too_many, "reports more than 5000 metrics; these are not kept"),
+    ],
+)
+def test_half_of_an_evaluation_leaves_a_whole_run(tmp_path: Path, change: Any, reason: str) -> None:
+    tamper = reported_by_the_bad_node(change)
+    folder, _ = run_small(tmp_path, nodes=4, tamper=tamper, rounds=2)
+    assert read_run(folder.path).summary["status"] == "completed"
+    lines = read_rounds(folder.path)
+    assert {refusal["reason"] for line in lines for refusal in line["refused"]} == {reason}
+    assert len(read_clients(folder.path)) == 6  # of eight clients
+
+
+def test_one_node_does_not_say_which_models_a_method_has(tmp_path: Path) -> None:
+    def owns(fields: dict[str, Any]) -> dict[str, Any]:
+        return with_metric(fields, LOCAL_ACCURACY, [1.0] * len(fields["names"]))
+
+    figures = []
+    for name, tamper in (("honest", None), ("liar", reported_by_the_bad_node(owns))):
+        changes = {"method": "solo", "rounds": 2, "output.name": name}
+        folder, _ = run_small(tmp_path, "classification", nodes=4, tamper=tamper, **changes)
+        names = [f"{kind}_{model}" for kind in ("accuracy", "balanced") for model in MODELS]
+        summary = read_run(folder.path).summary
+        figures.append([summary[name] for name in names])
+    assert figures[0] == figures[1]
+
+
+MODELS = ("local", "global")
+
+
+# --- nodes that fail, leave or answer no question -------------------------------------------------
+
+
+def leaving(reply: Message, reason: str = LEAVING) -> Message:
+    """Return the reply of a gate that starts no more work."""
+    reply.content.pop("arrays")
+    failed = dict.fromkeys(fields_of(reply)["names"], reason)
+    empty: dict[str, Any] = {"names": [], "samples": [], "losses": {}, "metrics": []}
+    return say(**empty, kept_rounds=[], classes=[], failed=failed)(reply)
+
+
+def test_a_site_that_drains_is_not_counted_as_failed(tmp_path: Path) -> None:
+    changes = {"nodes.maximum-failed-share": 0.1}
+    folder, _ = run_small(tmp_path, tamper=on_reply(leaving), **changes)
+    lines = read_rounds(folder.path)
+    assert [line["clients"] for line in lines] == [8, 4, 8]
+    assert not any(line["refused"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "change", "message"),
+    [
+        ([1001], fail, "1 of 2 nodes gave no usable reply, .*: 1: no reply: it broke"),
+        ([1001], lambda reply: leaving(reply, "no room"), "1 of 2 nodes .*: no room"),
+        ([1000, 1001], leaving, "2 of 2 nodes gave no usable reply"),
+    ],
+)
+def test_when_too_many_nodes_fail_or_all_leave_the_run_stops_with_the_reason(
+    tmp_path: Path, nodes: list[int], change: Any, message: str
+) -> None:
+    def tamper(node_id: int, reply: Message) -> Message | None:
+        return on_reply(change, node=node_id)(node_id, reply) if node_id in nodes else reply
+
+    with pytest.raises(FederationError, match=message):
+        run_small(tmp_path, tamper=tamper, **{"nodes.maximum-failed-share": 0.1})
+
+
+def brings_steps(message: Message) -> bool:
+    """Whether this question learns the graph, in CNFGNN."""
+    is_question = message.metadata.message_type == QUESTION
+    return is_question and "steps" in read_order(message).guidance.arrays
+
+
+def is_last_step(message: Message) -> bool:
+    is_step = message.metadata.message_type == MASKING
+    return is_step and required_masking_order(message).step == "unmask"
+
+
+class HungGrid(LocalGrid):
+    """The second node answers nothing any more from the first message of a kind on.
+
+    owed: the types of the messages since, without the probes.
+    """
+
+    def __init__(self, *arguments: Any, hangs: Callable[[Message], bool], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._hangs = hangs
+        self.owed: list[str] = []
+
+    def answer(self, message: Message) -> Message | None:
+        mine = message.metadata.dst_node_id == BAD_NODE
+        if not mine or not (self.owed or self._hangs(message)):
+            return super().answer(message)
+        if message.metadata.message_type != ALIVE:
+            self.owed.append(message.metadata.message_type)
+        return None
+
+
+@pytest.mark.parametrize(
+    ("changes", "hangs", "kind"),
+    [
+        (
+            {"method": "fedavg"},
+            lambda message: message.metadata.message_type == MessageType.TRAIN,
+            MessageType.TRAIN,
+        ),
+        (
+            {"method": "fedavg", "aggregation.secure": True, "aggregation.secure-share": 0.5},
+            is_last_step,
+            MASKING,
+        ),
+        ({"method": "cnfgnn"}, brings_steps, QUESTION),
+    ],
+)
+def test_a_node_that_hangs_is_asked_for_nothing_more_in_the_round(
+    tmp_path: Path, changes: dict[str, Any], hangs: Callable[[Message], bool], kind: str
+) -> None:
+    """Neither in further steps, nor in training or evaluation: that would cost a deadline more."""
+    grid = partial(HungGrid, hangs=hangs)
+    _, hung = run_small(tmp_path, nodes=4, grid=grid, rounds=1, **changes)
+    assert isinstance(hung, HungGrid)
+    assert hung.owed == [kind]
+
+
+@pytest.mark.parametrize("method", ["fedgru", "fedda"])
+def test_a_node_that_answers_no_question_ends_no_run(tmp_path: Path, method: str) -> None:
+    """From round 2 on it is the only one that is asked, as the others have answered."""
+
+    def silent(node_id: int, reply: Message) -> Message | None:
+        is_silent = reply.metadata.message_type == QUESTION and node_id == BAD_NODE
+        return None if is_silent else reply
+
+    folder, _ = run_small(tmp_path, nodes=3, tamper=silent, method=method)
+    lines = read_rounds(folder.path)
+    assert {refusal["node"] for line in lines for refusal in line["refused"]} == {"1"}
+    assert all(line["clients"] >= 5 for line in lines)
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")]
+)
+def test_a_full_disk_at_the_server_ends_the_run_with_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    def full(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("fedproto_app.report.artefacts.write_checkpoint", full)
+    grid = LocalGrid(small_settings(tmp_path), synthetic_nodes(1, tmp_path / "state"))
+    with pytest.raises(type(fault)):
+        server_app.main(grid, next(iter(grid.contexts.values())))
+    error_text = (tmp_path / "runs" / "test" / "error.txt").read_text()
+    assert error_text.startswith("the server cannot write its artefacts: ")
+    assert f'event=stopped reason="{error_text.strip()}"' in caplog.text

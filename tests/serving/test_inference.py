@@ -1,0 +1,353 @@
+"""Forecasts of kept models, on the scale of training, equal to the forecasts of the run."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.core.errors import DataError, FedProtoError
+from fedproto_app.core.methods import METHODS, methods_of
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import carry_forward
+from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.serving.inference import (
+    NodeState,
+    forecast,
+    kept_model,
+    open_run,
+    open_state,
+    write_csv,
+)
+from fedproto_app.strategies.common.learner import make_learner
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from tests.local_grid import sequence_settings
+from tests.made_series import (
+    LOOKBACK,
+    PERIOD,
+    ROWS,
+    forecasts_have_the_reported_errors,
+    histories,
+    made_series,
+    one_step,
+    train_on,
+)
+from tests.node.stored import changed, copied_with
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[NodeState, list[ClientSeries]]:
+    """Return the state of a short run of FUELS, and the series that it was trained on."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = folder / "sites.csv"
+    made_series().to_csv(data)
+    _, state = train_on(data, folder)
+    return open_state(state), histories(data)
+
+
+NEEDED_SETTINGS = {"fedda": {"fedda.week": 4}}  # for so short a history
+WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the best
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        *(
+            (method, NEEDED_SETTINGS.get(method, {}))
+            for method in methods_of("forecasting")
+            if not METHODS[method].cannot_forecast
+        ),
+        ("fedavg", WILD),
+        ("apfl", WILD),
+    ],
+)
+def test_walking_over_the_test_part_gives_the_reported_error(
+    tmp_path: Path, method: str, changes: dict[str, Any]
+) -> None:
+    reported = forecasts_have_the_reported_errors(tmp_path, method=method, **changes)
+    if "rounds" in changes:
+        assert min(int(row["kept_round"]) for row in reported) < changes["rounds"]
+
+
+def test_further_steps_take_forecasts_for_the_newest_values(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, series = trained
+    steps = PERIOD + 2  # so that a forecast also becomes a periodic value
+    forecasts, left_out = forecast(state, series, steps)
+    assert left_out == {}
+    for history, ahead in zip(series, forecasts, strict=True):
+        for value in ahead.values:
+            assert one_step(state, history) == pytest.approx(value, rel=1e-5)
+            history = replace(history, values=np.append(history.values, value))
+
+
+def test_a_gap_at_the_end_is_carried_forward(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, (series, *_) = trained
+    open_end = replace(series, values=np.append(series.values, [np.nan, np.nan]))
+    filled = replace(series, values=np.append(series.values, [series.values[-1]] * 2))
+    [result], _ = forecast(state, [open_end], 1)
+    assert result.values[0] == one_step(state, filled)
+    assert (result.gap, result.last) == (2, series.values[-1])
+    assert result.first == series.start + ROWS + 2
+
+
+def test_a_file_with_an_open_end_is_read_to_its_last_row(tmp_path: Path) -> None:
+    frame = made_series()
+    frame.iloc[-2:, 2] = np.nan
+    frame.to_csv(tmp_path / "sites.csv")
+    gappy, late, steady = histories(tmp_path / "sites.csv")
+    ends = [client.start + len(client.values) for client in (gappy, late, steady)]
+    assert ends == [gappy.start + ROWS] * 3
+    assert np.isnan(steady.values[-2:]).all()
+    assert late.start == gappy.start + 9  # nothing is before the first value
+
+
+def test_the_scale_is_that_of_training(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    """Values before the window would change a newly computed scale, but change no forecast."""
+    state, (series, *_) = trained
+    newer = replace(
+        series, values=np.append(1000 * series.values[:-LOOKBACK], series.values[-LOOKBACK:])
+    )
+    newest = replace(series, values=series.values[-LOOKBACK:], start=0)
+    assert one_step(state, newer) == one_step(state, series) == one_step(state, newest)
+
+
+def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    state, series = trained
+    forecasts, _ = forecast(state, series, 2)
+    file = io.StringIO()
+    write_csv(forecasts, file)
+    head, *rows = file.getvalue().splitlines()
+    assert head == "client,time,forecast,lower_80,upper_80,lower_95,upper_95"
+    cells = [row.split(",") for row in rows]
+    assert [row[:2] for row in cells] == [
+        [client, f"2024-03-09 {time}"]
+        for client in ("gappy", "late", "steady")
+        for time in ("05:00:00", "06:00:00")
+    ]
+    assert all(row[3:] == [""] * 4 for row in cells[1::2])  # models forecast one step at once
+    for row in cells[::2]:
+        middle, lower_80, upper_80, lower_95, upper_95 = map(float, row[2:])
+        assert lower_95 <= lower_80 < middle < upper_80 <= upper_95
+    values = [float(row[2]) for row in cells]
+    np.testing.assert_allclose(
+        values, np.concatenate([result.values for result in forecasts]), rtol=1e-9
+    )
+
+
+def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, (gappy, late, _) = trained
+    short = replace(late, values=late.values[: LOOKBACK - 1])
+    forecasts, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
+    assert [result.client for result in forecasts] == ["gappy"]
+    assert left_out == {
+        "late": "11 steps from its first value on, too few for a look-back of 12 steps "
+        "(2 periodic values at period 6)",
+        "new": f"no kept model in {state.folder}",
+        "steady": "not in the data",
+    }
+    exactly = replace(late, values=late.values[:LOOKBACK])
+    assert [result.client for result in forecast(state, [exactly], 1)[0]] == ["late"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("late", "no value is present"),
+        ("steady", "not in the data"),
+        ("new", "no kept model in"),
+        ("nobody", "neither in the data nor in the state"),
+    ],
+)
+def test_a_client_asked_for_must_be_forecast(
+    trained: tuple[NodeState, list[ClientSeries]], name: str, reason: str
+) -> None:
+    state, (gappy, late, _) = trained
+    series = [gappy, replace(late, values=late.values[:0]), replace(gappy, name="new")]
+    with pytest.raises(DataError, match=f"^client '{name}' cannot be forecast: {reason}"):
+        forecast(state, series, 1, [name])
+    forecasts, left_out = forecast(state, series, 1, ["gappy"])
+    assert ([result.client for result in forecasts], left_out) == (["gappy"], {})
+
+
+def test_nothing_to_forecast_is_an_error(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    state, (gappy, *_) = trained
+    with pytest.raises(DataError, match="client 'gappy' cannot be forecast: no value is present"):
+        forecast(state, [replace(gappy, values=gappy.values[:0])], 1)
+
+
+def test_another_step_is_refused(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    state, (gappy, *_) = trained
+    assert gappy.clock is not None
+    minutes = replace(gappy.clock, step=np.timedelta64(300, "s"))
+    for clock, problem in ((minutes, "has the step 0:05:00"), (None, "has no times")):
+        with pytest.raises(DataError, match=f"^client 'gappy' {problem}.*the step 1:00:00 .* 6 of"):
+            forecast(state, [replace(gappy, clock=clock)], 1)
+
+
+def test_without_times_steps_are_counted(tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    made_series()[["steady"]].to_csv(data, index=False)
+    _, folder = train_on(data, tmp_path, method="solo")
+    forecasts, _ = forecast(open_state(folder), histories(data), 2)
+    file = io.StringIO()
+    write_csv(forecasts, file)
+    assert [row.split(",")[:2] for row in file.getvalue().splitlines()] == [
+        ["client", "step"],
+        ["steady", str(ROWS)],
+        ["steady", str(ROWS + 1)],
+    ]
+
+
+DAY = {"data.horizon": PERIOD, "method": "fedavg"}
+
+
+@pytest.mark.parametrize("calendar", ["phase", "week"])
+def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calendar: str) -> None:
+    """Two blocks of H with their times; the second block uses the values of the first."""
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": calendar})
+    state, series = open_state(folder), histories(data)
+    forecasts, _ = forecast(state, series, PERIOD + 2)
+    task = ForecastingTask(state.settings)
+    learner = make_learner(state.settings, task)
+    for history, ours in zip(series, forecasts, strict=True):
+        record = state.store.record(history.name)
+        model = {n: v[None] for n, v in kept_model(state.store, history.name, learner).items()}
+        mean, std = record.scale["mean"], record.scale["std"]
+        values_so_far = list(carry_forward((history.values - mean) / std))
+        for _ in range(2):
+            hour = history.start + len(values_so_far)
+            periodic = [
+                values_so_far[len(values_so_far) - 2 * PERIOD :][:PERIOD],
+                values_so_far[len(values_so_far) - PERIOD :],
+            ]
+            times = [hour % PERIOD, hour // PERIOD % 7][: 1 if calendar == "phase" else 2]
+            sample = [*values_so_far[-3:], *periodic[0], *periodic[1], *times]
+            ahead = task.forecast(model, torch.tensor(sample, dtype=torch.float32)[None, None])
+            values_so_far += ahead[0, 0].tolist()
+        expected = np.array(values_so_far[len(history.values) :][: PERIOD + 2]) * std + mean
+        np.testing.assert_allclose(ours.values, expected, rtol=1e-6)
+        for level, half in zip((80, 95), ours.half_widths, strict=True):
+            half_widths = [
+                record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)
+            ]
+            np.testing.assert_allclose(half[:PERIOD], np.array(half_widths) * std)
+            assert np.isnan(half[PERIOD:]).all()
+
+
+def test_a_state_without_half_widths_still_forecasts(
+    trained: tuple[NodeState, list[ClientSeries]], tmp_path: Path
+) -> None:
+    """The run is older than intervals, so the limits are empty."""
+    state, series = trained
+    shutil.copytree(state.folder, tmp_path / "old")
+    changed(tmp_path / "old", "UPDATE records SET record = json_remove(record, '$.private')")
+    [result, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
+    assert result.values == forecast(state, series, 1)[0][0].values
+    text = io.StringIO()
+    write_csv([result], text)
+    assert text.getvalue().splitlines()[1].endswith(",,,,")
+
+
+def test_without_times_the_calendar_needs_the_data_from_their_beginning(tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    made_series()[["steady"]].to_csv(data, index=False)
+    _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": "phase"})
+    [series], state = histories(data), open_state(folder)
+    longer = replace(series, values=np.append(series.values, series.values[-1]))
+    assert forecast(state, [longer], 1)[0][0].first == ROWS + 1
+    newest = replace(series, values=series.values[-LOOKBACK:])
+    with pytest.raises(DataError, match=r"'steady' has no times and ends at step 12, but .* 120;"):
+        forecast(state, [newest], 1)
+
+
+def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> None:
+    """Two nodes with a client each: the forecasts are the same as of each node alone."""
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path)
+    series = histories(data)
+    for node, client in (("0", "late"), ("1", "gappy")):
+        copied_with(client, folder, tmp_path / "run/state" / node)
+    states = open_run(tmp_path / "run")
+    forecasts, left_out = forecast(states, series, 2)
+    assert [result.client for result in forecasts] == ["gappy", "late"]
+    assert left_out == {"steady": f"no kept model in {tmp_path / 'run/state'}"}
+    for ours, alone in zip(forecasts, forecast(open_state(folder), series, 2)[0], strict=False):
+        assert np.array_equal(ours.values, alone.values)
+        assert np.array_equal(ours.half_widths, alone.half_widths, equal_nan=True)
+    with pytest.raises(FedProtoError, match="no nodes' state in it"):
+        open_run(tmp_path)
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder with the states of two runs, one node each."""
+    for run in ("first-1", "second-2"):
+        store = ClientStore(tmp_path / run / "harbour")
+        store.keep("steady", ClientRecord(1))
+        store.settle()
+        store.write_settings({"task": "forecasting", "method": "fuels"})
+    return tmp_path
+
+
+def test_the_only_state_below_is_found_and_several_are_told(state_dir: Path) -> None:
+    first = state_dir / "first-1" / "harbour"
+    assert open_state(first).folder == open_state(first.parent).folder == first
+    with pytest.raises(FedProtoError, match="several nodes") as error:
+        open_state(state_dir)
+    assert str(error.value).endswith(f"{first}, {state_dir / 'second-2' / 'harbour'}")
+
+
+def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match="no such folder"):
+        open_state(tmp_path / "nowhere")
+    with pytest.raises(FedProtoError, match="no node's state with a kept model in it"):
+        open_state(tmp_path)
+    store = ClientStore(tmp_path)
+    store.keep("steady", ClientRecord(1))
+    store.settle()
+    with pytest.raises(FedProtoError, match=r"no settings\.toml in it"):
+        open_state(tmp_path)
+    (tmp_path / "settings.toml").write_text("task = ")
+    with pytest.raises(FedProtoError, match=r"settings\.toml: "):
+        open_state(tmp_path)
+
+
+def test_another_task_is_refused(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.keep("steady", ClientRecord(1))
+    store.settle()
+    store.write_settings(sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"}))
+    with pytest.raises(FedProtoError, match="of task = 'sequence-classification'"):
+        open_state(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["shared", "rest"])
+def test_half_a_model_forecasts_nothing(tmp_path: Path, missing: str) -> None:
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path, method="apfl")
+    if missing == "shared":
+        changed(folder, "DELETE FROM shared")
+        reason = "^client 'gappy': its kept model lacks 'encoder"
+    else:
+        file = folder / "state.sqlite"
+        file.write_bytes(file.read_bytes()[:20000])
+        reason = r"state\.sqlite: is damaged"
+    with pytest.raises(FedProtoError, match=reason):
+        forecast(open_state(folder), histories(data), 1)

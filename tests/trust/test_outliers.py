@@ -1,0 +1,74 @@
+"""Finite values of a size that no training has, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.core.messages import Reply
+from fedproto_app.core.sends import Expected
+from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
+from fedproto_app.trust.outliers import SizeOfSame, out_of_line
+
+SPEC = Expected(per_client={"p": (2,)})
+
+
+def floats(*values: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array(values, dtype=np.float32)
+
+
+def sending(*rows: float) -> Reply:
+    """Return a node's reply: each of its clients sends its value twice."""
+    names = [f"c{row}" for row in range(len(rows))]
+    return Reply(names, [1] * len(rows), arrays={"p": np.outer(floats(*rows), floats(1, 1))})
+
+
+def test_the_root_mean_square_is_of_all_values_together() -> None:
+    assert root_mean_square([floats(3, 4), floats([0], [5])]) == pytest.approx(np.sqrt(50 / 4))
+    assert root_mean_square([]) == 0
+
+
+def test_the_same_arrays_are_measured_once_and_others_anew() -> None:
+    size_of, model = SizeOfSame(), {"w": floats(3, 3)}
+    assert [size_of({}), size_of(model), size_of(dict(model)), size_of({})] == [0, 3, 3, 0]
+    for value in range(1, 5):  # each gone before the next is made, so at its place in memory
+        assert size_of({"w": floats(value)}) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(1e15, None), (2e15, "beyond"), (-3e38, "beyond"), (np.inf, "infinite"), (np.nan, "NaN")],
+)
+def test_a_value_that_no_array_can_hold(value: float, reason: str | None) -> None:
+    fault = value_fault("p", floats(0, value))
+    assert fault is None if reason is None else reason in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "accepted"),
+    [(0.0, 100.0, True), (0.0, 101.0, False), (2.0, 200.0, True), (2.0, 201.0, False)],
+)
+def test_a_model_grows_a_hundredfold_at_most(before: float, value: float, accepted: bool) -> None:
+    assert (growth_fault({"w": floats(value, -value)}, before) is None) == accepted
+
+
+def test_who_is_out_of_line_is_named_once_three_clients_send() -> None:
+    refused = out_of_line({"n": sending(1.0, 2.0, 2001.0), "m": sending(2.0)}, SPEC)
+    assert refused.keys() == {("n", "c2")}
+    assert "root mean square of 2001" in refused["n", "c2"]
+    crowd = {"n": sending(1.0), "m": sending(2.0), "bad": sending(*[1e5] * 50)}
+    assert {node for node, _ in out_of_line(crowd, SPEC)} == {"bad"}  # nodes count, not clients
+    assert out_of_line({"n": sending(1.0, 1e9)}, SPEC) == {}  # two: which of them lies?
+    assert out_of_line({"n": sending(1e-9, 1e-9, 999.0)}, SPEC) == {}  # a median below 1 is 1
+    sums = replace(SPEC, of_any_size={"p"})
+    assert out_of_line({"n": sending(1.0, 2.0, 1e9)}, sums) == {}
+
+
+def test_of_arrays_by_class_each_row_counts() -> None:
+    spec = Expected(per_class={"p": (1,)}, classes=3)
+    good = Reply(["a", "b"], [1, 1], arrays={"p": floats([1], [1], [1])}, classes=[[0, 1], [2]])
+    bad = Reply(["c"], [1], arrays={"p": floats([1], [5e6])}, classes=[[0, 2]])
+    assert out_of_line({"n": good, "m": bad}, spec).keys() == {("m", "c")}
