@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.next_steps import say_next
+from fedproto_app.cli import say_next
 
 
 def try_file(

@@ -26,6 +26,7 @@ class TaskRecord:
     options: names of settings and tables of `[data]` that apply to its data.
     draws: whether its check can draw which client holds which data.
     first_method: a method that runs in seconds, to try first.
+    simplest: the methods that any other must beat, run without sharing.
     forecasts: whether its kept models forecast the next values of a series.
     task: the subclass of `Task`. report: the class of its `TaskReport`, without parameters.
     load: (settings, partition, partitions) → `Shard`, every `partitions`-th client of the source
@@ -52,6 +53,7 @@ class TaskRecord:
     check_settings: str = ""
     draws: bool = False
     first_method: str = "analytic"
+    simplest: tuple[str, ...] = ("naive", "analytic")
     forecasts: bool = False
 
     def part(self, name: str) -> Any:
@@ -82,6 +84,7 @@ _FORECASTING = TaskRecord(
         *("header", "delimiter", "decimal"),
     ),
     first_method="kindred",
+    simplest=("naive", "seasonal-naive", "analytic"),
     forecasts=True,
 )
 _CLASSIFICATION = TaskRecord(
@@ -122,6 +125,7 @@ _SEQUENCE_REGRESSION = replace(
     name="sequence-regression",
     targets="real numbers",
     first_method="fed-react",
+    simplest=("naive", "solo"),
     task=f"{_TASKS}.sequences.task:SequenceRegressionTask",
     report="fedproto_app.report.sequences.report:SequenceRegressionReport",
     small=f"{_TASKS}.small_runs:MEASURED_SEQUENCES",

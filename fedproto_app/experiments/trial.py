@@ -21,7 +21,7 @@ from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.experiments.run_settings import NODES, simulated_settings
-from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.comparison import with_better_off
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import Group, find_runs, group_runs, ranked
 from fedproto_app.report.taking_part import taking_part
@@ -164,8 +164,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
 def _forecast(run: Path, file: Path) -> Path:
     """Write the next values of all clients that the run can forecast."""
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.serving.forecasts import write_csv
-    from fedproto_app.serving.inference import forecast, open_run
+    from fedproto_app.serving.inference import forecast, open_run, write_csv
 
     states = open_run(run)
     data = states[0].settings.data
@@ -317,7 +316,7 @@ def _period(series: Sequence[ClientSeries], seconds: int) -> tuple[int, str]:
         return 7, "a week"
     if seconds == _WEEK:
         return 52, "a year"
-    from fedproto_app.report.check.period import find_period
+    from fedproto_app.report.check.forecasting import find_period
 
     periods = [period for client in series if (period := find_period(client.values))]
     if periods:

@@ -33,10 +33,14 @@ FEWEST = 6
 
 @dataclass(frozen=True)
 class Errors:
-    """Test and validation error of one client's kept model, infinite where unknown."""
+    """Test and validation error of one client's kept model, infinite where unknown.
+
+    more: the figures of `TaskMetrics.verdict`.
+    """
 
     test: float
     validation: float
+    more: tuple[float, ...] = ()
 
 
 def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
@@ -51,6 +55,7 @@ def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
         row["client"]: Errors(
             1 - _number(row[test]) if metrics.is_accuracy else _number(row[test]),
             _number(row[validation]),
+            tuple(_number(row.get(figure.column.name, "")) for figure in metrics.verdict.values()),
         )
         for row in rows
         if times[row["client"]] == 1

@@ -1,4 +1,4 @@
-"""Say in a sentence whether taking part pays, based on a comparison of runs.
+"""Say whether taking part pays, based on a comparison of runs.
 
 The sentence is about the method that a user would choose without test errors: among the runs that
 shared something, the runs whose best round has the lowest validation error (`validation_error`).
@@ -14,23 +14,28 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, median
+from typing import TypeVar
 
 import numpy as np
 
+from fedproto_app.core.tasks import task_record
 from fedproto_app.report.comparison import (
     Alone,
+    Errors,
     asked_alike,
     best_alone,
     client_errors,
     is_alone,
     mean_errors,
-    signed_rank,
 )
-from fedproto_app.report.runs import Group, read_rounds
+from fedproto_app.report.runs import Group, known_settings, read_rounds
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
 
-_SIGNIFICANT = 0.05
+_FEWEST = 6  # clients for an interval
+_DRAWS, _LEVEL = 2000, 95  # of the bootstrap over clients; in percent
+T = TypeVar("T")
+
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
 
 
@@ -63,16 +68,24 @@ def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> floa
 class Candidate:
     """Runs that shared something, with each client's test error and its best alone, by name.
 
-    errors, rival: the clients' test errors with these runs and with their best alone. alone: the
-    methods without sharing that were compared. advised: the clients whose validation error is
-    lower than alone, None without validation errors.
+    errors, rival: the clients' test errors with these runs and with their best alone. more,
+    rival_more: their further figures (`TaskMetrics.verdict`). constant: the number of clients that
+    are left out of all these, because their values repeat exactly. alone: the methods without
+    sharing that were compared. model_ran_alone: whether the same model is among them. missing: the
+    task's simplest methods that are not. advised: the clients whose validation error is lower than
+    alone, None without validation errors.
     """
 
     label: str
     group: Group
     errors: Mapping[str, float]
     rival: Mapping[str, float]
+    more: Mapping[str, Sequence[float]]
+    rival_more: Mapping[str, Sequence[float]]
+    constant: int
     alone: str
+    model_ran_alone: bool
+    missing: Sequence[str]
     advised: Set[str] | None
 
     def promise(self, metrics: TaskMetrics) -> tuple[int, float, str]:
@@ -97,12 +110,18 @@ class Candidate:
             for client, error in self.rival.items()
         }
 
-    def p(self) -> float | None:
-        """Return p of Wilcoxon's signed-rank test over the clients that have both errors."""
-        clients = self.errors.keys() & self.rival.keys()
-        return signed_rank(
-            np.array([self.errors[client] - self.rival[client] for client in sorted(clients)])
-        )
+    def interval(self) -> tuple[float, float] | None:
+        """Return the 95% interval of the median ratio, by bootstrap over the clients.
+
+        None with fewer clients than an interval needs.
+        """
+        ratios = np.array([*self.ratios().values()])
+        if len(ratios) < _FEWEST:
+            return None
+        draws = np.random.default_rng(0).integers(len(ratios), size=(_DRAWS, len(ratios)))
+        medians = np.sort(np.median(ratios[draws], axis=1))
+        outside = round(_DRAWS * (1 - _LEVEL / 100) / 2)
+        return float(medians[outside]), float(medians[-1 - outside])
 
 
 def taking_part(groups: Sequence[Group]) -> list[str]:
@@ -120,25 +139,67 @@ def chosen_to_share(groups: Sequence[Group]) -> list[Candidate]:
     candidates_chosen = []
     for members in asked_alike(groups, metrics):
         labelled = {label: group for label, group in members if all(map(is_alone, group.runs))}
-        alone, names = [*labelled.values()], ", ".join(sorted(labelled))
-        best = Alone(alone, metrics)
+        best = Alone([*labelled.values()], metrics)
         candidates = [
-            Candidate(
-                label,
-                group,
-                mean_errors(group, metrics),
-                rival,
-                names,
-                _advised(group, best, metrics),
-            )
+            _candidate(label, group, labelled, best, metrics)
             for label, group in members
-            if group not in alone and (rival := best_alone(group, best))
+            if label not in labelled
         ]
+        candidates = [candidate for candidate in candidates if candidate.rival]
         if candidates:
             chosen = min(candidates, key=lambda candidate: candidate.promise(metrics))
             if len(candidates) == 1 or isfinite(chosen.promise(metrics)[1]):
                 candidates_chosen.append(chosen)
     return candidates_chosen
+
+
+def _candidate(
+    label: str, group: Group, alone: Mapping[str, Group], best: Alone, metrics: TaskMetrics
+) -> Candidate:
+    more = _means_of_more([client_errors(run, metrics) for run in group.runs])
+    rival_more = _means_of_more([best.best(run) for run in group.runs])
+    constant = _constant(more, metrics) | _constant(rival_more, metrics)
+    methods = {member.method for member in alone.values()}
+    shares_a_setting = f"{group.method}.sharing" in known_settings(group.runs[0])
+    return Candidate(
+        label,
+        group,
+        _without(constant, mean_errors(group, metrics)),
+        _without(constant, best_alone(group, best)),
+        _without(constant, more),
+        _without(constant, rival_more),
+        len(constant),
+        ", ".join(sorted(alone)),
+        group.method in methods or (not shares_a_setting and "solo" in methods),
+        [name for name in task_record(group.task).simplest if name not in methods],
+        _advised(group, best, metrics),
+    )
+
+
+def _means_of_more(seeds: Sequence[Mapping[str, Errors]]) -> dict[str, list[float]]:
+    """Return each client's further figures, the means over the seeds that have it."""
+    of_clients: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    for errors in seeds:
+        for client, error in errors.items():
+            of_clients[client].append(error.more)
+    return {
+        client: [fmean(values) for values in zip(*figures, strict=True)]
+        for client, figures in of_clients.items()
+    }
+
+
+def _constant(more: Mapping[str, Sequence[float]], metrics: TaskMetrics) -> set[str]:
+    """Return the clients that lack a quotient, as its divisor is 0: their values repeat exactly."""
+    quotients = [n for n, figure in enumerate(metrics.verdict.values()) if figure.over]
+    return {
+        client
+        for client, figures in more.items()
+        if any(not isfinite(figures[number]) for number in quotients)
+    }
+
+
+def _without(clients: Set[str], values: Mapping[str, T]) -> dict[str, T]:
+    return {client: value for client, value in values.items() if client not in clients}
 
 
 def _advised(group: Group, best: Alone, metrics: TaskMetrics) -> Set[str] | None:
@@ -165,47 +226,115 @@ def _ratio(error: float, rival: float) -> float:
 
 
 def sentence(chosen: Candidate) -> str:
-    """Say for how many clients taking part pays, by how much, and whether this may be chance."""
-    error = report_for(chosen.group.task).metrics.error
-    ratios, dataset, alone = [*chosen.ratios().values()], chosen.group.dataset, chosen.alone
+    """Say for how many clients taking part pays, how sure that is, and what speaks against it."""
+    metrics = report_for(chosen.group.task).metrics
+    ratios, dataset = [*chosen.ratios().values()], chosen.group.dataset
     better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
-    median_client = (
-        f"the median client's test {error} is {_compared(median(ratios))} its best alone ({alone})"
-        f"{_doubt(chosen.p())}."
+    finding = (
+        f"the median client's test {metrics.error} is {_compared(median(ratios))} its best alone "
+        f"({chosen.alone}){_doubt(chosen.interval())}."
     )
-    if 2 * better > clients:
-        hindsight = (
-            f"Taking part pays for {better} of {clients} clients of {dataset}: "
-            f"with {chosen.label} {median_client}"
+    if 2 * better <= clients:
+        lead = (
+            f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps "
+            f"{better} of {clients}, and {finding}"
+        )
+    elif chosen.model_ran_alone:
+        lead = (
+            f"Taking part pays for {better} of {clients} clients of {dataset}: with {chosen.label} "
+            f"{finding}"
         )
     else:
-        hindsight = (
-            f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps "
-            f"{better} of {clients}, and {median_client}"
+        lead = (
+            f"{better} of {clients} clients of {dataset} do better with {chosen.label}; whether by "
+            f"taking part or by its model is open, as the model did not run alone: {finding}"
         )
-    return hindsight + _advice(chosen)
+    return lead + _missing(chosen) + _in_units(chosen, metrics) + _against(chosen) + _advice(chosen)
+
+
+def _missing(chosen: Candidate) -> str:
+    left_out = ""
+    if chosen.constant:
+        whose = (
+            "client, whose values repeat"
+            if chosen.constant == 1
+            else "clients, whose values repeat"
+        )
+        left_out = f" {chosen.constant} {whose} exactly, left out."
+    names = f" Not compared: {', '.join(chosen.missing)}." if chosen.missing else ""
+    return left_out + names
+
+
+def _in_units(chosen: Candidate, metrics: TaskMetrics) -> str:
+    """State the further figures of the median client, together and alone."""
+    parts = [
+        f"{name} {together:.3g} instead of {alone:.3g}"
+        for name, together, alone in _medians(chosen, metrics)
+        if isfinite(together) and isfinite(alone)
+    ]
+    return f" The median client: {', '.join(parts)}." if parts else ""
+
+
+def _against(chosen: Candidate) -> str:
+    """Name the figures by which the opposite of the finding holds."""
+    metrics = report_for(chosen.group.task).metrics
+    gains = median(chosen.ratios().values()) < 1
+    clients = chosen.errors.keys() & chosen.rival.keys()
+    means = [(f"the mean {metrics.error}", *_mean_of_both(chosen, clients))] if clients else []
+    figures = means + [(f"the median {name}", *both) for name, *both in _medians(chosen, metrics)]
+    opposed = [
+        f"{name} ({together:.3g}, alone {alone:.3g})"
+        for name, together, alone in figures
+        if (together > alone if gains else together < alone)
+    ]
+    if not opposed:
+        return ""
+    return f" By {' and '.join(opposed)} {'working alone' if gains else 'taking part'} is better."
+
+
+def _mean_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
+    clients = sorted(clients)
+    errors = [chosen.errors[client] for client in clients]
+    return fmean(errors), fmean(chosen.rival[client] for client in clients)
+
+
+def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, float]]:
+    """Return each further figure's name, and its median over the clients, together and alone."""
+    clients = sorted(chosen.more.keys() & chosen.rival_more.keys())
+    return [
+        (
+            name,
+            median(chosen.more[client][number] for client in clients),
+            median(chosen.rival_more[client][number] for client in clients),
+        )
+        for number, name in enumerate(metrics.verdict)
+        if clients
+    ]
 
 
 def _advice(chosen: Candidate) -> str:
     """Say what the clients would have decided, and how many would have been right."""
     if chosen.advised is None:
         return ""
-    ratios, advised = chosen.ratios(), len(chosen.advised)
+    ratios = chosen.ratios()
+    advised = [client for client in chosen.advised if client in ratios]
     if not advised:
         return (
             f" Their own validation errors advise none of the {len(ratios)} clients to take part."
         )
-    gain = sum(ratios[client] < 1 for client in chosen.advised)
+    gain = sum(ratios[client] < 1 for client in advised)
     return (
-        f" Their own validation errors advise {advised} of {len(ratios)} clients to take part; "
-        f"{gain} of these {'does' if gain == 1 else 'do'} better."
+        f" Their own validation errors advise {len(advised)} of {len(ratios)} clients to take "
+        f"part; {gain} of these {'does' if gain == 1 else 'do'} better."
     )
 
 
-def _doubt(p: float | None) -> str:
-    if p is None:
-        return "; too few clients differ to rule out chance"
-    return "" if p <= _SIGNIFICANT else f"; this may be chance (p = {p:.2g})"
+def _doubt(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return "; there are too few clients to rule out chance"
+    least, most = interval
+    span = f"{_LEVEL}% interval: {_compared(least)} to {_compared(most)}"
+    return f"; this may be chance ({span})" if least <= 1 <= most else f" ({span})"
 
 
 def _compared(ratio: float) -> str:

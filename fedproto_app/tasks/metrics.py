@@ -110,6 +110,8 @@ class TaskMetrics:
     inputs: the settings of ``[data]`` that change the models' inputs but not the test part; runs
     that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
     summary.json by which a comparison can be sorted, the default first; {}: by the headline.
+    verdict: further figures of the kept models, smaller is better, that a verdict states and holds
+    against the test error, by their names in it.
     more_rounds, more_summary: shown fields of these files that do not come from a single metric.
     """
 
@@ -126,6 +128,7 @@ class TaskMetrics:
     is_accuracy: bool = False
     inputs: tuple[str, ...] = ()
     orders: Mapping[str, Field] = field(default_factory=dict)
+    verdict: Mapping[str, Figure] = field(default_factory=dict)
     more_rounds: tuple[Field, ...] = ()
     more_summary: tuple[Field, ...] = ()
 

@@ -65,6 +65,7 @@ _LAST = Figure(
     summary=(Field("last_mse", "last MSE", only_wide=True, later=True),),
     label="last model",
 )
+_MAE_UNITS = Figure(kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),))
 # The MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler 2006);
 # unknown if the train part repeats exactly, for instance if it is constant.
 MASE = Figure(
@@ -110,7 +111,7 @@ FORECASTING = TaskMetrics(
             column=Field("rmse_units", "RMSE (units)", short_text),
             summary=(Field("rmse_units"),),
         ),
-        Figure(kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),)),
+        _MAE_UNITS,
         _KEPT_VALIDATION,
         _LAST,
         Figure(
@@ -144,5 +145,6 @@ FORECASTING = TaskMetrics(
         "worst": _WORST,
         "better": _BETTER_OFF,
     },
+    verdict={"mean absolute error in the data's units": _MAE_UNITS, "MASE": MASE},
     more_summary=(_BETTER_OFF,),
 )
