@@ -255,12 +255,8 @@ def sentence(chosen: Candidate) -> str:
 def _missing(chosen: Candidate) -> str:
     left_out = ""
     if chosen.constant:
-        whose = (
-            "client, whose values repeat"
-            if chosen.constant == 1
-            else "clients, whose values repeat"
-        )
-        left_out = f" {chosen.constant} {whose} exactly, left out."
+        clients = "client" if chosen.constant == 1 else "clients"
+        left_out = f" {chosen.constant} {clients} with values that repeat exactly left out."
     names = f" Not compared: {', '.join(chosen.missing)}." if chosen.missing else ""
     return left_out + names
 
@@ -280,8 +276,12 @@ def _against(chosen: Candidate) -> str:
     metrics = report_for(chosen.group.task).metrics
     gains = median(chosen.ratios().values()) < 1
     clients = chosen.errors.keys() & chosen.rival.keys()
-    means = [(f"the mean {metrics.error}", *_mean_of_both(chosen, clients))] if clients else []
-    figures = means + [(f"the median {name}", *both) for name, *both in _medians(chosen, metrics)]
+    figures = [
+        (f"the median {name}", together, alone)
+        for name, together, alone in _medians(chosen, metrics)
+    ]
+    if clients:
+        figures.insert(0, (f"the mean {metrics.error}", *_means_of_both(chosen, clients)))
     opposed = [
         f"{name} ({together:.3g}, alone {alone:.3g})"
         for name, together, alone in figures
@@ -292,7 +292,7 @@ def _against(chosen: Candidate) -> str:
     return f" By {' and '.join(opposed)} {'working alone' if gains else 'taking part'} is better."
 
 
-def _mean_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
+def _means_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
     clients = sorted(clients)
     errors = [chosen.errors[client] for client in clients]
     return fmean(errors), fmean(chosen.rival[client] for client in clients)

@@ -15,7 +15,7 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from tests.report.made_runs import alone, make_classification_run, make_run, shared
 
-TOO_FEW = "; too few clients differ to rule out chance."
+TOO_FEW = "; there are too few clients to rule out chance."
 
 
 def sentences(*folders: Path) -> list[str]:
@@ -31,12 +31,20 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
         alone(tmp_path / "b", (0.4, 0.7, 0.5), validation=(0.1, 0.3, 0.1)),
         alone(tmp_path / "c", (0.6, 0.8, 0.1), validation=(0.2, 0.2, 0.2), method="naive"),
     ]
-    assert sentences(*folders) == [
-        "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
-        "25.0% below its best alone (naive, solo)"
-        + TOO_FEW
-        + " Their own validation errors advise 2 of 3 clients to take part; 1 of these does better."
-    ]
+    assert (
+        sentences(*folders)
+        == [
+            "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
+            "25.0% below its best alone (naive, solo)"
+            + TOO_FEW
+            # MASE is 3 times the MSE: 0.6, 1.8 and 1.8 against 1.2, 2.4 and 1.5.
+            + " Not compared: seasonal-naive, analytic. The median client: mean absolute error in the "
+            "data's units 5.4 instead of 4.5, MASE 1.8 instead of 1.5. By the median mean absolute "
+            "error in the data's units (5.4, alone 4.5) and the median MASE (1.8, alone 1.5) working "
+            "alone is better."
+            " Their own validation errors advise 2 of 3 clients to take part; 1 of these does better."
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,25 +74,62 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
 )
 def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path: Path) -> None:
     folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
-    assert sentences(*folders) == [
+    (sentence,) = sentences(*folders)
+    assert sentence.startswith(
         f"Taking part does not pay for most clients of toy: {expected} its best alone (solo)"
         + TOO_FEW
-        + " Their own validation errors advise none of the 4 clients to take part."
-    ]
+    )
+    assert sentence.endswith(
+        " Their own validation errors advise none of the 4 clients to take part."
+    )
 
 
-def test_what_may_be_chance_is_called_so(tmp_path: Path) -> None:
-    """Six of seven clients gain and one loses, by scipy's exact table: the loss the largest
-    difference, rank sums 21 and 7, p = 0.297; the loss the smallest, 27 and 1, p = 4 / 2⁷ = 0.031.
-    """
+def test_a_gain_has_an_interval(tmp_path: Path) -> None:
+    """The median of seven equal gains is certain. Of three gains and three losses it is not."""
     rival = alone(tmp_path / "a", (1.0,) * 7)
-    gains = [0.99, 0.98, 0.97, 0.96, 0.95, 0.94]
-    (doubtful,) = sentences(rival, shared(tmp_path / "b", (*gains, 1.07)))
-    assert doubtful.startswith("Taking part pays for 6 of 7 clients of toy: with fuels the median")
-    rival_named = " 3.0% below its best alone (solo)"
-    assert rival_named + "; this may be chance (p = 0.3)." in doubtful
-    (clear,) = sentences(rival, shared(tmp_path / "c", (*gains, 1.005)))
-    assert rival_named + "." in clear
+    (clear,) = sentences(rival, shared(tmp_path / "b", (0.9,) * 7))
+    assert "10.0% below its best alone (solo) (95% interval: 10.0% below to 10.0% below)." in clear
+    (doubtful,) = sentences(rival, shared(tmp_path / "c", (0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5)))
+    assert "this may be chance (95% interval: 50.0% below to 50.0% above)" in doubtful
+
+
+def test_figures_that_contradict_are_named(tmp_path: Path) -> None:
+    """Three of four gain, but the mean of 0.5, 0.5, 0.5 and 9 is 2.625, above 1."""
+    folders = shared(tmp_path / "a", (0.5, 0.5, 0.5, 9.0)), alone(tmp_path / "b", (1.0,) * 4)
+    (sentence,) = sentences(*folders)
+    assert sentence.startswith("Taking part pays for 3 of 4 clients")
+    assert " By the mean MSE (2.62, alone 1) working alone is better." in sentence
+
+
+def test_whether_it_is_the_model_is_open_until_it_ran_alone(tmp_path: Path) -> None:
+    sharing = {"kindred": {"sharing": "kin"}, "method": "kindred"}
+    together = shared(tmp_path / "a", (0.5, 0.5), method="kindred", settings=sharing)
+    solo = alone(tmp_path / "b", (1.0, 1.0), settings_digest="b")
+    (open_,) = sentences(together, solo)
+    assert open_.startswith(
+        "2 of 2 clients of toy do better with kindred; whether by taking part or by its model is "
+        "open, as the model did not run alone: the median client's test MSE is 50.0% below"
+    )
+    sharing = {"kindred": {"sharing": "none"}, "method": "kindred"}
+    same = alone(
+        tmp_path / "c", (0.8, 0.8), method="kindred", settings=sharing, settings_digest="c"
+    )
+    (known,) = sentences(together, solo, same)
+    assert known.startswith("Taking part pays for 2 of 2 clients")
+
+
+def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
+    """Without a seasonal difference it has no MASE."""
+    together, rival = shared(tmp_path / "a", (0.5, 7.0)), alone(tmp_path / "b", (1.0, 1.0))
+    for folder in (together, rival):
+        file = folder / "clients.csv"
+        *rows, last = file.read_text().splitlines()
+        cells = last.split(",")
+        cells[rows[0].split(",").index("mase")] = ""
+        file.write_text("\n".join([*rows, ",".join(cells)]) + "\n")
+    (sentence,) = sentences(together, rival)
+    assert sentence.startswith("Taking part pays for 1 of 1 clients")
+    assert " 1 client with values that repeat exactly left out." in sentence
 
 
 def test_nothing_is_below_an_error_of_0(tmp_path: Path) -> None:
@@ -115,7 +160,7 @@ def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) ->
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
     (sentence,) = sentences(*folders)
-    assert "with kindred the median client's test MSE is 50.0% below" in sentence
+    assert "do better with kindred" in sentence
 
 
 def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:
