@@ -10,7 +10,7 @@ NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
 .PHONY: demo test test-all test-newest check docs fuzz wheel bench containers guide faults attacks leakage \
-  privacy results release hashes clean
+  privacy results release hashes resolve clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	$(BIN)/fedproto demo
@@ -74,11 +74,14 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.sequence_results
 	$(BIN)/python -m benchmarks.rand_curves
 
+resolve: $(RUN)  ## pip finds versions that go together, for each end of Flower's range; two minutes
+	PIP=$(BIN)/pip PIP_ARGS="$(PIP_ARGS)" .ci/resolve
+
 release:  ## wheel and source in dist/, checked, with their hashes; a minute
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/release
 
-hashes: $(RUN)  ## docker/requirements.txt: what the image holds, from constraints.txt, with hashes
-	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/hashes
+hashes: $(RUN)  ## docker/requirements.txt: what the image holds, with hashes; FLOWER: another version
+	FLOWER="$(FLOWER)" PATH="$(CURDIR)/$(BIN):$$PATH" .ci/hashes
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -93,8 +96,8 @@ $(DEV): $(RUN)
 
 $(NEWEST): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(NEWEST_VENV)
-	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
-	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --upgrade 'flwr[simulation]<1.42'
+	.ci/flower constraints "$$(.ci/flower highest)" >$(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --constraint $(NEWEST_VENV)/constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:

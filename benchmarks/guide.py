@@ -6,8 +6,8 @@ A command to be run has a comment before it in the page: ``<!-- run: PLACE NAME 
 machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with
 the files that the guide asks for (`one` has the repository), and a compose project of its own.
 `one` is the first chapter; `many` the others: a server and a site, a killed server and its resumed
-run, a site that joins late, one that pauses and is upgraded, one that gets a new key and one that
-leaves for good.
+run, a site that joins late, an upgrade of the server and then of one site after the other, a site
+that gets a new key and one that leaves for good.
 
 Between the commands the script also does what a person or the network does (`Play`), and it
 adapts the commands (`adapted`). Prints a row for each command. Exit code 0 if all succeed. Without
@@ -24,19 +24,21 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.containers import REPOSITORY, CannotTry, find_compose
 from benchmarks.machine import machine_line
+from fedproto_app.core.version import __version__
 
 GUIDE = REPOSITORY / "docs" / "deployment.md"
 PLACES = ("one", "server", "site")
 LONGEST, READY = 1800.0, 900.0  # seconds: of one command; until containers are healthy
 INTERNET = "guide-internet"
 ROUNDS = 6
+NEXT_VERSION = f"{__version__}.post1"
 # Root there, without capabilities, cannot read the files of the user who runs this.
 READER = ("--user", "10001:10001", "fedproto-server_serverapp_1")
 _BLOCK = re.compile(r"<!-- run: (\S+) (\S+) -->\n```\n(.*?)```", re.DOTALL)
@@ -190,11 +192,16 @@ class Play:
             "the resumed run has all rounds, the late site too",
             lambda: self._run_is_complete(server),
         )
+        self._do(f"an image of version {NEXT_VERSION}", self._next_image)
         self._type(harbour, "pause")
-        self._type(server, "upgrade")
-        self._type(harbour, "upgrade")
-        self._internet("site-harbour_supernode_1")
-        self._do("the upgraded site becomes healthy", harbour.await_health)
+        self._upgrade(server)
+        self._upgrade(harbour)
+        mixed = {"harbour": NEXT_VERSION, "oldtown": __version__}
+        self._do("an upgraded and an old site train", lambda: self._train_with(server, mixed))
+        self._type(oldtown, "pause")
+        self._upgrade(oldtown)
+        all_new = dict.fromkeys(mixed, NEXT_VERSION)
+        self._do("both upgraded sites train", lambda: self._train_with(server, all_new))
 
         self._type(server, "list")
         _, old = self._nodes(server)["harbour"]
@@ -206,6 +213,40 @@ class Play:
         self._do("the site is online with its new key", lambda: self._rekeyed(server, old))
         self._type(server, "revoke")
         self._do("the site that left is gone", lambda: self._one_node_left(server))
+
+    def _next_image(self) -> None:
+        """Build the image of the code with the next version's number."""
+        machine = Machine(self._folder / "next", "one", base=self._base)
+        machine.edit(
+            "pyproject.toml", (f'version = "{__version__}"', f'version = "{NEXT_VERSION}"')
+        )
+        image = self._guide[("one", "image")]
+        named = image.commands.replace("--tag fedproto-app", f"--tag fedproto-app:{NEXT_VERSION}")
+        machine.type(image._replace(commands=named))
+
+    def _upgrade(self, machine: Machine) -> None:
+        env = f"etc/fedproto/{machine.place}.env"
+        machine.edit(env, ("IMAGE=fedproto-app", f"IMAGE=fedproto-app:{NEXT_VERSION}"))
+        self._type(machine, "upgrade")
+        if machine.place == "server":
+            self._internet("fedproto-server_superlink_1", "fl.example.org")
+        else:
+            self._internet(f"site-{machine.site}_supernode_1")
+        self._do(f"{machine.folder.name} is healthy after its upgrade", machine.await_health)
+
+    def _train_with(self, server: Machine, versions: Mapping[str, str]) -> None:
+        """Train a round with sites of these versions, and see that every site took part."""
+        name = f"VERSIONS-{'-'.join(versions.values())}"
+        for site, version in versions.items():
+            asked = ("exec", f"site-{site}_clientapp_1", "fedproto", "--version")
+            answer = docker(*asked).strip()
+            assert answer == f"fedproto-app {version}", f"{site} has {answer}"
+        train = self._guide[("server", "train")]
+        changes = f"name={name} --set rounds=1 --set nodes.minimum={len(versions)}"
+        server.type(train._replace(commands=train.commands.replace("name=RUN", changes)))
+        clients = docker("exec", *READER, "cat", f"/runs/{name}/clients.csv")
+        lacking = [site for site in versions if site not in clients]
+        assert not lacking, f"no client of {lacking} in {clients}"
 
     def _nodes(self, server: Machine) -> dict[str, tuple[str, str]]:
         """Return each node's status and key, by name, as the guide's command shows them."""

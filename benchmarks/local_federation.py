@@ -25,7 +25,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -42,9 +41,6 @@ from fedproto_app.ops.superlink import (
 )
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-# Up to 1.39 SuperNodes speak gRPC, on a port of their own; later versions HTTP, on the common port.
-GRPC = tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
 
 _T = TypeVar("_T")
 
@@ -191,17 +187,16 @@ class LocalFederation:
         self.nodes: list[NodeProcess] = []
         self._folder = folder
         make_keys(self.keys, ["127.0.0.1"], [])
-        self._port, self._fleet_port = free_port(), free_port()
+        self._port, self._sites_port = free_port(), free_port()
         self.superlink = MarkedProcess(
             "superlink",
             folder / "superlink",
             [
-                *("flower-superlink", "--host", "127.0.0.1", "--port", str(self._port)),
-                *("--fleet-api-address", f"127.0.0.1:{self._fleet_port}"),
-                *("--ssl-ca-certfile", self.keys / "ca.crt"),
-                *("--ssl-certfile", self.keys / "server.pem"),
-                *("--ssl-keyfile", self.keys / "server.key"),
-                *("--enable-supernode-auth", "--database", folder / "superlink.db"),
+                *("python", "-m", "fedproto_app.ops.fleet"),
+                *("--sites", f"127.0.0.1:{self._sites_port}", "--users", f"127.0.0.1:{self._port}"),
+                *("--ca", self.keys / "ca.crt", "--certificate", self.keys / "server.pem"),
+                *("--key", self.keys / "server.key"),
+                *("--", "--enable-supernode-auth", "--database", folder / "superlink.db"),
             ],
             environment,
         )
@@ -263,7 +258,7 @@ class LocalFederation:
         that must be refused.
         """
         command: list[str | Path] = ["flower-supernode"]
-        command += ["--superlink", f"127.0.0.1:{self._fleet_port if GRPC else self._port}"]
+        command += ["--superlink", f"127.0.0.1:{self._sites_port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", _node_config(config)]
         command += ["--insecure"] if plaintext else ["--root-certificates", self._ca(ca)]

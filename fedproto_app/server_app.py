@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from logging import ERROR, WARNING
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 
 from flwr.app import Context
@@ -30,6 +31,8 @@ from fedproto_app.trust.privacy_loss import privacy_plan
 
 app = ServerApp()
 
+_LOG_WIDTH = 80  # of the table; Flower writes a level before each line
+
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
@@ -42,6 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         conduct(grid, settings, folder)
         if settings.output.pictures:
             show(folder.path)
+        log_table(folder.path)
 
 
 @dataclass
@@ -143,3 +147,19 @@ def show(folder: Path) -> None:
             make(folder)
         except Exception as error:
             log(WARNING, "no %s: %r", name, error)
+
+
+def log_table(folder: Path) -> None:
+    """Write the run's table to the log, which is all that ``flwr run`` shows."""
+    from rich.console import Console
+
+    from fedproto_app.report.page import REPORT
+    from fedproto_app.report.runs import read_run
+    from fedproto_app.report.table import run_table
+
+    text = io.StringIO()
+    Console(file=text, width=_LOG_WIDTH).print(run_table(read_run(folder)))
+    for line in text.getvalue().splitlines():
+        log(INFO, "%s", line)
+    report = folder / REPORT
+    tell("finished", folder=str(folder), report=str(report) if report.exists() else None)
