@@ -40,7 +40,7 @@ from benchmarks.pages import (
     table_texts,
     write_section,
 )
-from fedproto_app.report.runs import Group, Run, flat, read_run
+from fedproto_app.report.runs import Group, Run, read_run
 from fedproto_app.report.task_report import UNKNOWN, percent_text
 from fedproto_app.settings import (
     defaults_of,
@@ -48,6 +48,7 @@ from fedproto_app.settings import (
     settings_from,
     without_other_methods,
 )
+from fedproto_app.settings.reading import flat
 
 # No figure depends on these settings: a run may have been made with other values.
 _IRRELEVANT = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")

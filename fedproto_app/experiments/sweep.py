@@ -47,10 +47,9 @@ from fedproto_app.experiments.simulation import (
 )
 from fedproto_app.experiments.sweep_results import Result, choices, result_of
 from fedproto_app.experiments.sweep_runs import Job, SweepProgress, make_runs
-from fedproto_app.report.runs import flat
 from fedproto_app.settings import Settings
 from fedproto_app.settings.faults import explain_all
-from fedproto_app.settings.reading import parsed, written
+from fedproto_app.settings.reading import flat, parsed, written
 
 Axis = CategoricalDistribution | FloatDistribution | IntDistribution
 
