@@ -37,7 +37,7 @@ from fedproto_app.tasks.metrics import TaskMetrics
 
 if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
-    from fedproto_app.serving.inference import ClientForecast
+    from fedproto_app.serving import ClientForecast
 
 MOST_METHODS = 12  # rows of dots, or lines; more cannot be distinguished
 _TRAFFIC = "numbers sent, up and down, all clients"

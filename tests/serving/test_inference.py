@@ -18,7 +18,7 @@ from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
-from fedproto_app.serving.inference import (
+from fedproto_app.serving import (
     NodeState,
     forecast,
     kept_model,

@@ -21,7 +21,7 @@ from fedproto_app.data.windows import ClientWindows
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.serving.inference import require_forecasts
+from fedproto_app.serving import require_forecasts
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.compared.cnfgnn import strategy as cnfgnn

@@ -12,7 +12,7 @@ from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
 from fedproto_app.node.store import ClientStore
-from fedproto_app.serving.inference import NodeState, forecast
+from fedproto_app.serving import NodeState, forecast
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.compared.fcgcn import communities_of, with_communities
 
