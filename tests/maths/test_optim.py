@@ -67,7 +67,8 @@ def test_each_client_gets_torchs_steps_even_when_it_sits_some_out(
                 torch.testing.assert_close(actual, value.detach(), rtol=1e-6, atol=1e-7)
     if isinstance(ours, CohortAdam):
         assert ours.steps["w"].tolist() == [6, 5, 3]
-    assert all(tensors["w"].abs().sum() > 0 for tensors in ours.state.values())
+    else:
+        assert ours.state["momentum"]["w"].abs().sum() > 0
 
 
 def smoothed_sgd(parameters: dict[str, Tensor], window: int, factor: float) -> CohortOptimizer:
