@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.maths.losses import prototype_contrast
-from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
+from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES, prototype_contrast
 from tests.learners.tiny_cohort import (
     PERIOD,
     WIDTH,

@@ -12,9 +12,9 @@ import torch
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.experiments.invariants import SmallRuns
-from fedproto_app.maths.class_prototypes import nearness_of_classes
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
+from fedproto_app.strategies.fedproto import nearness_of_classes
 from tests.learners.tiny_images import image_cohort, image_learner
 
 WIDTH = 6

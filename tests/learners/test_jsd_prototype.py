@@ -13,11 +13,10 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from fedproto_app.core.messages import Arrays, Guidance, Order
 from fedproto_app.data.shard import Shard
-from fedproto_app.maths.losses import inter_client_loss
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.node.store import ClientStore
 from fedproto_app.strategies.common.learner import Learner
-from fedproto_app.strategies.fuels.learner import FILTER
+from fedproto_app.strategies.fuels.learner import FILTER, inter_client_loss
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,

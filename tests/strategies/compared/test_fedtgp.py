@@ -13,7 +13,7 @@ from fedproto_app.strategies.compared.fedtgp import (
     generated,
     trained,
 )
-from fedproto_app.strategies.fedproto import pull
+from fedproto_app.strategies.fedproto import prototype_distance, pull
 
 LABELS = torch.tensor([0, 0, 1, 2])
 RECEIVED = torch.tensor(
@@ -115,3 +115,8 @@ def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> No
     loss.sum().backward()
     assert representation.grad is not None
     assert representation.grad.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]]]
+
+
+def test_prototype_distance_by_hand() -> None:
+    distance = prototype_distance(torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]]), torch.zeros(1, 2))
+    assert distance.tolist() == [2.5, 0.0]
