@@ -28,7 +28,7 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(module, STEPS[0], lambda content, skip_prompt: done.append(content))
     config = {"method": "fuels", "rounds": 3, "secret-of-mine": "x"}
     monkeypatch.setattr(module, STEPS[1], lambda folder, override: config)
-    TaskIdentity.run_id = 5
+    monkeypatch.setattr(TaskIdentity, "run_id", 5)
     return done
 
 
