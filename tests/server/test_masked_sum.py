@@ -228,7 +228,7 @@ def test_as_many_replies_as_the_sum_must_have_are_waited_for(
     monkeypatch.setattr(Exchange, "ask", watched)
     changes = {"aggregation.secure-share": 0.67, "nodes.enough": 0.5, "rounds": 1}
     run(tmp_path, lambda _, reply: reply, **changes)
-    steps = [(MASKING, 4), (MASKING, 4), (MessageType.TRAIN, 3), (MASKING, 3)]
+    steps = [(MASKING, 4), (MASKING, 4), (MessageType.TRAIN, 3), (MASKING, 4)]
     assert asked == [*steps, (MessageType.EVALUATE, 0)]
 
 
