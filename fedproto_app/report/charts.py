@@ -191,10 +191,9 @@ def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
     """
     first = next(iter(groups.values()))
     metrics = report_for(first.task).metrics
+    column = metrics.headline.column.name
     figures = {
-        label: np.concatenate(
-            [client_values(run.folder, metrics.headline.column.name) for run in group.runs]
-        )
+        label: np.concatenate([client_values(run.folder, column) for run in group.runs])
         for label, group in groups.items()
     }
     charts = [distribution_chart(figures, metrics)]
