@@ -159,7 +159,7 @@ class Run:
         """
         import pandas as pd
 
-        from fedproto_app.data.frames import series_of
+        from fedproto_app.data.series import series_of
         from fedproto_app.data.sources import from_first_value, load_histories
         from fedproto_app.serving.forecasts import time_column
         from fedproto_app.serving.inference import forecast, open_run

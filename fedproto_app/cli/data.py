@@ -22,7 +22,7 @@ from fedproto_app.tasks.table import record_of_source, require_fitting_source
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart
-    from fedproto_app.data.table_recognition import Reading
+    from fedproto_app.data.recognition import Reading
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.data import room
+from fedproto_app.data import files
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
@@ -178,13 +178,13 @@ def test_a_parquet_file_that_cannot_be_read(tmp_path: Path, monkeypatch: Any) ->
     pd.DataFrame({"a": ["x", "y"]}).to_parquet(texts)
     with pytest.raises(DataError, match="column 'a', row 1: 'x' is not a number"):
         load(texts, source="wide-parquet")
-    monkeypatch.setattr(room, "most_bytes", lambda: 95)  # 6 rows of 3 columns need 144
+    monkeypatch.setattr(files, "most_bytes", lambda: 95)  # 6 rows of 3 columns need 144
     with pytest.raises(DataError, match=r"GiB when it is read, more than a quarter"):
         load(intact, source="wide-parquet")
 
 
 def test_a_small_archive_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(room, "most_bytes", lambda: 5_000)
+    monkeypatch.setattr(files, "most_bytes", lambda: 5_000)
     bomb = written(tmp_path, gzip.compress(b"a\n" + b"1\n" * 50_000), "a.csv.gz")
     assert bomb.stat().st_size < 5_000
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedproto_app.data.held_out import held_out_counts, split_off
+from fedproto_app.data.mixes import held_out_counts, split_off
 
 
 def rng() -> np.random.Generator:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
-from fedproto_app.data.images.shares import draw_classes, equal_share
+from fedproto_app.data.images.partition import draw_classes, equal_share
 from fedproto_app.data.mixes import maximum_entropy, spread
 
 

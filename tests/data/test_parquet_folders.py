@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.data import room
+from fedproto_app.data import files
 from fedproto_app.data.recognition import reading_of
 from tests.data.test_formats import FIRST, FRAME, LONG, load, require_the_frame
 
@@ -190,7 +190,7 @@ def test_files_outside_or_deeper_are_not_read(tmp_path: Path) -> None:
 def test_many_small_files_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
     """Each part fits, at 64 + 8 + 8 bytes per row, but 12 of the 24 rows together do not."""
     parts(tmp_path, *range(1, 12))
-    monkeypatch.setattr(room, "most_bytes", lambda: 200)
+    monkeypatch.setattr(files, "most_bytes", lambda: 200)
     assert load(tmp_path / "part-0.parquet", source="long-parquet")
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         load(tmp_path, source="long-parquet")

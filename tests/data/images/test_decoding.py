@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedproto_app.data.images.decoding import decode
+from fedproto_app.data.images.class_folders import decode
 from tests.data.images.made_images import encoded, noise
 
 COLOUR = noise(0, 6, 5, 3)

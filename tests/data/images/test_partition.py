@@ -17,8 +17,8 @@ from fedproto_app.data.images.partition import (
     draw_partition,
     given_partition,
     images_of_the_same_mix,
+    long_tail_counts,
 )
-from fedproto_app.data.images.shares import long_tail_counts
 from fedproto_app.settings import PartitionSettings
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedproto_app.data.images.shares import (
+from fedproto_app.data.images.partition import (
     class_quotas,
     draw_classes,
     equal_share,

@@ -10,7 +10,7 @@ import pytest
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.clients import ClientSequences, make_sequence_clients
-from fedproto_app.data.sequences.clusters import deal_sequences
+from fedproto_app.data.sequences.partition import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import load_shard, reasons_against

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.data.sequences.clusters import (
+from fedproto_app.data.sequences.partition import (
     Holding,
     cluster_sizes,
     deal_sequences,

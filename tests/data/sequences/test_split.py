@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.data.sequences.clusters import Holding
+from fedproto_app.data.sequences.partition import Holding, Split, split_holding, why_refused
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.data.sequences.split import Split, split_holding, why_refused
 from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.steps_csv import parse_steps
+from fedproto_app.data.sequences.csv_files import parse_steps
 from fedproto_app.settings import DataSettings
 
 PLAIN = DataSettings()
