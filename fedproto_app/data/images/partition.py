@@ -245,9 +245,10 @@ def draw_shares(counts: Counts, rows: int, settings: PartitionSettings, rng: Gen
         mask = _draw_classes(counts, rows, settings, rng)
         least = mask.astype(np.int64)
         if settings.class_draw == "uniform":
-            weights = mask * counts.astype(np.float64)
+            weights = np.where(mask, counts, 0.0)
         else:  # the draw has followed the class sizes already; each row's mix is drawn separately
-            weights = mask * np.maximum(rng.exponential(size=mask.shape), LEAST_WEIGHT)
+            drawn = np.maximum(rng.exponential(size=mask.shape), LEAST_WEIGHT)
+            weights = np.where(mask, drawn, 0.0)
     if settings.samples > 0:  # rows may share images, so each is dealt as if it were alone
         sizes = [min(settings.samples, int(counts[weight > 0].sum())) for weight in weights]
         parts = zip(weights[:, None], least[:, None], sizes, strict=True)
