@@ -6,6 +6,7 @@ The result is a proposal to a person, who sees it; a run follows only its settin
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 import zlib
@@ -262,9 +263,9 @@ def reading_of_text(path: Path) -> Reading:
         lines = _sample(path)
         settings: Settings = {}
         delimiter = _delimiter(lines, path, settings)
-    except (DataError, OSError, EOFError, zlib.error):
+        rows = [cells(line, delimiter) for line in lines]
+    except (DataError, OSError, EOFError, zlib.error, csv.Error):
         return Reading("wide-csv", is_guess=True)
-    rows = [cells(line, delimiter) for line in lines]
     if len({len(row) for row in rows}) > 1 or len(rows) < 2:
         return Reading("wide-csv", settings, is_guess=True)
     if delimiter != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row):

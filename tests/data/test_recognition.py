@@ -34,8 +34,7 @@ def test_the_source_is_recognised_by_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "layout",
-    ["train/cat", "stage-1/train/cat", "ann/train/cat", "ann/stage-2/train/cat"],
+    "layout", ["train/cat", "stage-1/train/cat", "ann/train/cat", "ann/stage-2/train/cat"]
 )
 def test_folders_of_classes_are_recognised(tmp_path: Path, layout: str) -> None:
     folder = write_folder(tmp_path, {f"{layout}/1.PNG": IMAGE, "labels.csv": b"a\n1\n"})

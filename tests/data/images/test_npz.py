@@ -93,11 +93,8 @@ def test_clients_and_stages(tmp_path: Path) -> None:
         stage_train=np.array([0, 0, 1], np.uint8),
         stage_test=np.array([1, 0]),
     )
-    assert pool.train.clients is not None
     assert pool.train.clients.tolist() == ["ann", "bob", "ann"]
-    assert pool.test.clients is not None
     assert pool.test.clients.tolist() == ["7", "8"]
-    assert pool.train.stages is not None
     assert pool.train.stages.tolist() == [0, 0, 1]
     assert pool.train.stages.dtype == np.int64
 

@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.clients import ClientSequences, make_sequence_clients
+from fedproto_app.data.sequences.clients import (
+    ClientSequences,
+    make_sequence_clients,
+    resampled,
+    scaled_by_itself,
+    scaling,
+)
 from fedproto_app.data.sequences.partition import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.settings import DataSettings, SequenceSettings, Settings, settings_from
 from fedproto_app.tasks.table import load_shard, reasons_against
 from tests.data.sequences.made_sequences import measured, pool_of
 
@@ -49,8 +56,6 @@ def test_clients_hold_their_sequences_and_targets() -> None:
     assert shard.refused == {"cid": f"no validation sequence among its 2: {shares}"}
     assert (shard.shape.inputs, shard.shape.classes) == ((2,), ("ant", "bee", "cat"))
     ann, bob = shard.clients["ann"], shard.clients["bob"]
-    assert isinstance(ann, ClientSequences)
-    assert isinstance(bob, ClientSequences)
     assert (ann.group, bob.group) == ("left", "right")
     assert places(ann) == list(range(30))
     assert places(bob) == list(range(30, 60))
@@ -64,7 +69,6 @@ def test_clients_hold_their_sequences_and_targets() -> None:
 def test_clients_of_real_targets() -> None:
     shard = load_shard(settings("numbers", "sequence-regression"), 0, 1)
     ann = shard.clients["ann"]
-    assert isinstance(ann, ClientSequences)
     assert ann.class_counts == ()
     assert shard.shape.classes == ()
     assert ann.train.targets.tolist() == [place / 2 for place in range(21)]
@@ -78,9 +82,8 @@ def test_nodes_share_the_clients() -> None:
     assert sorted(name for node in nodes for name in node) == sorted(clients)
     for node in nodes:
         for name, client in node.items():
-            assert isinstance(client, ClientSequences)
-            assert places(client) == places(clients[name])  # type: ignore[arg-type]
-    dealt = [place for client in clients.values() for place in places(client)]  # type: ignore[arg-type]
+            assert places(client) == places(clients[name])
+    dealt = [place for client in clients.values() for place in places(client)]
     assert len(dealt) == len(set(dealt)) == 60
 
 
@@ -138,7 +141,6 @@ def test_methods_that_ignore_unlabelled_sequences(
 ) -> None:
     changes = {"method": method, "data.sequences.scaling": "client", **more}
     ann = load_shard(settings("partly", **changes), 0, 1).clients["ann"]
-    assert isinstance(ann, ClientSequences)
     assert len(ann.unlabelled) == unlabelled
     assert ann.train_samples == len(ann.train) + unlabelled
     alone = np.concatenate(ann.train.values).mean()
@@ -167,13 +169,63 @@ def test_a_client_of_another_cluster_calls_its_sequences_otherwise() -> None:
     changes = {**dealt, "data.clusters.clusters": 2, "data.clusters.renamed": True}
     run = settings("labelled", **changes)
     shard, holdings = load_shard(run, 0, 1), deal_sequences(POOL, run.data, run.seed)
-    assert len({tuple(holding.names) for holding in holdings}) == 2  # type: ignore[arg-type]
+    assert len({tuple(holding.names) for holding in holdings}) == 2
     for holding in holdings:
         client = shard.clients[holding.name]
-        assert isinstance(client, ClientSequences)
-        assert holding.names is not None
         for part in (client.train, client.validation, client.test):
             true = [int(POOL.targets[int(steps[0, 0])]) for steps in part.values]
             assert part.targets.tolist() == holding.names[true].tolist()
         counts = np.bincount(client.train.targets.astype(int), minlength=3)
         assert client.class_counts == (tuple(counts),)
+
+
+def steps(*columns: list[float]) -> NDArray[np.float32]:
+    return np.array(columns, np.float32).T
+
+
+def test_resampling_is_linear_and_keeps_the_ends() -> None:
+    long = steps([0, 1, 4, 9, 16], [4, 3, 2, 1, 0])
+    # Of 5 steps 4: at the indices 0, 4/3, 8/3 and 4.
+    expected = [[0, 4], [2, 8 / 3], [4 + 2 / 3 * 5, 4 / 3], [16, 0]]
+    np.testing.assert_allclose(resampled(long, 4), expected, rtol=1e-6)
+    assert resampled(long, 4).dtype == np.float32
+
+
+@pytest.mark.parametrize("longest", [0, 5, 6])
+def test_short_sequences_are_not_resampled(longest: int) -> None:
+    short = steps([0, 1, 4, 9, 16])
+    assert resampled(short, longest) is short
+
+
+def test_a_sequence_is_scaled_by_itself_without_changing_its_proportions() -> None:
+    # Deviations from the means are ±3 and ±4; the mean of their squares is 12.5.
+    scaled = scaled_by_itself(steps([10, 16], [-4, 4]))
+    np.testing.assert_allclose(scaled, steps([-3, 3], [-4, 4]) / np.sqrt(12.5), rtol=1e-6)
+
+
+def test_scaling_forgets_place_and_size() -> None:
+    drawn = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    moved = (drawn * 8 + np.array([100, 0, -7])).astype(np.float32)
+    np.testing.assert_allclose(scaled_by_itself(moved), scaled_by_itself(drawn), atol=1e-5)
+
+
+def test_a_constant_sequence_becomes_zeros() -> None:
+    assert scaled_by_itself(steps([305.33] * 7, [0.1] * 7)).tolist() == [[0, 0]] * 7
+    assert scaled_by_itself(steps([5], [6])).tolist() == [[0, 0]]
+
+
+def test_a_clients_scale_comes_from_its_train_steps() -> None:
+    # Train steps 1, 3, 5, 7: mean 4, deviation √5; the second dimension is constant.
+    train = [steps([1, 3], [0.1, 0.1]), steps([5, 7], [0.1, 0.1])]
+    scaled = scaling(train, SequenceSettings(scaling="client"))
+    np.testing.assert_allclose(scaled(train[0])[:, 0], [-3 / 5**0.5, -1 / 5**0.5], rtol=1e-6)
+    changed = scaled(steps([4, 9], [3, 4]))
+    np.testing.assert_allclose(changed, [[0, 0], [5**0.5, 0]], rtol=1e-6)
+    assert changed.dtype == np.float32
+
+
+def test_other_scalings() -> None:
+    constant = steps([1, 2, 4])
+    assert scaling([constant], SequenceSettings(scaling="none"))(constant) is constant
+    by_itself = scaling([constant], SequenceSettings(scaling="sequence"))
+    np.testing.assert_array_equal(by_itself(constant), scaled_by_itself(constant))

@@ -58,7 +58,6 @@ def test_a_digit_takes_as_long_as_its_path_and_its_writer() -> None:
     assert lengths.max() <= LONGEST
     assert len(np.unique(lengths)) > 40
     assert lengths[digits.targets == 8].mean() > 1.4 * lengths[digits.targets == 1].mean()
-    assert digits.clients is not None
     of_writers = [lengths[digits.clients == name].mean() for name in digits.groups]
     assert max(of_writers) > 1.3 * min(of_writers)
 
@@ -79,7 +78,6 @@ def test_the_time_of_a_writing_as_target() -> None:
 
 def test_every_writer_has_every_digit_equally_often() -> None:
     digits = pool()
-    assert digits.clients is not None
     for name in digits.groups:
         chosen = digits.targets[digits.clients == name]
         assert np.bincount(chosen, minlength=10).tolist() == [5] * 10
@@ -89,7 +87,6 @@ def test_the_pool_has_the_set_number_of_sequences() -> None:
     digits = pool(clients=3, sequences=47)
     assert len(digits.sequences) == len(digits.targets) == 47
     assert np.bincount(digits.targets).tolist() == [5] * 7 + [4] * 3
-    assert digits.clients is not None
     assert len(digits.clients) == 47
 
 
@@ -127,7 +124,6 @@ def test_the_nearest_neighbour_tells_digits_apart() -> None:
 def test_digits_of_unseen_writers_can_be_classified() -> None:
     digits = pool()
     rows = resampled(digits)
-    assert digits.clients is not None
     training = digits.clients < "writer-08"
     predicted = nearest(rows[~training], rows[training], digits.targets[training])
     assert (predicted == digits.targets[~training]).mean() > 0.85
@@ -145,7 +141,6 @@ def test_few_examples_do_not_suffice() -> None:
 def test_a_writer_is_known_by_the_style(digit: int) -> None:
     """The nearest sequence of a digit is often by the same writer; chance is 4 in 59."""
     digits = pool()
-    assert digits.clients is not None
     chosen = digits.targets == digit
     rows, names = resampled(digits)[chosen], digits.clients[chosen]
     distance = np.linalg.norm(rows[:, None] - rows, axis=2)
@@ -155,7 +150,6 @@ def test_a_writer_is_known_by_the_style(digit: int) -> None:
 
 def test_left_handers_lean_to_the_left() -> None:
     digits = pool(clients=60, sequences=600)
-    assert digits.clients is not None
     lean: dict[str, list[float]] = {"left": [], "right": []}
     for name, target, sequence in zip(
         digits.clients, digits.targets, digits.sequences, strict=True
@@ -169,7 +163,6 @@ def test_left_handers_lean_to_the_left() -> None:
 
 def test_some_write_the_zero_clockwise_and_stay_with_it() -> None:
     digits = pool(clients=30, sequences=900)
-    assert digits.clients is not None
     ways: dict[str, set[bool]] = {}
     for name, target, sequence in zip(
         digits.clients, digits.targets, digits.sequences, strict=True

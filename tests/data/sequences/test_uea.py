@@ -63,7 +63,6 @@ def test_a_folder_of_train_and_test(tmp_path: Path) -> None:
     turned = HEADER.replace("up down", "down up")
     (tmp_path / "Two_TEST.ts").write_text(f"{turned}@data\n7:8:down\n")
     pool = load(tmp_path)
-    assert pool.is_test is not None
     assert pool.is_test.tolist() == [False, False, True]
     assert pool.classes == ("up", "down")
     assert pool.targets.tolist() == [1, 0, 1]
@@ -138,7 +137,6 @@ def versions(folder: Path, lacks: str, **values: int) -> Path:
 def test_the_original_or_complete_version_is_read(tmp_path: Path) -> None:
     def first(folder: Path) -> float:
         pool = load(folder)
-        assert pool.is_test is not None
         assert pool.is_test.tolist() == [False, False, True, True]
         return float(pool.sequences[0][0, 0])
 
@@ -155,7 +153,6 @@ def test_the_original_or_complete_version_is_read(tmp_path: Path) -> None:
 def test_real_japanese_vowels() -> None:
     """270 and 370 utterances of 7 to 29 steps, as the archive describes them."""
     pool = load(real_data("JapaneseVowels"))
-    assert pool.is_test is not None
     assert ((~pool.is_test).sum(), pool.is_test.sum()) == (270, 370)
     lengths = [len(steps) for steps in pool.sequences]
     assert (min(lengths), max(lengths)) == (7, 29)

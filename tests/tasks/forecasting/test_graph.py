@@ -15,8 +15,7 @@ WEIGHTS = [[0.0, 0.5], [0.25, 0.0]]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a,b\n1,0.5\n0.25,1\n", ",a,b\na,1,0.5\nb,0.25,1\n", "name,a,b\na,1,0.5\nb,0.25,1"],
+    "text", ["a,b\n1,0.5\n0.25,1\n", ",a,b\na,1,0.5\nb,0.25,1\n", "name,a,b\na,1,0.5\nb,0.25,1"]
 )
 def test_the_larger_weight_of_both_directions_counts(tmp_path: Path, text: str) -> None:
     path = tmp_path / "edges.csv"

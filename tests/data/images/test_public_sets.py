@@ -4,27 +4,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from fedproto_app.core.errors import DataError
-from tests.data.images.made_images import noise, pixels_of, pool_of
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.settings import DataSettings
+from tests.data.images.made_images import noise, pixels_of, pool_of, write_folder
 
 BATCHES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
 
 
-def write_cifar_10(folder: Path) -> dict[str, bytes]:
+@pytest.fixture
+def cifar_10(tmp_path: Path) -> Path:
     """Batches of 1, 2, 3, 4, 5 and 2 records, written byte by byte as the format says."""
     files = {"batches.meta.txt": b"airplane\ncat\ntruck\n\n"}
     for seed, (name, records) in enumerate(zip(BATCHES, [1, 2, 3, 4, 5, 2], strict=True)):
         pixels = noise(seed, records, 3072)
         files[name] = b"".join(bytes([(n + 1) % 3]) + pixels[n].tobytes() for n in range(records))
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return files
+    return write_folder(tmp_path / "cifar", files)
 
 
-def test_cifar_10(tmp_path: Path) -> None:
-    write_cifar_10(tmp_path)
-    pool = pool_of("cifar", tmp_path)
+def test_cifar_10(cifar_10: Path) -> None:
+    pool = pool_of("cifar", cifar_10)
     assert pool.classes == ("airplane", "cat", "truck")
     assert pool.shape == (3, 32, 32)
     assert pool.train.labels.tolist() == [1, 1, 2, 1, 2, 0, 1, 2, 0, 1, 1, 2, 0, 1, 2]
@@ -35,27 +36,24 @@ def test_cifar_10(tmp_path: Path) -> None:
     order = np.array([14, 0, 3, 3, 9])
     np.testing.assert_array_equal(pool.train.load(order).pixels, expected[order])
     np.testing.assert_array_equal(pixels_of(pool.test), noise(5, 2, 3, 32, 32))
+    in_another_order = pool_of("cifar", cifar_10, classes="truck,cat,airplane")
+    assert in_another_order.test.labels.tolist() == [1, 0]
 
 
 def test_cifar_100_counts_the_fine_label(tmp_path: Path) -> None:
-    (tmp_path / "fine_label_names.txt").write_text("apple\nbear\n")
-    (tmp_path / "coarse_label_names.txt").write_text("fruit\nbeast\n")
     pixels = noise(0, 2, 3072)
-    (tmp_path / "train.bin").write_bytes(
-        b"\x09\x01" + pixels[0].tobytes() + b"\x07\x00" + pixels[1].tobytes()
-    )
-    (tmp_path / "test.bin").write_bytes(b"\x00\x01" + pixels[1].tobytes())
-    pool = pool_of("cifar", tmp_path)
+    first, second = pixels[0].tobytes(), pixels[1].tobytes()
+    files = {
+        "fine_label_names.txt": b"apple\nbear\n",
+        "coarse_label_names.txt": b"fruit\nbeast\n",
+        "train.bin": b"\x09\x01" + first + b"\x07\x00" + second,
+        "test.bin": b"\x00\x01" + second,
+    }
+    pool = pool_of("cifar", write_folder(tmp_path, files))
     assert pool.classes == ("apple", "bear")
     assert pool.train.labels.tolist() == [1, 0]
     assert pool.test.labels.tolist() == [1]
     np.testing.assert_array_equal(pixels_of(pool.train), pixels.reshape(2, 3, 32, 32))
-
-
-def test_the_order_of_the_classes_can_be_given(tmp_path: Path) -> None:
-    write_cifar_10(tmp_path)
-    pool = pool_of("cifar", tmp_path, classes="truck,cat,airplane")
-    assert pool.test.labels.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -72,31 +70,49 @@ def test_the_order_of_the_classes_can_be_given(tmp_path: Path) -> None:
     ],
 )
 def test_bad_files_are_refused(
-    tmp_path: Path, name: str, content: bytes | None, message: str
+    cifar_10: Path, name: str, content: bytes | None, message: str
 ) -> None:
-    write_cifar_10(tmp_path)
     if content is None:
-        (tmp_path / name).unlink()
+        (cifar_10 / name).unlink()
     else:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=f"^{tmp_path / name}: {message}"):
-        pool_of("cifar", tmp_path)
+        (cifar_10 / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"^{cifar_10 / name}: {message}"):
+        pool_of("cifar", cifar_10)
 
 
-def test_a_folder_of_neither_or_of_both_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_neither_or_of_both_is_refused(tmp_path: Path, cifar_10: Path) -> None:
     with pytest.raises(DataError, match=r"no file of the binary versions of CIFAR-10 \(batches"):
         pool_of("cifar", tmp_path)
-    write_cifar_10(tmp_path)
-    (tmp_path / "train.bin").touch()
+    (cifar_10 / "train.bin").touch()
     with pytest.raises(DataError, match="files of both of the binary versions"):
-        pool_of("cifar", tmp_path)
+        pool_of("cifar", cifar_10)
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    write_cifar_10(tmp_path / "in")
-    batch = tmp_path / "in" / "test_batch.bin"
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, cifar_10: Path) -> None:
+    batch = cifar_10 / "test_batch.bin"
     batch.rename(tmp_path / "elsewhere.bin")
     batch.symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(DataError, match=f"^{batch}: a link to .*elsewhere.bin, outside"):
-        pool_of("cifar", tmp_path / "in")
+        pool_of("cifar", cifar_10)
+
+
+def test_the_last_tenth_of_every_class_of_digits_is_for_tests() -> None:
+    pool = load_pool(DataSettings(source="digits"))
+    assert pool.classes == tuple("0123456789")
+    assert pool.shape == (1, 8, 8)
+    # 178, 182, 177, 183, 181, 182, 181, 179, 174 and 180 digits in all
+    assert np.bincount(pool.test.labels).tolist() == [17, 18, 17, 18, 18, 18, 18, 17, 17, 18]
+    assert len(pool.train.labels) + len(pool.test.labels) == 1797
+    the_set, positions = load_digits(), []
+    for split in (pool.train, pool.test):
+        places = np.array([int(name.removeprefix("digits/")) for name in split.names])
+        np.testing.assert_array_equal(split.labels, the_set.target[places])
+        sixteenths = pixels_of(split)[:, 0] / 255 * 16
+        np.testing.assert_allclose(sixteenths, the_set.images[places], atol=0.04)
+        positions.append(places)
+    for digit in range(10):
+        last_train = positions[0][pool.train.labels == digit].max()
+        assert last_train < positions[1][pool.test.labels == digit].min()
+    assert pixels_of(pool.train).max() == 255
+    order = np.array([5, 2])
+    np.testing.assert_array_equal(pool.test.load(order).pixels, pixels_of(pool.test)[order])
