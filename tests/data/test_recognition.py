@@ -118,9 +118,7 @@ def test_a_ts_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", ["load,load", "load,"])
-def test_there_is_no_advice_on_columns_that_no_setting_can_name(
-    tmp_path: Path, columns: str
-) -> None:
+def test_no_advice_on_columns_that_no_setting_can_name(tmp_path: Path, columns: str) -> None:
     """The reader reports the fault in the file instead."""
     file = tmp_path / "loads.csv"
     rows = (f"2026-01-01 {hour:02d}:00,text{hour},{hour}.5,{hour}.7" for hour in range(24))

@@ -245,79 +245,49 @@ def test_columns_of_parquet_files_are_chosen(tmp_path: Path) -> None:
 
 
 SOUTH = FRAME[["south"]]
+SLOWER = SOUTH.set_axis(pd.date_range("2024-03-04", periods=6, freq="90min", name="time"))
+IN_UTC = LONG.assign(ds=LONG["ds"].dt.tz_localize("UTC"))
+DAMAGED: dict[str, list[tuple[Any, str]]] = {
+    "parquet-folder": [
+        (b"PAR1", ": not a readable Parquet file"),
+        (SOUTH.reset_index(drop=True), r" has no time column, but .*north\.parquet has one"),
+        (SLOWER, ": .* mostly 1:30:00 apart, but the step of all clients is 1:00:00"),
+        (SOUTH.tz_localize("Europe/Berlin"), r" has times with .* UTC, but .*north\.parquet witho"),
+        (SOUTH.astype(str).replace("20.0", "x"), ": column 'south', row 2: 'x' is not a number"),
+        (SOUTH.iloc[:0], ": no row in it"),
+    ],
+    "long-parquet": [
+        (b"PAR1", ": not a readable Parquet file"),
+        (FRAME, ": which column holds the clients'"),
+        (LONG.iloc[:1], ", row 1"),
+        (LONG.assign(y="?"), r": column 'y', row 1: '\?' is not a number"),
+        (LONG.assign(unique_id=None), ": column 'unique_id', row 1: no client is named"),
+        (LONG.assign(ds=pd.NaT), ": column 'ds', row 1: expected a time, got nothing"),
+        (IN_UTC, r" has times with an offset from UTC, but .*part-0\.parquet without"),
+    ],
+}
 
 
 @with_parquet
 @pytest.mark.parametrize(
-    ("source", "name", "frame", "message"),
-    [
-        ("parquet-folder", "z", b"PAR1", r"z\.parquet: not a readable Parquet file"),
-        (
-            "parquet-folder",
-            "z",
-            SOUTH.reset_index(drop=True),
-            r"z\.parquet has no time column, but .*north\.parquet has one",
-        ),
-        (
-            "parquet-folder",
-            "z",
-            SOUTH.set_axis(pd.date_range("2024-03-04", periods=6, freq="90min", name="time")),
-            r"z\.parquet: .* mostly 1:30:00 apart, but the step of all clients is 1:00:00",
-        ),
-        (
-            "parquet-folder",
-            "z",
-            SOUTH.tz_localize("Europe/Berlin"),
-            r"z\.parquet has times with an offset from UTC, but .*north\.parquet without",
-        ),
-        (
-            "parquet-folder",
-            "z",
-            SOUTH.astype(str).replace("20.0", "x"),
-            r"z\.parquet: column 'south', row 2: 'x' is not a number",
-        ),
-        ("parquet-folder", "z", SOUTH.iloc[:0], r"z\.parquet: no row in it"),
-        ("parquet-folder", "north.PQ", SOUTH, "two clients are named 'north'"),
-        ("long-parquet", "x", FRAME, "which column holds the clients'"),
-        ("long-parquet", "x", LONG.iloc[:1], r"client 'north'.*x\.parquet, row 1"),
-        (
-            "long-parquet",
-            "x",
-            LONG.assign(y="?"),
-            r"x\.parquet: column 'y', row 1: '\?' is not a number",
-        ),
-        (
-            "long-parquet",
-            "x",
-            LONG.assign(unique_id=None),
-            r"x\.parquet: column 'unique_id', row 1: no client is named",
-        ),
-        (
-            "long-parquet",
-            "x",
-            LONG.assign(ds=pd.NaT),
-            r"x\.parquet: column 'ds', row 1: expected a time, got nothing",
-        ),
-        (
-            "long-parquet",
-            "x",
-            LONG.assign(ds=LONG["ds"].dt.tz_localize("UTC")),
-            r"x\.parquet has times with an offset from UTC, but .*part-0\.parquet without",
-        ),
-        ("long-parquet", "x", b"PAR1", r"x\.parquet: not a readable"),
-    ],
+    ("source", "frame", "fault"), [(source, *row) for source in DAMAGED for row in DAMAGED[source]]
 )
-def test_damaged_parquet_files(
-    tmp_path: Path, source: str, name: str, frame: Any, message: str
-) -> None:
+def test_damaged_parquet_files(tmp_path: Path, source: str, frame: Any, fault: str) -> None:
     write = a_file_each if source == "parquet-folder" else parts
-    path = write(tmp_path) / (name if "." in name else f"{name}.parquet")
+    path = write(tmp_path) / "z.parquet"
     if isinstance(frame, bytes):
         path.write_bytes(frame)
     else:
         frame.to_parquet(path)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"z\.parquet{fault}"):
         load(tmp_path, source)
+
+
+@with_parquet
+def test_two_files_of_a_client_are_refused(tmp_path: Path) -> None:
+    SOUTH.to_parquet(a_file_each(tmp_path) / "south.pq")
+    with pytest.raises(DataError, match="two clients are named 'south'"):
+        load(tmp_path, "parquet-folder")
 
 
 @with_parquet

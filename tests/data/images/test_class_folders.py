@@ -116,19 +116,13 @@ def test_a_class_may_be_called_as_a_split(tmp_path: Path) -> None:
     assert columns_of(pool.train) == ([0, 1], None, None)
 
 
-def test_grey_images_stay_grey_if_the_first_is(tmp_path: Path) -> None:
-    files = {
-        "train/a/1.png": encoded(GREY),
-        "train/a/2.png": encoded(np.repeat(GREY[:, :, None], 3, axis=2)),
-        "test/a/1.png": encoded(GREY),
-    }
-    pool = pool_of(SOURCE, foldered(tmp_path, files))
+def test_all_images_have_the_channels_of_the_first(tmp_path: Path) -> None:
+    coloured = encoded(np.repeat(GREY[:, :, None], 3, axis=2))
+    files = {"train/a/1.png": encoded(GREY), "train/a/2.png": coloured, "test/a/1.png": coloured}
+    pool = pool_of(SOURCE, foldered(tmp_path / "grey", files))
     assert pool.shape == (1, 4, 5)
     np.testing.assert_array_equal(pixels_of(pool.train), np.stack([GREY, GREY])[:, None])
-
-
-def test_a_grey_image_among_coloured_ones_gets_three_channels(tmp_path: Path) -> None:
-    pool = pool_of(SOURCE, foldered(tmp_path, PLAIN | {"train/cat/c.png": encoded(GREY)}))
+    pool = pool_of(SOURCE, foldered(tmp_path / "rgb", PLAIN | {"train/cat/c.png": encoded(GREY)}))
     np.testing.assert_array_equal(pixels_of(pool.train)[3], np.stack([GREY] * 3))
 
 
@@ -144,15 +138,14 @@ def test_corrupt_images_are_rows_of_zeros_with_a_reason(tmp_path: Path, write: W
         "train/aa/6.jpg": encoded(GREY, "GIF"),
     }
     pool = pool_of(SOURCE, write(tmp_path, bad | PLAIN))
-    loaded = pool.train.load(np.array([8, 3, 2, 1, 0, 4, 5]))
-    assert set(loaded.corrupt) == {1, 2, 3, 4, 5, 6}
+    loaded = pool.train.load(np.array([8, 3, 1, 0, 5, 2, 4]))
+    no_image = "not a JPEG, PNG or BMP image"
+    reasons = [loaded.corrupt[row] for row in range(1, 7)]
+    assert reasons[:4] == ["more than 8 bits a pixel", no_image, "empty file", no_image]
+    assert all("truncated" in reason.lower() for reason in reasons[4:])
+    assert set(loaded.corrupt) == set(range(1, 7))
     assert not loaded.pixels[1:].any()
     np.testing.assert_array_equal(loaded.pixels[0], COLOUR[1].transpose(2, 0, 1))
-    assert loaded.corrupt[1] == "more than 8 bits a pixel"
-    assert loaded.corrupt[3] == "not a JPEG, PNG or BMP image"
-    assert loaded.corrupt[4] == "empty file"
-    assert "truncated" in loaded.corrupt[2].lower()
-    assert loaded.corrupt[6] == "not a JPEG, PNG or BMP image"
 
 
 def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
@@ -239,15 +232,12 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(tmp_path: Path) 
     assert pool.train.labels.tolist() == [0, 1, 1, 2, 2]
 
 
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_links_in_a_circle_end_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     root = foldered(tmp_path, PLAIN)
     (root / "train/cat/up").symlink_to(root)
     with pytest.raises(DataError, match="more than 8 folders deep"):
         pool_of(SOURCE, root)
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    root = foldered(tmp_path, PLAIN)
+    (root / "train/cat/up").unlink()
     os.mkfifo(root / "train/cat/pipe.png")
     with pytest.raises(DataError, match=r"pipe\.png: neither a file nor a folder"):
         pool_of(SOURCE, root)
@@ -260,9 +250,7 @@ def test_members_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: 
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_an_archive_with_a_name_twice_or_encrypted_or_none_at_all_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_archives_with_a_name_twice_or_encrypted_are_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path, PLAIN)
     content = path.read_bytes()
     path.write_bytes(content.replace(b"train/cat/b.png", b"train/cat/a.bmp"))
@@ -366,19 +354,6 @@ def test_a_palette_with_transparency_gives_no_warning() -> None:
     image.putpalette([10, 20, 30, 40, 50, 60])
     pixels = decode(png(image, transparency=bytes([0, 128])))
     assert pixels[:, 0].T.tolist() == [[10, 20, 30], [40, 50, 60]]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "empty file"),
-        (encoded(LUMA, "GIF"), "not a JPEG, PNG or BMP image"),
-        (encoded(LUMA.astype(np.uint16) * 256), "more than 8 bits a pixel"),
-    ],
-)
-def test_what_is_not_read(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        decode(data)
 
 
 def test_a_damaged_png_never_gives_wrong_pixels() -> None:

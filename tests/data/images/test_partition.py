@@ -94,21 +94,16 @@ def test_no_image_twice_and_equal_parts(
 
 @pytest.mark.parametrize("scheme", ["long-tail", "dirichlet"])
 def test_a_seed_is_a_partition(scheme: str) -> None:
-    first, repeated, other_seed = (
-        partition(per_class=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2)
+    first, repeated, other = (
+        places(partition(per_class=500, seed=seed, scheme=scheme)[0]) for seed in (1, 1, 2)
     )
-    assert places(first) == places(repeated)
-    assert places(first) != places(other_seed)
+    assert first == repeated != other
 
 
 def test_names_sort_as_numbers() -> None:
     assert [h.name for h in partition(clients=2)[0]] == ["client-000", "client-001"]
-    names = [
-        h.name
-        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, per_class=200)[
-            0
-        ]
-    ]
+    many = {"clients": 1001, "stages": 1, "classes": 1, "per_class": 200}
+    names = [h.name for h in partition(**many, imbalance_factor=1.0)[0]]
     assert (names[7], names[-1]) == ("client-0007", "client-1000")
 
 
@@ -127,32 +122,24 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
 
 
-def test_test_images_have_the_mix_of_the_train_images() -> None:
-    pool = [np.arange(100), 100 + np.arange(100), 200 + np.arange(10), 210 + np.arange(100)]
-    (drawn,) = images_of_the_same_mix(
-        pool, np.array([[50, 13, 1, 0]]), 0.2, np.random.default_rng(5)
-    )
-    # 10, 2.6 up to 3, 0.2 up to 1
-    assert np.bincount(np.searchsorted([100, 200, 210], drawn, "right")).tolist() == [10, 3, 1]
-
-
-def test_where_a_class_is_scarce_there_are_fewer_of_all() -> None:
-    pool = [np.arange(100), 100 + np.arange(10)]
-    (drawn,) = images_of_the_same_mix(pool, np.array([[60, 40]]), 0.5, np.random.default_rng(5))
-    assert np.bincount(drawn // 100).tolist() == [15, 10]
-
-
-def test_a_class_without_images_does_not_keep_the_others_out() -> None:
-    pool = [np.arange(10), np.empty(0, dtype=np.int64)]
-    (drawn,) = images_of_the_same_mix(pool, np.array([[20, 20]]), 0.5, np.random.default_rng(5))
-    assert drawn.tolist() == list(range(10))
+@pytest.mark.parametrize(
+    ("sizes", "train", "ratio", "expected"),
+    [
+        ([100, 100, 10, 100], [50, 13, 1, 0], 0.2, [10, 3, 1, 0]),  # 10, 2.6 up to 3, 0.2 up to 1
+        ([100, 10], [60, 40], 0.5, [15, 10]),  # where a class is scarce there are fewer of all
+        ([10, 0], [20, 20], 0.5, [10, 0]),  # an empty class does not keep the others out
+    ],
+)
+def test_images_of_the_same_mix(sizes: Any, train: Any, ratio: float, expected: Any) -> None:
+    pool = [1000 * label + np.arange(size) for label, size in enumerate(sizes)]
+    (drawn,) = images_of_the_same_mix(pool, np.array([train]), ratio, np.random.default_rng(5))
+    assert len(set(drawn)) == len(drawn)
+    assert np.bincount(drawn // 1000, minlength=len(sizes)).tolist() == expected
 
 
 def test_stages_take_turns_through_the_images() -> None:
-    pool = [np.arange(10)]
-    drawn = images_of_the_same_mix(
-        pool, np.array([[20], [20], [20]]), 0.2, np.random.default_rng(5)
-    )
+    pool, train = [np.arange(10)], np.array([[20], [20], [20]])
+    drawn = images_of_the_same_mix(pool, train, 0.2, np.random.default_rng(5))
     assert [len(set(part.tolist())) for part in drawn] == [4, 4, 4]
     assert len(set(np.concatenate(drawn).tolist())) == 10  # 8 in two stages, then the last two
     assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
@@ -162,56 +149,37 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
     """The train images do not change; every client is tested on all classes, in common shares."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
-    client_mix, common = (
-        stages_of(
-            draw_partition(
-                train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
-            )
-        )
-        for mix in ("own", "everybody")
-    )
+
+    def stages(mix: str) -> list[Stage]:
+        partition_settings = PartitionSettings(**chosen, test_mix=mix)
+        return stages_of(draw_partition(train_labels, test_labels, 4, partition_settings, 0))
+
+    client_mix, common = stages("own"), stages("everybody")
     dealt = np.concatenate([train_labels[stage.train] for stage in client_mix])
-    dealt_counts = np.bincount(dealt, minlength=4)
-    expected = np.floor(dealt_counts * 0.5 / 8 + 0.5)  # of eight client stages
+    expected = np.floor(np.bincount(dealt, minlength=4) * 0.5 / 8 + 0.5)  # of eight client stages
     for own_stage, common_stage in zip(client_mix, common, strict=True):
         assert own_stage.train.tolist() == common_stage.train.tolist()
         assert own_stage.validation.tolist() == common_stage.validation.tolist()
-        assert (
-            np.bincount(test_labels[common_stage.test], minlength=4).tolist() == expected.tolist()
-        )
+        tested = np.bincount(test_labels[common_stage.test], minlength=4)
+        assert tested.tolist() == expected.tolist()
 
 
 def test_a_small_alpha_makes_clients_more_different() -> None:
-    purity = []
+    purity, chosen = [], {"scheme": "dirichlet", "stages": 1, "imbalance_factor": 1.0}
     for alpha in (0.05, 50.0):
-        _, rows = partition(
-            scheme="dirichlet", alpha=alpha, clients=10, stages=1, imbalance_factor=1.0
-        )
+        _, rows = partition(alpha=alpha, clients=10, **chosen)
         purity.append((rows.max(axis=1) / rows.sum(axis=1)).mean())
     assert purity[0] > 0.5
     assert purity[1] < 0.2
-
-
-def test_dirichlet_shares_of_almost_nothing_still_deal_everything() -> None:
-    _, rows = partition(
-        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, per_class=90,
-        validation_share=0.0,
-    )  # fmt: skip
+    # Shares of almost nothing still deal everything.
+    _, rows = partition(alpha=0.001, clients=9, per_class=90, validation_share=0.0, **chosen)
     assert rows.sum(axis=1).tolist() == [100] * 9
 
 
 def test_shared_images_follow_the_long_tail() -> None:
-    holdings, rows = partition(
-        num_classes=3,
-        clients=30,
-        classes=2,
-        stages=2,
-        class_draw="uniform",
-        samples=55,
-        imbalance_factor=100.0,
-        per_class=100,
-        validation_share=0.0,
-    )
+    sizes = {"num_classes": 3, "clients": 30, "classes": 2, "stages": 2, "samples": 55}
+    tail = {"class_draw": "uniform", "imbalance_factor": 100.0, "validation_share": 0.0}
+    holdings, rows = partition(**sizes, **tail)
     # Of the classes' 100, 10 and 1 images; no row of the last two has 55.
     mixes = {(50, 5, 0), (54, 0, 1), (0, 10, 1)}
     assert {tuple(row) for row in rows.tolist()} == mixes
@@ -250,10 +218,8 @@ def test_a_class_without_train_images_and_a_strange_label_are_refused() -> None:
 @pytest.mark.parametrize(("clients", "stages"), [(20, 5), (100, 1)])
 @pytest.mark.parametrize("factor", [10.0, 50.0, 100.0])
 def test_the_papers_settings_on_cifar10(clients: int, stages: int, factor: float) -> None:
-    begin = perf_counter()
-    _, rows = partition(
-        per_class=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
-    )
+    begin, chosen = perf_counter(), {"clients": clients, "stages": stages}
+    _, rows = partition(per_class=5000, test=1000, imbalance_factor=factor, **chosen)
     assert perf_counter() - begin < 10  # 0.1 s on an idle machine
     share = long_tail_counts(np.full(10, 4750), factor).sum() // 100
     assert 0.9 * share <= rows[0].sum() <= share
@@ -285,6 +251,9 @@ def test_given_clients_and_stages() -> None:
         "b": [([0, 1], [0]), ([], []), ([4, 5], [2])],  # nothing at the second stage
         "c": [([], []), ([6, 7], [0, 1])],
     }
+    assert given_clients(train_stages=STAGES) == {
+        "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], [0, 1]), ([4, 5], [2])]
+    }
 
 
 def test_test_images_can_have_clients_and_stages_too() -> None:
@@ -305,12 +274,6 @@ def test_test_images_can_have_clients_and_stages_too() -> None:
     assert with_both["c"] == [([], [1]), ([6, 7], [2])]
     unknown_stage = given_clients(train_clients=CLIENTS, train_stages=STAGES, test_clients=owners)
     assert unknown_stage["c"] == [([], []), ([6, 7], [1])]  # no class 2 there
-
-
-def test_stages_of_one_client_alone() -> None:
-    assert given_clients(train_stages=STAGES) == {
-        "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], [0, 1]), ([4, 5], [2])]
-    }
 
 
 @pytest.mark.parametrize("kind", ["clients", "stages"])

@@ -69,8 +69,7 @@ def test_clients_hold_their_sequences_and_targets() -> None:
 def test_clients_of_real_targets() -> None:
     shard = load_shard(settings("numbers", "sequence-regression"), 0, 1)
     ann = shard.clients["ann"]
-    assert ann.class_counts == ()
-    assert shard.shape.classes == ()
+    assert ann.class_counts == shard.shape.classes == ()
     assert ann.train.targets.tolist() == [place / 2 for place in range(21)]
     assert ann.test.targets.tolist() == [place / 2 for place in range(24, 30)]
 
@@ -90,40 +89,24 @@ def test_nodes_share_the_clients() -> None:
 def test_sequences_are_resampled_and_then_scaled() -> None:
     ramp = [np.arange(9, dtype=np.float32)[:, None] * (place + 1) for place in range(10)]
     pool = replace(measured(10, ["ann"] * 10), sequences=ramp)
-    data = settings("numbers", "sequence-regression", **{"data.sequences.steps": 3}).data
-    holdings = deal_sequences(pool, data, 0)
-    clients, _ = make_sequence_clients(pool, holdings, data, 0)
-    assert clients["ann"].train.values[1].tolist() == [[0], [8], [16]]
-    scaled = data.model_copy(
-        update={"sequences": data.sequences.model_copy(update={"scaling": "client"})}
-    )
-    clients, _ = make_sequence_clients(pool, holdings, scaled, 0)
-    together = np.concatenate(clients["ann"].train.values)
+
+    def client(scaling: str) -> ClientSequences:
+        changes = {"data.sequences.steps": 3, "data.sequences.scaling": scaling}
+        data = settings("numbers", "sequence-regression", **changes).data
+        return make_sequence_clients(pool, deal_sequences(pool, data, 0), data, 0)[0]["ann"]
+
+    assert client("none").train.values[1].tolist() == [[0], [8], [16]]
+    together = np.concatenate(client("client").train.values)
     assert together.mean() == pytest.approx(0, abs=1e-6)
     assert together.std() == pytest.approx(1, abs=1e-6)
-    assert np.concatenate(clients["ann"].test.values).mean() > 0  # later ones are steeper
-
-
-def test_unlabelled_sequences_are_scaled_with_the_train_part_and_count_as_train_samples() -> None:
-    pool = replace(pool_of([0, 1] * 10 + [-1] * 4), clients=np.array(["ann"] * 24))
-    data = settings("labelled", **{"data.sequences.scaling": "client"}).data
-    clients, _ = make_sequence_clients(pool, deal_sequences(pool, data, 0), data, 0)
-    ann = clients["ann"]
-    assert ann.train_samples == len(ann.train) + 4
-    assert sum(map(sum, ann.class_counts)) == len(ann.train)
-    together = np.concatenate([*ann.train.values, *ann.unlabelled])
-    assert together.mean() == pytest.approx(0, abs=1e-6)
-    assert [steps[0, 0] for steps in ann.unlabelled] == sorted(
-        steps[0, 0] for steps in ann.unlabelled
-    )
+    assert np.concatenate(client("client").test.values).mean() > 0  # later ones are steeper
 
 
 def partly(settings: DataSettings) -> SequencePool:
     """Half of ann's sequences have no label, and other values."""
     pool = pool_of([0, 1] * 10 + [-1] * 20, ["ann"] * 40)
-    return replace(
-        pool, sequences=[steps * (1 + 9 * (n >= 20)) for n, steps in enumerate(pool.sequences)]
-    )
+    larger = [steps * 10 for steps in pool.sequences[20:]]
+    return replace(pool, sequences=[*pool.sequences[:20], *larger])
 
 
 @pytest.mark.parametrize(
@@ -143,8 +126,10 @@ def test_methods_that_ignore_unlabelled_sequences(
     ann = load_shard(settings("partly", **changes), 0, 1).clients["ann"]
     assert len(ann.unlabelled) == unlabelled
     assert ann.train_samples == len(ann.train) + unlabelled
-    alone = np.concatenate(ann.train.values).mean()
-    assert (abs(alone) < 1e-6) == (unlabelled == 0)
+    assert sum(map(sum, ann.class_counts)) == len(ann.train)
+    together = np.concatenate([*ann.train.values, *ann.unlabelled])
+    assert together.mean() == pytest.approx(0, abs=1e-6)
+    assert (abs(np.concatenate(ann.train.values).mean()) < 1e-6) == (unlabelled == 0)
 
 
 def test_reasons_are_those_of_the_shard() -> None:
@@ -156,9 +141,8 @@ def test_reasons_are_those_of_the_shard() -> None:
 
 @pytest.mark.parametrize("read", [reasons_against, lambda run: load_shard(run, 0, 1)])
 def test_targets_that_the_task_cannot_learn(read: Any) -> None:
-    with pytest.raises(
-        DataError, match=f"task = 'sequence-regression': .* '{MODULE}:labelled' are c"
-    ):
+    message = f"task = 'sequence-regression': .* '{MODULE}:labelled' are c"
+    with pytest.raises(DataError, match=message):
         read(settings("labelled", "sequence-regression"))
     with pytest.raises(DataError, match="are real numbers; set task = 'sequence-regression'"):
         read(settings("numbers"))
@@ -191,10 +175,9 @@ def test_resampling_is_linear_and_keeps_the_ends() -> None:
     assert resampled(long, 4).dtype == np.float32
 
 
-@pytest.mark.parametrize("longest", [0, 5, 6])
-def test_short_sequences_are_not_resampled(longest: int) -> None:
+def test_short_sequences_are_not_resampled() -> None:
     short = steps([0, 1, 4, 9, 16])
-    assert resampled(short, longest) is short
+    assert all(resampled(short, longest) is short for longest in (0, 5, 6))
 
 
 def test_a_sequence_is_scaled_by_itself_without_changing_its_proportions() -> None:
