@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -49,29 +51,20 @@ def test_mixes_are_those_of_a_general_optimiser(seed: int) -> None:
     )
 
 
-def test_without_scarcity_a_row_has_the_mix_of_its_weights() -> None:
-    weights = np.array([[60.0, 30.0, 0.0], [60.0, 0.0, 10.0]])
-    counts = np.array([60, 30, 10])
-    shares = spread(weights, (weights > 0).astype(np.int64), 21, counts)
-    assert shares.tolist() == [[14, 7, 0], [18, 0, 3]]
-
-
-def test_the_largest_fractions_are_rounded_up() -> None:
-    weights = np.array([[47.0, 32.0, 21.0]])
-    shares = spread(weights, np.zeros((1, 3), dtype=np.int64), 10, np.array([47, 32, 21]))
-    assert shares.tolist() == [[5, 3, 2]]  # 4.7, 3.2, 2.1
-
-
-def test_a_scarce_class_is_shared_and_the_rest_made_up() -> None:
-    weights = np.array([[1.0, 1.0], [1.0, 1.0]])
-    shares = spread(weights, np.zeros((2, 2), dtype=np.int64), 10, np.array([4, 100]))
-    assert shares.tolist() == [[2, 8], [2, 8]]
-
-
-def test_a_small_weight_keeps_one_sample() -> None:
-    weights = np.array([[900.0, 90.0, 1.0]])
-    shares = spread(weights, np.ones((1, 3), dtype=np.int64), 12, np.array([900, 90, 1]))
-    assert shares.tolist() == [[10, 1, 1]]
+@pytest.mark.parametrize(
+    ("weights", "least", "samples", "counts", "expected"),
+    [  # without scarcity a row has the mix of its weights
+        ([[60, 30, 0]], [[1, 1, 0]], 21, [60, 30, 10], [[14, 7, 0]]),
+        ([[60, 0, 10]], [[1, 0, 1]], 21, [60, 30, 10], [[18, 0, 3]]),
+        ([[47, 32, 21]], [[0, 0, 0]], 10, [47, 32, 21], [[5, 3, 2]]),  # of 4.7, 3.2, 2.1
+        # a scarce class is shared and the rest made up; a small weight keeps one sample
+        ([[1, 1], [1, 1]], [[0, 0], [0, 0]], 10, [4, 100], [[2, 8], [2, 8]]),
+        ([[900, 90, 1]], [[1, 1, 1]], 12, [900, 90, 1], [[10, 1, 1]]),
+    ],
+)
+def test_shares_by_hand(weights: Any, least: Any, samples: int, counts: Any, expected: Any) -> None:
+    shares = spread(np.array(weights, float), np.array(least), samples, np.array(counts))
+    assert shares.tolist() == expected
 
 
 @given(

@@ -32,49 +32,35 @@ def counted(unit: str) -> pd.DataFrame:
 
 OTHER_NAMES = LONG.rename(columns={"unique_id": "site", "ds": "when", "y": "load"})
 TWO_VALUES = LONG.rename(columns={"y": "load"}).assign(rain=1.0)
-# The text of each form, its source, and the settings that `data check` recommends.
-FORMS: dict[str, tuple[str, str, dict[str, str]]] = {
-    "wide.csv": (FRAME.to_csv(), "wide-csv", {}),
-    "wide.tsv": (FRAME.to_csv(sep="\t"), "wide-csv", {}),
-    "semicolons.csv": (FRAME.to_csv(sep=";"), "wide-csv", {}),
-    "decimal-commas.csv": (
-        FRAME.to_csv(sep=";", decimal=","),
-        "wide-csv",
-        {"data.decimal": "comma"},
-    ),
-    "tabs-and-commas.txt": (
-        FRAME.to_csv(sep="\t", decimal=","),
-        "wide-csv",
-        {"data.decimal": "comma"},
-    ),
-    "pipes.csv": (FRAME.to_csv(sep="|"), "wide-csv", {}),
-    "seconds.csv": (counted("s").to_csv(), "wide-csv", {}),
-    "milliseconds.csv": (counted("ms").to_csv(), "wide-csv", {}),
-    "nanoseconds.csv": (counted("ns").to_csv(), "wide-csv", {}),
-    "another-name.csv": (
-        FRAME.rename_axis("Zeit").to_csv(),
-        "wide-csv",
-        {"data.time-column": "Zeit"},
-    ),
-    "texts-beside.csv": (
-        FRAME.assign(note=list("abcdef")).to_csv(),
-        "wide-csv",
-        {"data.clients": "north,south"},
-    ),
-    "long.csv": (LONG.to_csv(index=False), "long-csv", {}),
-    "by-time.csv": (LONG.sort_values(["ds", "unique_id"]).to_csv(index=False), "long-csv", {}),
-    "other-names.csv": (
-        OTHER_NAMES.to_csv(index=False),
-        "long-csv",
-        {"data.client-column": "site", "data.time-column": "when"},
-    ),
-    "two-values.csv": (TWO_VALUES.to_csv(index=False), "long-csv", {"data.columns": "load"}),
+COMMA = {"data.decimal": "comma"}
+CLIENTS = {"data.clients": "north,south"}
+NAMES = {"data.client-column": "site", "data.time-column": "when"}
+# The text of each form, and the settings that `data check` recommends.
+WIDE: dict[str, tuple[str, dict[str, str]]] = {
+    "wide.csv": (FRAME.to_csv(), {}),
+    "wide.tsv": (FRAME.to_csv(sep="\t"), {}),
+    "semicolons.csv": (FRAME.to_csv(sep=";"), {}),
+    "decimal-commas.csv": (FRAME.to_csv(sep=";", decimal=","), COMMA),
+    "tabs-and-commas.txt": (FRAME.to_csv(sep="\t", decimal=","), COMMA),
+    "pipes.csv": (FRAME.to_csv(sep="|"), {}),
+    "seconds.csv": (counted("s").to_csv(), {}),
+    "milliseconds.csv": (counted("ms").to_csv(), {}),
+    "nanoseconds.csv": (counted("ns").to_csv(), {}),
+    "another-name.csv": (FRAME.rename_axis("Zeit").to_csv(), {"data.time-column": "Zeit"}),
+    "texts-beside.csv": (FRAME.assign(note=list("abcdef")).to_csv(), CLIENTS),
+}
+LONG_FORMS: dict[str, tuple[str, dict[str, str]]] = {
+    "long.csv": (LONG.to_csv(index=False), {}),
+    "by-time.csv": (LONG.sort_values(["ds", "unique_id"]).to_csv(index=False), {}),
+    "other-names.csv": (OTHER_NAMES.to_csv(index=False), NAMES),
+    "two-values.csv": (TWO_VALUES.to_csv(index=False), {"data.columns": "load"}),
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", [*WIDE, *LONG_FORMS])
 def test_data_check_prints_the_settings_that_read_a_form(tmp_path: Path, name: str) -> None:
-    text, source, expected = FORMS[name]
+    source = "wide-csv" if name in WIDE else "long-csv"
+    text, expected = (WIDE | LONG_FORMS)[name]
     path = written(tmp_path, text, name)
     reading = reading_of(path)
     assert (reading.source, reading.settings) == (source, expected)
@@ -118,18 +104,13 @@ def test_numbers_may_be_names_if_someone_says_so_or_nothing_else_fits(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("frame", "source"),
-    [
-        (FRAME, "wide-parquet"),
-        (LONG, "long-parquet"),
-        (FRAME.rename_axis(None), "wide-parquet"),
-        (counted("s"), "wide-parquet"),
-    ],
+    "frame",
+    [FRAME, LONG, FRAME.rename_axis(None), counted("s")],
     ids=["wide", "long", "unnamed", "integers"],
 )
-def test_parquet(tmp_path: Path, frame: pd.DataFrame, source: str) -> None:
+def test_parquet(tmp_path: Path, frame: pd.DataFrame) -> None:
     pytest.importorskip("pyarrow")
-    path = tmp_path / "a.parquet"
+    path, source = tmp_path / "a.parquet", "long-parquet" if frame is LONG else "wide-parquet"
     frame.to_parquet(path)
     reading = reading_of(path)
     assert (reading.source, reading.settings) == (source, {})

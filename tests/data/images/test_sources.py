@@ -76,10 +76,7 @@ def test_bad_lists_of_classes(classes: str, message: str) -> None:
         (replace(POOL, shape=(2, 2, 2)), r"image shape \(2, 2, 2\): expected .* 1 or 3 channels"),
         (replace(POOL, shape=(3, 2)), r"image shape \(3, 2\): expected"),
         (replace(POOL, test=None), "test split: is a NoneType, expected an ImageSplit"),
-        (
-            replace(POOL, test=replace(SPLIT, clients=None)),
-            "only one of train and test has clients",
-        ),
+        (replace(POOL, test=replace(SPLIT, clients=None)), "only one of train and test has cli"),
     ],
 )
 def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
