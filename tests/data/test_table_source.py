@@ -226,22 +226,15 @@ def test_parts_of_a_long_table(tmp_path: Path, ends: tuple[int, ...]) -> None:
 
 
 @with_parquet
-def test_columns_of_parquet_files_are_chosen(tmp_path: Path) -> None:
-    (long := tmp_path / "long").mkdir()
-    renamed = LONG.rename(columns={"unique_id": "site", "ds": "when", "y": "load"}).assign(rain=9.0)
-    for part in (0, 1):
-        renamed.iloc[6 * part : 6 * part + 6].to_parquet(long / f"{part}.pq")
-    settings = {"client_column": "site", "time_column": "when", "columns": "load"}
-    require_the_frame(load(long, "long-parquet", **settings))
-    (wide := tmp_path / "wide").mkdir()
+def test_a_column_of_parquet_files_is_chosen(tmp_path: Path) -> None:
     for name in FRAME:
         frame = FRAME[[name]].rename(columns={name: "load"}).assign(rain=9.0)
-        frame.to_parquet(wide / f"{name}.parquet")
+        frame.to_parquet(tmp_path / f"{name}.pq")
     with pytest.raises(DataError, match=r"2 columns of values \(load, rain\), but source parquet-"):
-        load(wide, "parquet-folder")
-    require_the_frame(load(wide, "parquet-folder", columns="load"))
+        load(tmp_path, "parquet-folder")
+    require_the_frame(load(tmp_path, "parquet-folder", columns="load"))
     with pytest.raises(SettingsError, match=r"data\.decimal = 'comma': .*not for 'parquet-folder'"):
-        load(wide, "parquet-folder", decimal="comma")
+        load(tmp_path, "parquet-folder", decimal="comma")
 
 
 SOUTH = FRAME[["south"]]

@@ -55,28 +55,22 @@ def places(holdings: list[Holding]) -> list[list[int]]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    scheme=st.sampled_from(["long-tail", "dirichlet"]),
-    clients=st.integers(1, 8),
-    classes=st.integers(1, 6),
-    stages=st.integers(1, 3),
-    factor=st.sampled_from([1.0, 7.0, 50.0]),
-    share=st.sampled_from([0.0, 0.1]),
+    chosen=st.fixed_dictionaries(
+        {
+            "scheme": st.sampled_from(["long-tail", "dirichlet"]),
+            "clients": st.integers(1, 8),
+            "classes": st.integers(1, 6),
+            "stages": st.integers(1, 3),
+            "imbalance_factor": st.sampled_from([1.0, 7.0, 50.0]),
+            "validation_share": st.sampled_from([0.0, 0.1]),
+        }
+    ),
     seed=st.integers(0, 99),
 )
-def test_no_image_twice_and_equal_parts(
-    scheme: str, clients: int, classes: int, stages: int, factor: float, share: float, seed: int
-) -> None:
-    holdings, rows = partition(
-        per_class=1500,  # 30 of the last class: one for every row that could want it
-        num_classes=6,
-        seed=seed,
-        scheme=scheme,
-        clients=clients,
-        classes=classes,
-        stages=stages,
-        imbalance_factor=factor,
-        validation_share=share,
-    )
+def test_no_image_twice_and_equal_parts(chosen: dict[str, Any], seed: int) -> None:
+    # 30 of the last class: one for every row that could want it
+    holdings, rows = partition(per_class=1500, num_classes=6, seed=seed, **chosen)
+    factor, share = chosen["imbalance_factor"], chosen["validation_share"]
     counts = long_tail_counts(np.full(6, 1500 - round(1500 * share)), factor)
     trained = np.concatenate([stage.train for stage in stages_of(holdings)])
     validated = np.concatenate([stage.validation for stage in stages_of(holdings)])
@@ -84,10 +78,10 @@ def test_no_image_twice_and_equal_parts(
     assert not np.intersect1d(trained, validated).size
     assert bool(validated.size) == (share > 0)
     assert len(set(rows.sum(axis=1).tolist())) == 1
-    assert rows.shape[0] == clients * stages
+    assert rows.shape[0] == chosen["clients"] * chosen["stages"]
     assert (rows.sum(axis=0) <= counts).all()
-    if scheme == "long-tail":
-        assert ((rows > 0).sum(axis=1) == classes).all()
+    if chosen["scheme"] == "long-tail":
+        assert ((rows > 0).sum(axis=1) == chosen["classes"]).all()
     else:
         assert rows[0].sum() == counts.sum() // len(rows)
 

@@ -42,12 +42,10 @@ def test_steps_of_a_file(content: bytes, settings: dict[str, Any], expected: Any
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the file is empty"),
         (b"time\n1\n", "no column of values in the header"),
         (b"x,,y\n1,2,3\n", "a column of values has no name in the header"),
         (b"x,x\n1,2\n", "two columns are named 'x'"),
         (b"x,y\n1,2\n\n3,4\n", "line 3 has 1 cells, line 1 has 2"),
-        (b"x,y\n1,2\n3,four\n", "column 'y', line 3: 'four' is not a number"),
         (b"x,y\n1,2\n3,\n", "column 'y', line 3: no value"),
         (b"time,x,y\n1,2,3\n3,4,nan\n", "column 'y', line 3: no value"),
         (b"\x1f\x8b\x08", "cannot be read"),
