@@ -103,13 +103,28 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metr-la.h5"
 
 
-@pytest.mark.parametrize("unit", ["ns", "us"])
-@pytest.mark.parametrize("key", ["df", "speed"])  # METR-LA's and PEMS-BAY's
-def test_a_frame_as_pandas_writes_it(path: Path, key: str, unit: str) -> None:
-    written = frame().set_axis(TIMES.as_unit(unit))
+@pytest.fixture
+def intact(path: Path) -> Path:
+    frame().to_hdf(path, key="df")
+    return path
+
+
+BLOCKS = frame(whole=range(6), single=np.arange(6, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        (frame().set_axis(TIMES.as_unit("ns")), "df"),  # METR-LA's key
+        (frame().set_axis(TIMES.as_unit("us")), "speed"),  # PEMS-BAY's
+        (BLOCKS[["773869", "whole", "single", "767541"]], "df"),  # one of each type
+    ],
+    ids=["ns", "us", "blocks"],
+)
+def test_a_frame_as_pandas_writes_it(path: Path, written: pd.DataFrame, key: str) -> None:
     written.to_hdf(path, key=key)
     clients = read(path)
-    assert [series.name for series in clients] == ["773869", "767541"]
+    assert [series.name for series in clients] == list(written.columns)
     assert {series.start % 288 for series in clients} == {2}  # 00:10 is the third slot of the day
     for series in clients:
         np.testing.assert_array_equal(series.values, written[series.name])
@@ -127,17 +142,6 @@ def test_integer_names_and_rows_that_are_only_counted(path: Path) -> None:
     first, second = read(path)
     assert (first.name, second.name, first.start) == ("400001", "400017", 0)
     np.testing.assert_array_equal(second.values, [2, 4])
-
-
-def test_several_blocks_keep_the_order_of_the_columns(path: Path) -> None:
-    written = frame()
-    written.insert(1, "whole", range(6))
-    written.insert(2, "single", np.arange(6, dtype=np.float32))
-    written.to_hdf(path, key="df")
-    clients = read(path)
-    assert [series.name for series in clients] == list(written.columns)
-    for series in clients:
-        np.testing.assert_array_equal(series.values, written[series.name])
 
 
 def test_a_missing_hour_becomes_nan_and_zeros_stay(path: Path) -> None:
@@ -158,9 +162,7 @@ def test_a_missing_hour_becomes_nan_and_zeros_stay(path: Path) -> None:
     ],
     ids=["text", "mixed-names", "dates", "empty", "series", "text-rows"],
 )
-def test_frames_that_are_no_table_of_numbers_are_refused(
-    path: Path, written: pd.DataFrame, message: str
-) -> None:
+def test_frames_of_other_content_are_refused(path: Path, written: Any, message: str) -> None:
     written.to_hdf(path, key="df")
     with pytest.raises(DataError, match=f"^{path}: {message}"):
         read(path)
@@ -194,37 +196,32 @@ ARRAYS = ["axis0", "axis1", "block0_items", "block0_values"]
 
 @pytest.mark.parametrize("array", ARRAYS)
 @pytest.mark.parametrize("outside", [True, False], ids=["other file", "same file"])
-def test_no_array_of_the_frame_may_be_a_link(path: Path, array: str, outside: bool) -> None:
-    frame().to_hdf(path, key="df")
-    frame().to_hdf(path.with_name("other.h5"), key="df")
-    with h5py.File(path, "a") as file:
+def test_no_array_of_the_frame_may_be_a_link(intact: Path, array: str, outside: bool) -> None:
+    frame().to_hdf(intact.with_name("other.h5"), key="df")
+    with h5py.File(intact, "a") as file:
         file.move(f"df/{array}", "moved")
-        file[f"df/{array}"] = (
-            h5py.ExternalLink(str(path.with_name("other.h5")), f"df/{array}")
-            if outside
-            else h5py.SoftLink("/moved")
-        )
-    with pytest.raises(DataError, match=f"^{path}: /df/{array} is a link, which is not followed"):
-        read(path)
+        elsewhere = h5py.ExternalLink("other.h5", f"df/{array}")
+        file[f"df/{array}"] = elsewhere if outside else h5py.SoftLink("/moved")
+    with pytest.raises(DataError, match=f"^{intact}: /df/{array} is a link, which is not followed"):
+        read(intact)
 
 
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "external"])
-def test_values_kept_in_another_file_are_not_read(path: Path, virtual: bool) -> None:
-    frame().to_hdf(path, key="df")
-    raw = path.with_name("raw.bin")
+def test_values_kept_in_another_file_are_not_read(intact: Path, virtual: bool) -> None:
+    raw = intact.with_name("raw.bin")
     raw.write_bytes(np.zeros((6, 2)).tobytes())
-    with h5py.File(path, "a") as file:
+    with h5py.File(intact, "a") as file:
         del file["df/block0_values"]
         if virtual:
             layout = h5py.VirtualLayout((6, 2), "f8")
-            layout[:] = h5py.VirtualSource(str(path.with_name("other.h5")), "values", (6, 2))
+            layout[:] = h5py.VirtualSource(str(intact.with_name("other.h5")), "values", (6, 2))
             file["df"].create_virtual_dataset("block0_values", layout)
         else:
             external = [(str(raw), 0, raw.stat().st_size)]
             file["df"].create_dataset("block0_values", (6, 2), "f8", external=external)
     message = "/df/block0_values keeps its values in another file, which is not read"
-    with pytest.raises(DataError, match=f"^{path}: {message}"):
-        read(path)
+    with pytest.raises(DataError, match=f"^{intact}: {message}"):
+        read(intact)
 
 
 @pytest.mark.parametrize("array", ARRAYS)
@@ -233,16 +230,15 @@ def test_values_kept_in_another_file_are_not_read(path: Path, virtual: bool) -> 
     [(1.0, "has 0 dim"), (np.ones((1, 1, 1)), "has 3 dim"), ({}, "is no array"), (None, "is miss")],
     ids=["number", "cube", "group", "nothing"],
 )
-def test_a_damaged_frame_is_refused(path: Path, array: str, content: object, fault: str) -> None:
-    frame().to_hdf(path, key="df")
-    with h5py.File(path, "a") as file:
+def test_a_damaged_frame_is_refused(intact: Path, array: str, content: object, fault: str) -> None:
+    with h5py.File(intact, "a") as file:
         del file[f"df/{array}"]
         if isinstance(content, dict):
             file.create_group(f"df/{array}")
         elif content is not None:
             file[f"df/{array}"] = content
-    with pytest.raises(DataError, match=f"^{path}: /df/{array} {fault}"):
-        read(path)
+    with pytest.raises(DataError, match=f"^{intact}: /df/{array} {fault}"):
+        read(intact)
 
 
 @pytest.mark.parametrize(("zone", "end"), [(None, "00:40:00"), ("UTC", "00:40:00+00:00")])

@@ -27,9 +27,7 @@ CONTENTS = {".png": encoded(noise(0, 4, 4, 3)), ".csv": b"u,v\n1,2\n3,4\n"}
         ("a.zip", "class-folders"),
     ],
 )
-def test_a_missing_or_damaged_file_is_left_to_the_reader_of_such_names(
-    tmp_path: Path, name: str, source: str
-) -> None:
+def test_missing_or_damaged_files_go_by_name(tmp_path: Path, name: str, source: str) -> None:
     assert source_of(tmp_path / name) == source
     (tmp_path / name).write_bytes(b"PK\x03\x04")
     assert source_of(tmp_path / name) == source

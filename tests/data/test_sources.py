@@ -39,11 +39,8 @@ def load(source: str, **settings: Any) -> list[ClientSeries]:
 
 def test_a_users_factory_is_trimmed_as_every_source() -> None:
     clients = load(f"{MODULE}:own_data")
-    assert [(s.name, s.start, s.group) for s in clients] == [
-        ("site-0", 1, "all"),
-        ("site-1", 11, "all"),
-        ("site-2", 21, "all"),
-    ]
+    parts = [(series.name, series.start, series.group) for series in clients]
+    assert parts == [("site-0", 1, "all"), ("site-1", 11, "all"), ("site-2", 21, "all")]
     np.testing.assert_array_equal(clients[2].values, [1, np.nan, 2])
 
 

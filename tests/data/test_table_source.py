@@ -153,6 +153,8 @@ def test_settings_that_a_source_ignores_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "a.csv", "wide-csv", columns="load")
     with pytest.raises(SettingsError, match=r"data\.header = 'false': .*not for 'npz'"):
         load(tmp_path / "a.npz", "npz", header=False)
+    with pytest.raises(SettingsError, match=r"data\.decimal = 'comma': .*not for 'parquet-folder'"):
+        load(tmp_path, "parquet-folder", decimal="comma")
 
 
 def test_max_steps_count_from_each_clients_own_start(tmp_path: Path) -> None:
@@ -233,8 +235,6 @@ def test_a_column_of_parquet_files_is_chosen(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2 columns of values \(load, rain\), but source parquet-"):
         load(tmp_path, "parquet-folder")
     require_the_frame(load(tmp_path, "parquet-folder", columns="load"))
-    with pytest.raises(SettingsError, match=r"data\.decimal = 'comma': .*not for 'parquet-folder'"):
-        load(tmp_path, "parquet-folder", decimal="comma")
 
 
 SOUTH = FRAME[["south"]]

@@ -278,9 +278,7 @@ def test_threads_may_load_at_once(tmp_path: Path, write: Writer) -> None:
 
 @given(data=st.data())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_archive_never_escapes_as_another_error(
-    tmp_path: Path, data: st.DataObject
-) -> None:
+def test_damage_never_escapes_as_another_error(tmp_path: Path, data: st.DataObject) -> None:
     path = zipped(tmp_path, PLAIN)
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):

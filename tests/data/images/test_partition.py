@@ -305,9 +305,7 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
         ([42], 50.0, [42]),
     ],
 )
-def test_counts_fall_by_the_same_factor(
-    available: list[int], factor: float, expected: list[int]
-) -> None:
+def test_counts_fall_by_the_same_factor(available: Any, factor: float, expected: Any) -> None:
     counts = long_tail_counts(np.array(available), factor)
     assert counts.tolist() == expected
     assert counts.dtype == np.int64
@@ -388,16 +386,12 @@ def test_an_equal_share_by_hand() -> None:
         ([1, 1, 1], 2, 1, [1, 1, 1]),
     ],
 )
-def test_quotas_follow_the_sizes_of_the_classes(
-    counts: list[int], rows: int, classes: int, expected: list[int]
-) -> None:
+def test_quotas_follow_the_sizes(counts: Any, rows: int, classes: int, expected: Any) -> None:
     assert class_quotas(np.array(counts), rows, classes).tolist() == expected
 
 
 @given(st.lists(st.integers(1, 300), min_size=2, max_size=8), st.integers(1, 40), st.data())
-def test_quotas_add_up_within_their_limits(
-    sizes: list[int], rows: int, data: st.DataObject
-) -> None:
+def test_quotas_add_up_within_limits(sizes: list[int], rows: int, data: st.DataObject) -> None:
     counts, classes = np.array(sizes), data.draw(st.integers(1, len(sizes)))
     limits = np.minimum(counts, rows)
     assume(limits.sum() >= rows * classes >= len(sizes))

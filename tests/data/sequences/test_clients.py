@@ -119,9 +119,7 @@ def partly(settings: DataSettings) -> SequencePool:
         ("fedavg", {"analytic.guess-rounds": 1}, 0),
     ],
 )
-def test_methods_that_ignore_unlabelled_sequences(
-    method: str, more: dict[str, Any], unlabelled: int
-) -> None:
+def test_methods_that_ignore_unlabelled_sequences(method: str, more: Any, unlabelled: int) -> None:
     changes = {"method": method, "data.sequences.scaling": "client", **more}
     ann = load_shard(settings("partly", **changes), 0, 1).clients["ann"]
     assert len(ann.unlabelled) == unlabelled

@@ -173,11 +173,7 @@ def test_columns_of_recordings_come_in_the_order_of_the_choice(tmp_path: Path) -
         ({"x.md": b""}, "charge", "no file <client>.csv"),
         ({"in/a.csv": recording(9)}, "charge", "in/a.csv: expected <client>.csv, not in a folder"),
         ({"a.csv": recording(9), "a.CSV": recording(9)}, "charge", "two files of client 'a'"),
-        (
-            {"a.csv": recording(9), "b.csv": b"x,y\n1,2\n"},
-            "charge",
-            "b.csv has the columns x, y",
-        ),
+        ({"a.csv": recording(9), "b.csv": b"x,y\n1,2\n"}, "charge", "b.csv has the columns x, y"),
         ({"a.csv": b"speed,charge\n1,\n"}, "charge", "a.csv: column 'charge', line 2: no value"),
     ],
 )

@@ -53,8 +53,7 @@ def shares(pool: SequencePool, holdings: list[Holding]) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize(
-    ("clients", "sizes"),
-    [(10, [3, 3, 4]), (50, [16, 16, 18]), (100, [33, 33, 34]), (3, [1, 1, 1])],
+    ("clients", "sizes"), [(10, [3, 3, 4]), (50, [16, 16, 18]), (100, [33, 33, 34]), (3, [1, 1, 1])]
 )
 def test_the_papers_sizes(clients: int, sizes: list[int]) -> None:
     assert cluster_sizes(clients, 3) == sizes
@@ -80,12 +79,6 @@ def test_no_sequence_is_dealt_twice_and_all_have_the_same_number(
     assert len(np.unique(dealt)) == len(dealt)
     assert {len(holding.places) for holding in holdings} == {sum(counts) // clients}
     assert all((np.diff(holding.places) > 0).all() for holding in holdings)
-
-
-def test_names_and_groups() -> None:
-    holdings = deal(balanced(3, 20), clients=5, clusters=2)
-    assert [holding.name for holding in holdings] == [f"client-00{n}" for n in range(5)]
-    assert [holding.group for holding in holdings] == ["cluster-0"] * 2 + ["cluster-1"] * 3
 
 
 def test_with_enough_sequences_clients_have_their_clusters_mix() -> None:
@@ -147,11 +140,14 @@ def test_more_clusters_than_orders_of_the_classes() -> None:
         deal(pool_of([0, 1]), scheme="given", renamed=True)
 
 
-def test_the_first_clients_only() -> None:
+def test_names_and_groups_and_the_first_clients_only() -> None:
     pool = balanced(3, 50)
-    assert [holding.name for holding in deal(pool, max_clients=2)] == ["client-000", "client-001"]
-    limited, unlimited = deal(pool, max_clients=1)[0], deal(pool)[0]
-    np.testing.assert_array_equal(limited.places, unlimited.places)
+    holdings = deal(pool, clients=5, clusters=2)
+    assert [holding.name for holding in holdings] == [f"client-00{n}" for n in range(5)]
+    assert [holding.group for holding in holdings] == ["cluster-0"] * 2 + ["cluster-1"] * 3
+    first = deal(pool, clients=5, clusters=2, max_clients=2)
+    assert [holding.name for holding in first] == ["client-000", "client-001"]
+    np.testing.assert_array_equal(first[0].places, holdings[0].places)
 
 
 def test_too_few_for_so_many_samples() -> None:
@@ -271,9 +267,7 @@ SHARES = "data.train-share = 0.7, data.validation-share = 0.1, data.clusters.cli
         ),
     ],
 )
-def test_why_a_client_cannot_take_part(
-    sizes: tuple[int, int, int], settings: dict[str, Any], reason: str | None
-) -> None:
+def test_why_a_client_cannot_take_part(sizes: Any, settings: Any, reason: str | None) -> None:
     assert why_refused(Split(*map(np.arange, sizes)), DataSettings(**settings)) == reason
 
 

@@ -115,9 +115,7 @@ def test_a_split_of_its_own(tmp_path: Path) -> None:
         (SPLITS, {"client_test": np.array([1, 1, 1])}, "client_train or client_test alone"),
     ],
 )
-def test_bad_archives_are_refused(
-    tmp_path: Path, arrays: dict[str, Any], changes: dict[str, Any], message: str
-) -> None:
+def test_bad_archives(tmp_path: Path, arrays: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=f"^{tmp_path / 'x.npz'}: .*{message}"):
         read(tmp_path, arrays, **changes)
 
