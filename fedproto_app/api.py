@@ -160,7 +160,7 @@ class Run:
         """
         import pandas as pd
 
-        from fedproto_app.data.frames import series_of
+        from fedproto_app.data.series import series_of
         from fedproto_app.data.sources import from_first_value, load_histories
         from fedproto_app.serving import forecast, open_run, time_column
 

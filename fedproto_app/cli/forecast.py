@@ -182,10 +182,9 @@ def _reading(
     trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
 ) -> DataSettings:
     """Return settings that read the series up to now, from a file or the run's or site's source."""
-    from fedproto_app.data.choice import ONLY_SOURCES
-    from fedproto_app.data.recognition import reading_of
+    from fedproto_app.data.recognition import Reading, reading_of
+    from fedproto_app.data.source_checks import ONLY_SOURCES
     from fedproto_app.data.sources import FILE_SOURCES
-    from fedproto_app.data.table_recognition import Reading
     from fedproto_app.node.site import site_file
     from fedproto_app.settings import DataSettings
 

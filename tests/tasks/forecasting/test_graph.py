@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.graph_files import cell_of, read_places, read_weights
+from fedproto_app.tasks.forecasting.graph import cell_of, read_places, read_weights
 
 WEIGHTS = [[0.0, 0.5], [0.25, 0.0]]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a,b\n1,0.5\n0.25,1\n", ",a,b\na,1,0.5\nb,0.25,1\n", "name,a,b\na,1,0.5\nb,0.25,1"],
+    "text", ["a,b\n1,0.5\n0.25,1\n", ",a,b\na,1,0.5\nb,0.25,1\n", "name,a,b\na,1,0.5\nb,0.25,1"]
 )
 def test_the_larger_weight_of_both_directions_counts(tmp_path: Path, text: str) -> None:
     path = tmp_path / "edges.csv"

@@ -1,7 +1,8 @@
-"""Read CIFAR-10 and CIFAR-100 in their binary versions (cs.toronto.edu/~kriz/cifar.html).
+"""Read public sets of images: CIFAR, and scikit-learn's digits, which need no download.
 
-A record is a label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3 × 32 × 32
-bytes, channels first. The versions for Python and Matlab are pickles and are not read.
+CIFAR-10 and CIFAR-100 are read in their binary versions (cs.toronto.edu/~kriz/cifar.html). A record
+is a label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3 × 32 × 32 bytes,
+channels first. The versions for Python and Matlab are pickles and are not read.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.files import require_inside
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
-from fedproto_app.data.source_checks import require_inside
 from fedproto_app.settings import DataSettings
 
-SHAPE = (3, 32, 32)
+SHAPE = (3, 32, 32)  # of CIFAR
 _PIXELS = 3 * 32 * 32
+_WHITE = 16  # the brightest pixel of the digits, becomes 255
+_TEST_SHARE = 10  # of the digits: the last tenth of every class, rounded down, is for testing
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,10 @@ def load_cifar(settings: DataSettings) -> ImagePool:
     """Return the images of a folder with one of the data sets; files are mapped, not read."""
     folder = Path(settings.path)
     layout = _layout(folder)
-    inside = folder.resolve()
     for file in layout.files:
         if not (folder / file).is_file():
             raise DataError(f"{folder / file}: no such file")
-        require_inside(folder / file, inside)
+        require_inside(folder / file, folder)
     classes = _class_names(folder / layout.class_names)
     train, test = (
         _split([folder / file for file in files], layout.label_bytes, len(classes))
@@ -125,3 +127,29 @@ def _records(path: Path, length: int) -> NDArray[np.uint8]:
     if size == 0 or size % length:
         raise DataError(f"{path}: {size} bytes, expected a multiple of {length}, one record each")
     return np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, length)
+
+
+def load_digits(settings: DataSettings) -> ImagePool:
+    """Return 1797 handwritten digits "0" … "9" of 8 × 8 pixels in one channel, 0 … 255.
+
+    The data set has no split. The last tenth of each class, in the set's order, is the test split,
+    so the split is the same for every seed.
+    """
+    from sklearn.datasets import load_digits as load_set  # slow to import, and seldom used
+
+    images, labels = load_set(return_X_y=True)
+    pixels = np.rint(images * 255 / _WHITE).astype(np.uint8).reshape(-1, 1, 8, 8)
+    labels = labels.astype(np.int64)
+    is_test = np.zeros(len(labels), dtype=bool)
+    for digit in range(10):
+        positions = np.flatnonzero(labels == digit)
+        is_test[positions[len(positions) - len(positions) // _TEST_SHARE :]] = True
+
+    def split(members: Positions) -> ImageSplit:
+        def load(positions: Positions) -> LoadedImages:
+            return LoadedImages(pixels[members[positions]], {})
+
+        return ImageSplit(labels[members], [f"digits/{place}" for place in members], load)
+
+    train, test = split(np.flatnonzero(~is_test)), split(np.flatnonzero(is_test))
+    return ImagePool(tuple(map(str, range(10))), (1, 8, 8), train, test)

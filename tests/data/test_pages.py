@@ -1,4 +1,4 @@
-"""The programs, files and settings in docs/your-data.md work as the page says."""
+"""The programs, files and settings in docs/your-data.md and docs/sequences.md work as these say."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from fedproto_app.data.recognition import flags, reading_of
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sources import load_series
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.check.forecasting import facts_of, period_votes
@@ -24,8 +26,9 @@ EXAMPLES = re.findall(r"```csv\n(.*?)```\n\n```\n(--set .*?)\n```", PAGE, re.DOT
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the page's programs in it."""
-    write_programs("your-data.md", tmp_path)
+    """A folder with the pages' programs in it."""
+    for page in ("your-data.md", "sequences.md"):
+        write_programs(page, tmp_path)
     return tmp_path
 
 
@@ -71,3 +74,36 @@ def test_the_function_makes_hourly_means(folder: Path, monkeypatch: pytest.Monke
     assert (south.name, south.start) == ("south", 474864 + 25)
     np.testing.assert_array_equal(north.values, [2, np.nan, 5])
     np.testing.assert_array_equal(south.values, [7])
+
+
+# Two lines as UCI's files have them.
+LINES = (
+    " 47,100, 27, 81, 57, 37, 26,  0,  0, 23, 56, 53,100, 90, 40, 98, 8\n"
+    "  0, 89, 27,100, 42, 75, 29, 45, 15, 15, 37,  0, 69,  2,100,  6, 2\n"
+)
+
+
+def written(folder: Path, name: str) -> SequencePool:
+    subprocess.run([sys.executable, f"write_{name}.py"], cwd=folder, check=True)
+    return load_sequences(DataSettings(source="sequence-npz", path=str(folder / f"{name}.npz")))
+
+
+def test_pen_digits_become_eight_positions_in_two_splits(folder: Path) -> None:
+    (folder / "pendigits.tra").write_text(LINES)
+    (folder / "pendigits.tes").write_text(LINES)
+    pool = written(folder, "pendigits")
+    assert pool.classes == ("2", "8")
+    assert pool.targets.tolist() == [1, 0, 1, 0]
+    assert pool.is_test.tolist() == [False, False, True, True]
+    assert [steps.shape for steps in pool.sequences] == [(8, 2)] * 4
+    assert pool.sequences[0][:3].tolist() == [[47, 100], [27, 81], [57, 37]]
+
+
+def test_recordings_of_any_lengths_keep_their_writers(folder: Path) -> None:
+    pool = written(folder, "airwriting")
+    assert pool.classes == tuple("0123456789")
+    assert len({len(steps) for steps in pool.sequences}) > 50
+    assert pool.clients[:6].tolist() == [*(f"writer-{n}" for n in range(5)), "writer-0"]
+    pairs = set(zip(pool.clients.tolist(), pool.targets.tolist(), strict=True))
+    assert len(pairs) == 50  # every writer writes every digit
+    assert all(np.isfinite(steps).all() for steps in pool.sequences)

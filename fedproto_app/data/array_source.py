@@ -1,9 +1,10 @@
-"""Read HDF5 files like METR-LA and PEMS-BAY: one pandas DataFrame in "fixed" format.
+"""Read series from files of arrays: npz archives, and HDF5 files like METR-LA and PEMS-BAY.
 
-Read with h5py from its arrays (``axis0`` column names, ``axis1`` row labels, ``block*_items`` and
-``block*_values``), not with pandas, whose reader unpickles whatever a file calls an object. In
-METR-LA a 0 often stands for a missing value; it stays 0 here. A node reads only the named file:
-links, virtual data sets and external storage are refused.
+An HDF5 file holds one pandas DataFrame in "fixed" format. It is read with h5py from its arrays
+(``axis0`` column names, ``axis1`` row labels, ``block*_items`` and ``block*_values``), not with
+pandas, whose reader unpickles whatever a file calls an object. In METR-LA a 0 often stands for a
+missing value; it stays 0 here. A node reads only the named file: links, virtual data sets and
+external storage are refused.
 """
 
 from __future__ import annotations
@@ -17,12 +18,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Matrix, Times
-from fedproto_app.data.frames import columns_on_a_clock
-from fedproto_app.data.room import require_room
-from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.stamps import Stamps
+from fedproto_app.data.clock import Matrix, Stamps, Times
+from fedproto_app.data.files import require_room
+from fedproto_app.data.npz_archive import Archive, open_archive
+from fedproto_app.data.series import ClientSeries, columns_on_a_clock
 from fedproto_app.settings import DataSettings
+
+
+def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
+    """Yield the clients of an archive.
+
+    The archive has either ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any
+    lengths, each named after a client. All series begin at position 0.
+    """
+    path = Path(settings.path)
+    with open_archive(path) as archive:
+        if "values" not in archive.names:
+            for name in archive.names:
+                yield ClientSeries(name, _numbers(archive, name, 1))
+            return
+        if unexpected := set(archive.names) - {"values", "names"}:
+            raise DataError(
+                f"{path}: beside 'values' only 'names' is expected, "
+                f"found {', '.join(sorted(unexpected))}"
+            )
+        values = _numbers(archive, "values", 2)
+        names = [f"client-{number:03d}" for number in range(values.shape[1])]
+        if "names" in archive.names:
+            names = [str(name) for name in archive.array("names").ravel()]
+        if len(names) != values.shape[1]:
+            raise DataError(f"{path}: {len(names)} names for {values.shape[1]} columns of 'values'")
+        for name, column in zip(names, values.T, strict=True):
+            yield ClientSeries(name, column)
+
+
+def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64]:
+    numbers, where = archive.array(name), f"{archive.path}: array {name!r}"
+    if numbers.dtype.kind not in "iuf":
+        raise DataError(f"{where} holds {numbers.dtype}, not numbers")
+    if numbers.ndim != dimensions:
+        expected = "time steps × clients" if dimensions == 2 else "1-D, a client each"
+        raise DataError(f"{where} has shape {numbers.shape}, expected {expected}")
+    return numbers.astype(np.float64)
 
 
 def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
