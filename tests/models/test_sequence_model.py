@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn
 from fedproto_app.models.model import Model
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
-from tests.learners.tiny_sequences import with_clients
+from tests.strategies.tiny_sequences import with_clients
 
 LENGTHS = torch.tensor([[5, 2, 1], [3, 3, 1]])
 LSTM = LstmModel(2, 3, embedding_dim=3, hidden_dim=5)

@@ -23,7 +23,7 @@ from fedproto_app.strategies.common.learner import Cohort, make_learner, new_coh
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from tests.strategies.one_node import NAMES, NO_GRID, NODE, SAMPLES, one_node
+from tests.strategies.server_half import NAMES, NO_GRID, NODE, SAMPLES, one_node
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from fedproto_app.tasks.sequences.task import (
     SequenceRegressionTask,
     SequenceTask,
 )
-from tests.learners.tiny_sequences import (
+from tests.strategies.tiny_sequences import (
     sequence_task,
     vector_client,
 )

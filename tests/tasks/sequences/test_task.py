@@ -17,7 +17,7 @@ from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.tasks.sequences import task as sequences
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.sequences.task import SequenceTask
-from tests.learners.tiny_sequences import (
+from tests.strategies.tiny_sequences import (
     WIDTH,
     sequence_client,
     sequence_settings,
