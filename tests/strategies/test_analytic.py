@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,32 +28,19 @@ from tests.strategies.server_half import (
     restored,
     server_of,
 )
-from tests.strategies.tiny_cohort import NAMES, tiny_cohort, tiny_learner, tiny_windows, train
+from tests.strategies.tiny_cohort import (
+    NAMES,
+    cohort_of,
+    complete_and_holed,
+    tiny_learner,
+    tiny_windows,
+    train,
+)
 
 # --- the client's half ---------------------------------------------------------------------------
 
 
 AHEAD = {"data.horizon": 3, "data.calendar": "phase"}
-
-
-@pytest.mark.parametrize("horizon", [1, 3])
-def test_naive_forecasts_repeat_values(horizon: int) -> None:
-    for method, steps_back in (("naive", None), ("seasonal-naive", 4)):
-        learner = tiny_learner(method, **{"data.horizon": horizon, "data.lags": 6})
-        cohort = tiny_cohort(learner)
-        samples = cohort.samples
-        forecast = learner.task.forecast(cohort.parameters, samples.inputs)
-        for ahead in range(horizon):
-            if steps_back is None:
-                expected = samples.inputs[..., 1]  # the newer of two close values
-            else:  # the target of the sample a period before
-                expected = samples.targets[:, :-steps_back, ahead]
-            part = (
-                forecast[:, : expected.shape[1], ahead]
-                if steps_back is None
-                else forecast[:, 4:, ahead]
-            )
-            torch.testing.assert_close(part, expected)
 
 
 def used(client: ClientWindows) -> np.ndarray:
@@ -107,24 +93,17 @@ def test_what_is_sent_knows_nothing_of_validation_and_test() -> None:
     changed = np.r_[values[:train_end], np.random.default_rng(4).normal(100, 50, 40 - train_end)]
     sent_arrays = []
     for version in (values, changed):
-        cohort = tiny_cohort(learner)
         clients = [make_windows(ClientSeries(name, version), data) for name in NAMES]
-        cohort = replace(cohort, samples=learner.task.gather(clients, 1))
-        context = learner.context(Guidance(), cohort)
-        sent_arrays.append(learner.contribution(cohort, context, 1).arrays)
+        sent_arrays.append(train(learner, Guidance(), cohort_of(learner, clients))[1])
     for name in sent_arrays[0]:
         np.testing.assert_array_equal(sent_arrays[0][name], sent_arrays[1][name])
 
 
 def test_missing_targets_are_in_no_sum() -> None:
     learner = tiny_learner("analytic")
-    data = learner.task.settings.data
     values = np.random.default_rng(3).normal(size=40)
-    complete = make_windows(ClientSeries("a", values), data)
-    holed = make_windows(ClientSeries("a", np.r_[values[:20], np.nan, values[21:]]), data)
-    cohort = replace(tiny_cohort(learner), samples=learner.task.gather([complete, holed], 1))
-    context = learner.context(Guidance(), cohort)
-    sent_arrays = learner.contribution(cohort, context, 1).arrays
+    complete, holed = complete_and_holed(learner.task.settings, values)
+    _, sent_arrays, _ = train(learner, Guidance(), cohort_of(learner, [complete, holed]))
     counts = symmetric(torch.from_numpy(sent_arrays["gram"]), 5)[:, 0, -1, -1]  # of the constant 1
     assert counts.tolist() == [complete.train_samples, complete.train_samples - 1]
 

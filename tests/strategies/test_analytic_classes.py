@@ -53,10 +53,10 @@ from tests.strategies.server_half import (
     restored,
     server_of,
 )
+from tests.strategies.tiny_cohort import cohort_of
 from tests.strategies.tiny_images import at_round, image_cohort, image_learner
 from tests.strategies.tiny_sequences import (
     sequence_client,
-    sequence_cohort,
     sequence_settings,
     task_of,
 )
@@ -264,9 +264,9 @@ def a_round(
 
 def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
     learner = guessing_learner()
-    cohort = sequence_cohort(learner, PARTLY_LABELLED, 1)
+    cohort = cohort_of(learner, PARTLY_LABELLED, 1)
     first = a_round(learner, cohort, 1)
-    assert first[COUNTS].sum(axis=1).tolist() == [LABELLED, LABELLED, LABELLED]
+    assert first[COUNTS].sum(axis=1).tolist() == [LABELLED] * 3
     # By hand: what the model of the first round says of the unlabelled ones.
     all_samples = learner.task.gather(PARTLY_LABELLED, 2)
     vectors = learner.task.train_vectors(cohort.parameters, all_samples)
@@ -287,11 +287,11 @@ def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
 
 def test_guesses_that_are_right_are_as_good_as_labels() -> None:
     learner = guessing_learner()
-    cohort = sequence_cohort(learner, PARTLY_LABELLED, 1)
+    cohort = cohort_of(learner, PARTLY_LABELLED, 1)
     for server_round in (1, 2, 3):
         sent_arrays = a_round(learner, cohort, server_round)
     complete_learner = guessing_learner()
-    complete_cohort = sequence_cohort(complete_learner, COMPLETE, 1)
+    complete_cohort = cohort_of(complete_learner, COMPLETE, 1)
     complete_arrays = a_round(complete_learner, complete_cohort, 1, COMPLETE)
     right = [(client.train.targets == label).sum() for client in COMPLETE for label in range(3)]
     assert sent_arrays[COUNTS].flatten().tolist() == right
@@ -301,27 +301,20 @@ def test_guesses_that_are_right_are_as_good_as_labels() -> None:
         )
 
 
-def test_who_has_no_model_yet_guesses_nothing() -> None:
+def test_who_has_no_model_yet_or_does_not_guess_leaves_such_sequences_out() -> None:
     learner = guessing_learner()
-    sent_arrays = a_round(learner, sequence_cohort(learner, PARTLY_LABELLED, 2), 2)
-    assert sent_arrays[COUNTS].sum(axis=1).tolist() == [LABELLED, LABELLED, LABELLED]
-
-
-def test_without_guesses_such_sequences_are_left_out() -> None:
+    without_model = a_round(learner, cohort_of(learner, PARTLY_LABELLED, 2), 2)
     learner = guessing_learner(**{"analytic.guess-rounds": 0})
-    cohort = sequence_cohort(learner, PARTLY_LABELLED, 1)
+    cohort = cohort_of(learner, PARTLY_LABELLED)
     a_round(learner, cohort, 1)
-    assert a_round(learner, cohort, 2)[COUNTS].sum(axis=1).tolist() == [
-        LABELLED,
-        LABELLED,
-        LABELLED,
-    ]
+    for sent_arrays in (without_model, a_round(learner, cohort, 2)):
+        assert sent_arrays[COUNTS].sum(axis=1).tolist() == [LABELLED] * 3
 
 
 def test_alone_a_client_guesses_by_its_own_model() -> None:
     learner = guessing_learner(**{"analytic.sharing": "none"})
-    cohort = sequence_cohort(learner, PARTLY_LABELLED, 1)
-    for server_round, count in ((1, [LABELLED, LABELLED, LABELLED]), (2, [24, 21, 6])):
+    cohort = cohort_of(learner, PARTLY_LABELLED, 1)
+    for server_round, count in ((1, [LABELLED] * 3), (2, [24, 21, 6])):
         cohort.server_round = server_round
         cohort.samples = learner.task.gather(PARTLY_LABELLED, server_round)
         train_cohort(learner, cohort, learner.context(Guidance(), cohort))
@@ -540,23 +533,6 @@ def test_too_much_work_is_not_begun(
     assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
 
 
-INVARIANTS = [
-    "1 node with 8 clients equals 8 nodes with 1",
-    "a run that is killed and resumed ends the same",
-]
-
-
-@pytest.mark.parametrize("invariant", INVARIANTS)
-def test_clusters_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
-    task = "sequence-classification"
-    runs = SmallRuns(task, "analytic", tmp_path, **RENAMED, **{"analytic.sharing": "clustered"})
-    deviation = invariants_of(task, "analytic")[invariant](runs)
-    assert deviation.held, deviation
-    for folder in (tmp_path / "runs").iterdir():
-        with np.load(folder / "clusters.npz") as artefact:
-            assert artefact["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
-
-
 def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
     accuracy = {}
     for sharing in ("shrunk", "clustered"):
@@ -579,16 +555,6 @@ def test_a_guess_may_be_another_one_every_round() -> None:
     assert "fewer samples than its earlier sums" in refused["a"]
 
 
-@pytest.mark.parametrize("invariant", INVARIANTS)
-def test_guesses_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
-    task = "sequence-classification"
-    runs = SmallRuns(task, "analytic", tmp_path, **GUESSED)
-    deviation = invariants_of(task, "analytic")[invariant](runs)
-    assert deviation.held, deviation
-    for folder in (tmp_path / "runs").iterdir():
-        assert len(read_rounds(folder)) == 1 + GUESSED["analytic.guess-rounds"]
-
-
 def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
     few_labels = {
         **GUESSED,
@@ -603,3 +569,27 @@ def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> 
         runs = SmallRuns("sequence-classification", "analytic", folder, **changes)
         accuracy[rounds] += read_run(runs.run("once", 2)).summary["accuracy"] / 3
     assert accuracy[2] > accuracy[0] + 0.02
+
+
+@pytest.mark.parametrize(
+    "invariant",
+    [
+        "1 node with 8 clients equals 8 nodes with 1",
+        "a run that is killed and resumed ends the same",
+    ],
+)
+@pytest.mark.parametrize("guesses", [False, True], ids=["clusters", "guesses"])
+def test_clusters_and_guesses_hold_the_invariants(
+    guesses: bool, invariant: str, tmp_path: Path
+) -> None:
+    task = "sequence-classification"
+    changes = GUESSED if guesses else {**RENAMED, "analytic.sharing": "clustered"}
+    runs = SmallRuns(task, "analytic", tmp_path, **changes)
+    deviation = invariants_of(task, "analytic")[invariant](runs)
+    assert deviation.held, deviation
+    for folder in (tmp_path / "runs").iterdir():
+        if guesses:
+            assert len(read_rounds(folder)) == 1 + GUESSED["analytic.guess-rounds"]
+        else:
+            with np.load(folder / "clusters.npz") as artefact:
+                assert artefact["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]

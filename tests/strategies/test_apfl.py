@@ -9,7 +9,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import train_cohort
 from tests.strategies.tiny_cohort import global_model, tiny_batches, tiny_cohort, tiny_learner
-from tests.strategies.tiny_images import image_cohort, image_learner, shared_model
+from tests.strategies.tiny_images import image_cohort, image_learner
 
 
 def test_the_gradients_are_the_papers() -> None:
@@ -61,7 +61,7 @@ def test_alpha_moves_only_if_adaptive_and_stays_a_share(adaptive: bool) -> None:
 
 def test_only_the_global_half_is_shared_and_both_are_evaluated() -> None:
     apfl = image_learner("apfl")
-    assert {name.split(".")[0] for name in shared_model(apfl)} == {"encoder", "head"}
+    assert {name.split(".")[0] for name in global_model(apfl)} == {"encoder", "head"}
     cohort = image_cohort(apfl)
     for name, value in cohort.parameters.items():
         if name.startswith("personal."):

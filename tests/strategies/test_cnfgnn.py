@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import Message
@@ -211,67 +212,46 @@ def unequal(tmp_path: Path) -> Path:
     """Two clients of 20 days: the second begins two days late, and ends a day early."""
     hours = np.arange(24 * 20)
     late = np.cos(hours * np.pi / 12) * 3 + np.random.default_rng(0).normal(size=len(hours))
-    rows = [
-        f"{np.sin(hour * np.pi / 12):.6f},{late[hour] if 48 <= hour < 456 else ''}"
-        for hour in hours
-    ]
+    late[(hours < 48) | (hours >= 456)] = np.nan
     path = tmp_path / "unequal.csv"
-    path.write_text("\n".join(["early,late", *rows]) + "\n")
+    pd.DataFrame({"early": np.sin(hours * np.pi / 12), "late": late}).to_csv(path, index=False)
     return path
 
 
-class Recorded:
-    """The server's steps: encodings, the network's proposal, and the clients' gradient."""
+def recorded_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[Encoded, Proposal, tuple[Tensor, ...]]]:
+    """The server's steps from now on: encodings, the network's proposal, the slopes of the loss."""
+    steps: list[tuple[Encoded, Proposal, tuple[Tensor, ...]]] = []
+    of_clients, batches = CnfgnnStrategy._gradient, GraphLearning.batches
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.steps: list[tuple[Encoded, Proposal, Tensor]] = []
-        propose, learn = GraphLearning.proposed, GraphLearning.learn
-        encodings: list[Encoded] = []
+    def gradient(
+        strategy: CnfgnnStrategy, encoded: Encoded, proposal: Proposal, ask: Any
+    ) -> tuple[Tensor, int]:
+        result = of_clients(strategy, encoded, proposal, ask)
+        leaves = list(proposal.leaves.values())
+        slopes = torch.autograd.grad(
+            [proposal.outputs], leaves, [result[0]], retain_graph=True, materialize_grads=True
+        )
+        steps.append((encoded, proposal, slopes))
+        return result
 
-        def proposed(learning: GraphLearning, encoded: Encoded, steps: Tensor) -> Proposal:
-            encodings.append(encoded)
-            return propose(learning, encoded, steps)
+    def few_batches(*arguments: Any) -> list[Tensor]:
+        """At the first times one client trains alone."""
+        return [torch.arange(3), *list(batches(*arguments))[:5]]
 
-        def learned(learning: GraphLearning, proposal: Proposal, gradient: Tensor) -> None:
-            self.steps.append((encodings[-1], proposal, gradient.clone()))
-            slopes = torch.autograd.grad(
-                [proposal.outputs],
-                list(proposal.leaves.values()),
-                [gradient],
-                retain_graph=True,
-                materialize_grads=True,
-            )
-            self.by_messages.append(slopes)
-            learn(learning, proposal, gradient)
-
-        self.by_messages: list[tuple[Tensor, ...]] = []
-        monkeypatch.setattr(GraphLearning, "proposed", proposed)
-        monkeypatch.setattr(GraphLearning, "learn", learned)
-        all_batches = GraphLearning.batches
-
-        def five_batches(
-            learning: GraphLearning, encoded: Encoded, server_round: int
-        ) -> list[Tensor]:
-            """At the first times one client trains alone."""
-            return [torch.arange(3), *list(all_batches(learning, encoded, server_round))[:5]]
-
-        monkeypatch.setattr(GraphLearning, "batches", five_batches)
+    monkeypatch.setattr(CnfgnnStrategy, "_gradient", gradient)
+    monkeypatch.setattr(GraphLearning, "batches", few_batches)
+    return steps
 
 
 def test_the_gradient_by_messages_is_that_of_one_central_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two clients of other lengths, on two nodes, three time steps a step of the server."""
-    settings = settings_of(
-        tmp_path,
-        **{
-            "rounds": 1,
-            "cnfgnn.server-batch": 3,
-            "data.source": "wide-csv",
-            "data.path": str(unequal(tmp_path)),
-        },
-    )
-    recorded = Recorded(monkeypatch)
+    data = {"data.source": "wide-csv", "data.path": str(unequal(tmp_path))}
+    settings = settings_of(tmp_path, **{"rounds": 1, "cnfgnn.server-batch": 3, **data})
+    steps = recorded_steps(monkeypatch)
     nodes = nodes_sharing(settings.data, 2, tmp_path / "state")
     folder, _ = run_locally(settings, nodes)
     windows = load_shard(settings, 0, 1).clients.values()
@@ -284,7 +264,7 @@ def test_the_gradient_by_messages_is_that_of_one_central_graph(
     }
 
     steps_with_both = 0
-    for (encoded, proposal, _), slopes in zip(recorded.steps, recorded.by_messages, strict=True):
+    for encoded, proposal, slopes in steps:
         positions = encoded.first + proposal.steps
         leaves = {name: value.detach().requires_grad_() for name, value in proposal.leaves.items()}
         inputs, hidden, present = [], [], []
@@ -316,7 +296,7 @@ def test_the_gradient_by_messages_is_that_of_one_central_graph(
         assert largest > 0.01
         for ours, central in zip(slopes, expected, strict=True):
             torch.testing.assert_close(ours, central, rtol=0, atol=1e-6)
-    assert 0 < steps_with_both < len(recorded.steps)
+    assert 0 < steps_with_both < len(steps)
 
 
 def test_what_a_round_costs(tmp_path: Path) -> None:

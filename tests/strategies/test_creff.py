@@ -29,7 +29,8 @@ from tests.strategies.server_half import (
     refusals,
     restored,
 )
-from tests.strategies.tiny_images import CLASSES, image_cohort, image_learner, shared_model
+from tests.strategies.tiny_cohort import global_model
+from tests.strategies.tiny_images import CLASSES, image_cohort, image_learner
 
 # --- the client's half ---------------------------------------------------------------------------
 
@@ -38,7 +39,7 @@ IMAGE_WIDTH = 6
 
 
 def guidance_with(learner: AnyLearner, classifier: np.ndarray) -> Guidance:
-    arrays: Arrays = {**shared_model(learner), CLASSIFIER: classifier}
+    arrays: Arrays = {**global_model(learner), CLASSIFIER: classifier}
     return Guidance(arrays)
 
 

@@ -42,19 +42,23 @@ def other_model(learner: AnyLearner) -> Arrays:
     }
 
 
-def test_after_the_first_round_it_has_its_own_model_and_weights_of_one() -> None:
-    learner = tiny_learner("fedala")
+def after_first_round(**changes: Any) -> tuple[AnyLearner, Cohort]:
+    learner = tiny_learner("fedala", **changes)
     cohort = tiny_cohort(learner)
     train(learner, cohort, Guidance(global_model(learner)))
+    return learner, cohort
+
+
+def test_after_the_first_round_it_has_its_own_model_and_weights_of_one() -> None:
+    _, cohort = after_first_round()
     assert all(torch.equal(cohort.memory.own[name], cohort.parameters[name]) for name in HEAD)
     assert bool((cohort.memory.weight["decoder.weight"] == 1).all())
 
 
 def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest() -> None:
     """It learns until it has settled, then an epoch a round, and W goes on from where it was."""
-    learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
-    cohort, model = tiny_cohort(learner), other_model(learner)
-    train(learner, cohort, Guidance(global_model(learner)))
+    learner, cohort = after_first_round(**{"fedala.rate": 0.1})
+    model = other_model(learner)
     trained = copied(cohort)
     assert cohort.memory.learned.tolist() == [0, 0]
     receive(cohort, model, 2)
@@ -78,9 +82,7 @@ def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest()
 
 
 def test_the_weights_of_a_round_lower_the_loss() -> None:
-    learner = tiny_learner("fedala", **{"fedala.rate": 0.05, "fedala.share": 1.0})
-    cohort = tiny_cohort(learner)
-    train(learner, cohort, Guidance(global_model(learner)))
+    learner, cohort = after_first_round(**{"fedala.rate": 0.05, "fedala.share": 1.0})
     receive(cohort, other_model(learner), 2)
     task = learner.task
     errors = [task.training_error(cohort.parameters, cohort.samples)]
@@ -91,9 +93,7 @@ def test_the_weights_of_a_round_lower_the_loss() -> None:
 
 def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clients have the same number of batches; half of them, rounded up, in each of 11."""
-    learner = tiny_learner("fedala", **{"fedala.share": 0.5, "fedala.threshold": 1e9})
-    cohort = tiny_cohort(learner)
-    train(learner, cohort, Guidance(global_model(learner)))
+    learner, cohort = after_first_round(**{"fedala.share": 0.5, "fedala.threshold": 1e9})
     watched_inputs: list[Any] = []
     loss = learner.loss
 
@@ -116,9 +116,7 @@ def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch
 
 def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedproto_app.strategies.fedala.MOST_EPOCHS", 13)
-    learner = tiny_learner("fedala", **{"fedala.threshold": 1e-30, "fedala.rate": 0.01})
-    cohort = tiny_cohort(learner)
-    train(learner, cohort, Guidance(global_model(learner)))
+    learner, cohort = after_first_round(**{"fedala.threshold": 1e-30, "fedala.rate": 0.01})
     receive(cohort, other_model(learner), 2)
     learner.begin(cohort)
     assert cohort.memory.learned.tolist() == [1, 1]
@@ -126,9 +124,8 @@ def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -
 
 def test_it_is_judged_by_what_it_would_begin_with() -> None:
     """Evaluation changes no state; without training a client has the received model."""
-    learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
-    cohort, model = tiny_cohort(learner), other_model(learner)
-    train(learner, cohort, Guidance(global_model(learner)))
+    learner, cohort = after_first_round(**{"fedala.rate": 0.1})
+    model = other_model(learner)
     receive(cohort, model, 1)
     cohort.memory.trained[1] = False
     before = copied(cohort)

@@ -151,8 +151,8 @@ def test_a_run_asks_once_counts_it_apart_and_begins_with_the_quasi_global_model(
     clusters = dict(np.load(folder.path / "traffic-clusters.npz"))
     assert len(clusters["names"]) == 8
     assert set(clusters["clusters"]) == set(range(int(first["figures"]["traffic_clusters"])))
-    (sent, *_) = [m for m in grid.sent if m.metadata.message_type == "train"]
-    started = numpy_arrays(sent.content.array_records["arrays"])
+    (order, *_) = [m for m in grid.sent if m.metadata.message_type == "train"]
+    started = numpy_arrays(order.content.array_records["arrays"])
     assert not np.array_equal(started["decoder.weight"], drawn["decoder.weight"].numpy())
 
 
@@ -202,7 +202,7 @@ def test_models_are_joined_within_clusters_and_then_between(anchor: str) -> None
     resumed = restored(strategy)
     resumed.model = strategy.model
     assert begin(resumed, 3)[1] == []
-    after = [averaged(each, moved)[0] for each in (strategy, resumed)]
+    after = [averaged(server_half, moved)[0] for server_half in (strategy, resumed)]
     for name, value in after[0].items():
         np.testing.assert_array_equal(after[1][name], value)
 

@@ -39,19 +39,6 @@ def test_the_distance_to_the_global_prototype_by_hand() -> None:
     assert (context.local_prototypes.value() == 0).all()
 
 
-def test_training_pulls_the_representations_to_the_global_prototype() -> None:
-    changes = {"optimizer.learning-rate": 0.05, "local-epochs": 20}
-    target = np.full((PERIOD, WIDTH), 0.5, dtype=np.float32)
-    received = Guidance({"prototype": target})
-
-    def distance(weight: float) -> float:
-        fedproto = tiny_learner("fedproto", **changes, **{"fedproto.prototype-weight": weight})
-        _, sent_arrays, _ = train(fedproto, received)
-        return float(np.square(sent_arrays["prototypes"] - target).mean())
-
-    assert distance(100.0) < distance(0.0) / 10
-
-
 def test_only_the_last_epoch_is_sent() -> None:
     fedproto = tiny_learner("fedproto")
     clients = tiny_cohort(fedproto)

@@ -31,13 +31,6 @@ def terms_at(fedprox: AnyLearner, parameters: dict[str, Tensor]) -> dict[str, Te
     return fedprox.loss(parameters, tiny_batches(fedprox, tiny_cohort(fedprox))[0], context)
 
 
-def test_at_the_global_model_there_is_nothing_to_pull() -> None:
-    fedprox = fedprox_with(10.0)
-    terms = terms_at(fedprox, tiny_cohort(fedprox).parameters)
-    assert terms["proximal"].tolist() == [0, 0]
-    assert (terms["prediction"] > 0).all()
-
-
 def test_the_term_and_its_gradient_by_hand() -> None:
     """All n values of client b moved by 2: µ/2 · 4n, and a pull of 2µ back on every value."""
     fedprox = fedprox_with(0.5)

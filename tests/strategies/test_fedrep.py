@@ -75,14 +75,6 @@ def test_each_phase_leaves_the_other_part_untouched(
     assert steps == {name: [BATCHES if name.startswith(learns) else 0] * 2 for name in steps}
 
 
-def test_only_the_encoder_crosses_the_wire(tmp_path: Path) -> None:
-    fedrep = tiny_learner("fedrep")
-    sent_names = set(global_model(fedrep))
-    assert sent_names == set(part(fedrep.initial_parameters(), ENCODER))
-    reply = node(fedrep, tmp_path).train(order(global_model(fedrep)))
-    assert set(reply.arrays) == sent_names
-
-
 def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) -> None:
     """Two rounds by nodes that know each other only by their disk, and the same two in memory."""
     fedrep = tiny_learner("fedrep")

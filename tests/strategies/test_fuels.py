@@ -285,26 +285,18 @@ def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
         assert ((inter > 0) == (batch.age < 3)).all()  # batches older than 3 have no rows
 
 
-def test_noise_is_added_to_what_is_sent_and_only_there() -> None:
-    clean = train(learner(), guidance_for(TWO))
-    noisy = train(learner(**{"fuels.noise": "laplace"}), guidance_for(TWO))
-    assert not np.allclose(clean[1]["prototypes"], noisy[1]["prototypes"])
-    assert all(
-        torch.equal(value, noisy[2].parameters[name]) for name, value in clean[2].parameters.items()
-    )
-    repeated = train(learner(**{"fuels.noise": "laplace"}), guidance_for(TWO))
-    np.testing.assert_array_equal(noisy[1]["prototypes"], repeated[1]["prototypes"])
-
-
-def test_the_scale_of_the_noise_is_the_settings() -> None:
-    clean, single, two = (
-        train(learner(**changes), guidance_for(TWO))[1]["prototypes"]
-        for changes in (
-            {},
-            {"fuels.noise": "gaussian"},
-            {"fuels.noise": "gaussian", "fuels.noise-scale": 2.0},
-        )
-    )
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+def test_noise_of_the_set_size_is_added_to_what_is_sent_and_only_there(kind: str) -> None:
+    scales = (None, 1.0, 1.0, 2.0)
+    changes = [
+        {"fuels.noise": kind, "fuels.noise-scale": scale} if scale else {} for scale in scales
+    ]
+    rounds = [train(learner(**change), guidance_for(TWO)) for change in changes]
+    for _, _, clients in rounds:
+        torch.testing.assert_close(clients.parameters, rounds[0][2].parameters, rtol=0, atol=0)
+    clean, single, repeated, two = (arrays["prototypes"] for _, arrays, _ in rounds)
+    assert not np.allclose(clean, single)
+    np.testing.assert_array_equal(single, repeated)
     np.testing.assert_allclose(two - clean, 2 * (single - clean), rtol=1e-4, atol=1e-6)
 
 

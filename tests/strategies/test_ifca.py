@@ -16,11 +16,11 @@ from fedproto_app.maths.linear_heads import classifier_loss
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from tests.strategies.fed_react.by_hand import Head, come_back, leave, play, server
+from tests.strategies.tiny_cohort import cohort_of
 from tests.strategies.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,
     head_learner,
-    sequence_cohort,
     vector_client,
 )
 
@@ -44,7 +44,7 @@ def says(*scores: float) -> NDArray[np.float32]:
 
 def sent_arrays(learner: AnyLearner, heads: list[NDArray[np.float32]]) -> Arrays:
     """What three clients send that see these clusters' heads."""
-    cohort = sequence_cohort(learner, (ALL_0, ALL_2, ALL_1), FIRST)
+    cohort = cohort_of(learner, (ALL_0, ALL_2, ALL_1), FIRST)
     learner.begin(cohort)
     guidance = Guidance({"clusters": np.stack(heads)})
     context = learner.context(guidance, cohort)
@@ -100,7 +100,7 @@ def test_the_choice_is_by_the_samples_of_the_round() -> None:
     learner = head_learner("ifca", **{"fed-react.samples": 1})
     choices = set()
     for server_round in range(FIRST, FIRST + 12):
-        cohort = sequence_cohort(learner, (client,), server_round)
+        cohort = cohort_of(learner, (client,), server_round)
         learner.begin(cohort)
         heads = np.stack([says(1, -1, -1), says(-1, 1, -1), says(-1, -1, 1)])
         guidance = Guidance({"clusters": heads})
@@ -132,7 +132,7 @@ def test_the_head_is_fed_reacts(method: str) -> None:
 
 def test_what_a_client_predicts_with_is_what_the_server_sent() -> None:
     learner = head_learner("ifca")
-    cohort = sequence_cohort(learner, (ALL_0, ALL_2), FIRST)
+    cohort = cohort_of(learner, (ALL_0, ALL_2), FIRST)
     guidance = Guidance({"heads": says(1, 0, 0)[None]}, clients=["a"])
     assert learner.receive(cohort, guidance)
     cohort.memory.local[:] = torch.from_numpy(says(0, 1, 0))

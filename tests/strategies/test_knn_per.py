@@ -10,11 +10,10 @@ import torch
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
-from tests.strategies.tiny_cohort import tiny_cohort, tiny_learner
+from tests.strategies.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
 from tests.strategies.tiny_images import image_cohort, image_learner
 from tests.strategies.tiny_sequences import (
     sequence_client,
-    sequence_cohort,
     sequence_settings,
     task_of,
 )
@@ -131,7 +130,7 @@ def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -
         task="sequence-regression", method="knn-per", **{"data.sequences.target-scale": 10.0}
     )
     learner = make_learner(settings, task_of(settings))
-    cohort = sequence_cohort(learner, [sequence_client("a", [20.0, 40.0])], 1)
+    cohort = cohort_of(learner, [sequence_client("a", [20.0, 40.0])], 1)
     parameters = remembered(learner, cohort)
     assert parameters["memory.targets"][0, :2, 0].tolist() == [2.0, 4.0]
     parameters["memory.share"].fill_(1)

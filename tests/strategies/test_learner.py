@@ -21,7 +21,6 @@ from tests.strategies.tiny_images import (
     class_guidance,
     image_cohort,
     image_learner,
-    shared_model,
 )
 
 
@@ -52,20 +51,20 @@ def test_the_numbers_reach_the_optimiser() -> None:
 
 
 SERIES = tiny_learner, tiny_cohort, global_model
-IMAGES = image_learner, image_cohort, shared_model
-NOTHING: dict[int, float] = {}
+IMAGES = image_learner, image_cohort, global_model
+NO_PROTOTYPES: dict[int, float] = {}
 
 
 @pytest.mark.parametrize(
     ("method", "reference", "of_task", "received", "changes"),
     [
-        ("fedala", "fedavg", SERIES, NOTHING, {}),
-        ("fedda", "fedavg", SERIES, NOTHING, {}),
-        ("fedpcl", "fedavg", SERIES, NOTHING, {}),
-        ("fedpcl", "fedavg", IMAGES, NOTHING, {}),
-        ("knn-per", "fedavg", IMAGES, NOTHING, {}),
-        ("creff", "fedavg", IMAGES, NOTHING, {}),
-        ("fedtgp", "solo", IMAGES, NOTHING, {"fedtgp.prototype-weight": 10.0}),
+        ("fedala", "fedavg", SERIES, NO_PROTOTYPES, {}),
+        ("fedda", "fedavg", SERIES, NO_PROTOTYPES, {}),
+        ("fedpcl", "fedavg", SERIES, NO_PROTOTYPES, {}),
+        ("fedpcl", "fedavg", IMAGES, NO_PROTOTYPES, {}),
+        ("knn-per", "fedavg", IMAGES, NO_PROTOTYPES, {}),
+        ("creff", "fedavg", IMAGES, NO_PROTOTYPES, {}),
+        ("fedtgp", "solo", IMAGES, NO_PROTOTYPES, {"fedtgp.prototype-weight": 10.0}),
         ("fedtgp", "solo", IMAGES, {0: 1.0, 1: 2.0}, {"fedtgp.prototype-weight": 0.0}),
     ],
     ids=str,

@@ -15,8 +15,9 @@ from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_run
 from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.naive import FrequentClassLearner
+from tests.strategies.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
 from tests.strategies.tiny_images import at_round, image_cohort, image_learner
-from tests.strategies.tiny_sequences import head_learner, sequence_cohort, vector_client
+from tests.strategies.tiny_sequences import head_learner, vector_client
 
 GUIDANCE = Guidance()
 
@@ -61,9 +62,22 @@ def test_the_mean_of_the_clients_own_numbers() -> None:
     )
     # In order of length, so the second one's third sequence is padding.
     clients = [vector_client("a", [10.0, 20.0, 60.0]), vector_client("b", [5.0, 15.0], [20.0])]
-    cohort = sequence_cohort(learner, clients, 1)
+    cohort = cohort_of(learner, clients, 1)
     losses = train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
     assert cohort.parameters[HEAD + "bias"].tolist() == [[pytest.approx(0.3)], [pytest.approx(0.1)]]
     assert losses["total"].tolist() == pytest.approx([(0.04 + 0.01 + 0.09) / 3, 0.0025])
     rmse = learner.evaluate(cohort, GUIDANCE)[Metric("rmse")]
     assert rmse == pytest.approx([(1400 / 3) ** 0.5, 10.0], rel=1e-4)
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_naive_forecasts_repeat_values(horizon: int) -> None:
+    for method in ("naive", "seasonal-naive"):
+        learner = tiny_learner(method, **{"data.horizon": horizon, "data.lags": 6})
+        cohort = tiny_cohort(learner)
+        forecast = learner.task.forecast(cohort.parameters, cohort.samples.inputs)
+        if method == "naive":
+            newest = cohort.samples.inputs[..., 1:2]  # of two close values
+            torch.testing.assert_close(forecast, newest.expand_as(forecast))
+        else:
+            torch.testing.assert_close(forecast[:, 4:], cohort.samples.targets[:, :-4])

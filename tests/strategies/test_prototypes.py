@@ -44,7 +44,7 @@ from tests.strategies.tiny_images import class_guidance, image_cohort, image_lea
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
 NOISED = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
 MULTIPLE = {"fedpcl.prototypes": "multiple"}
-SENT = {"fedproto": PROTOTYPES, "fedpcl": FEDPCL_PROTOTYPES}  # what clients with series send
+SENT_ARRAY = {"fedproto": PROTOTYPES, "fedpcl": FEDPCL_PROTOTYPES}  # what clients with series send
 
 
 def rows(*values: float) -> torch.Tensor:
@@ -73,15 +73,15 @@ def test_concatenated_holds_the_newest_batches_oldest_first() -> None:
 # --- the client's half ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", SENT)
+@pytest.mark.parametrize("method", SENT_ARRAY)
 def test_a_client_sends_the_mean_representation_over_its_batches(method: str) -> None:
     # At so small a learning rate the parameters stay what they are.
     learner = tiny_learner(method, **{"optimizer.learning-rate": 1e-12})
     received = np.arange(PERIOD * WIDTH, dtype=np.float32).reshape(PERIOD, WIDTH)
     arrays = {"prototype": received, GLOBAL_PROTOTYPES: received[None]}
     _, sent_arrays, cohort = train_series(learner, Guidance(arrays))
-    assert set(sent_arrays) == {SENT[method]}
-    prototypes = sent_arrays[SENT[method]]
+    assert set(sent_arrays) == {SENT_ARRAY[method]}
+    prototypes = sent_arrays[SENT_ARRAY[method]]
     assert (prototypes.shape, prototypes.dtype) == ((2, PERIOD, WIDTH), np.float32)
     batches = tiny_batches(learner, cohort)
     expected = [learner.task.represent(cohort.parameters, batch) for batch in batches]
@@ -152,18 +152,18 @@ def series_server(method: str, **changes: Any) -> Any:
 
 
 def prototypes_of(method: str, /, **clients: Any) -> list[ClientReply]:
-    return replies(**{client: {SENT[method]: value} for client, value in clients.items()})
+    return replies(**{client: {SENT_ARRAY[method]: value} for client, value in clients.items()})
 
 
 def sent_prototype(strategy: Any) -> Any:
     """What every client gets, also one that has sent nothing; None: nothing."""
-    sent = guidance(strategy, "late")
-    assert not sent.clients
-    values = list(sent.arrays.values())
+    guidance_sent = guidance(strategy, "late")
+    assert not guidance_sent.clients
+    values = list(guidance_sent.arrays.values())
     return np.squeeze(values[0], 0) if values and values[0].ndim == 3 else (values or [None])[0]
 
 
-@pytest.mark.parametrize("method", SENT)
+@pytest.mark.parametrize("method", SENT_ARRAY)
 def test_everyone_gets_the_mean_of_the_latest_prototypes(method: str) -> None:
     strategy = series_server(method)
     assert sent_prototype(strategy) is None
@@ -171,7 +171,7 @@ def test_everyone_gets_the_mean_of_the_latest_prototypes(method: str) -> None:
     accept(strategy, prototypes_of(method, a=C, b=C, c=C))
     accept(strategy, prototypes_of(method, b=B, a=A))  # a round without c: its prototype stays
     state = strategy.state()
-    stored = dict(zip(state["names"], state[SENT[method]].tolist(), strict=True))
+    stored = dict(zip(state["names"], state[SENT_ARRAY[method]].tolist(), strict=True))
     assert stored == {"a": A, "b": B, "c": C}
     accept(strategy)
     for server in (strategy, restored(strategy)):
@@ -194,13 +194,14 @@ def test_in_a_run_everyone_gets_the_mean_from_the_second_round_on(
     settings = small_settings(tmp_path, method=method, rounds=2)
     folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
     name = {"fedproto": "prototype", "fedpcl": GLOBAL_PROTOTYPES}[method]
-    sent: dict[tuple[str, str], list[Any]] = {}
+    arrays_sent: dict[tuple[str, str], list[Any]] = {}
     for message in grid.sent:
         if record := message.content.array_records.get("arrays"):
             phase = message.metadata.group_id, message.metadata.message_type
-            sent.setdefault(phase, []).append(numpy_arrays(record).get(name))
-    assert {phase for phase, arrays in sent.items() if arrays[0] is not None} == {("2", "train")}
-    first, second = sent["2", "train"]
+            arrays_sent.setdefault(phase, []).append(numpy_arrays(record).get(name))
+    with_prototypes = [phase for phase, arrays in arrays_sent.items() if arrays[0] is not None]
+    assert with_prototypes == [("2", "train")]
+    first, second = arrays_sent["2", "train"]
     assert first.shape == shape
     np.testing.assert_array_equal(first, second)
     terms = [set(line["loss"]) for line in read_rounds(folder.path)]
@@ -219,8 +220,9 @@ def classes_of(**clients: dict[int, list[float]]) -> list[ClientReply]:
 
 def sent_rows(strategy: Any) -> dict[int, list[float]]:
     """The global prototypes that go down, by class."""
-    sent = guidance(strategy, "a")
-    return dict(zip(sent.classes, sent.arrays.get(PROTOTYPES, np.empty(0)).tolist(), strict=True))
+    guidance_sent = guidance(strategy, "a")
+    rows = guidance_sent.arrays.get(PROTOTYPES, np.empty(0)).tolist()
+    return dict(zip(guidance_sent.classes, rows, strict=True))
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedpcl", "gldp"])
@@ -239,11 +241,11 @@ def test_a_prototype_is_the_mean_of_the_clients_that_have_the_class(method: str)
 def test_the_order_of_replies_does_not_matter_nor_a_round_without_any(
     method: str, changes: dict[str, Any]
 ) -> None:
-    sent = classes_of(a={0: [0.1, 1e-8], 1: [1, 1]}, b={0: [0.2, 1e4]}, c={0: [0.3, -1e4]})
+    of_clients = classes_of(a={0: [0.1, 1e-8], 1: [1, 1]}, b={0: [0.2, 1e4]}, c={0: [0.3, -1e4]})
     strategies = []
-    for of_clients in (sent, sent[::-1]):
+    for ordered in (of_clients, of_clients[::-1]):
         strategies.append(class_server(method, **changes))
-        accept(strategies[-1], of_clients)
+        accept(strategies[-1], ordered)
     first, second = (guidance(strategy, "a") for strategy in strategies)
     assert first.classes == second.classes
     for name, array in first.arrays.items():

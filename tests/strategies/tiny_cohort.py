@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,23 @@ def tiny_windows(settings: Settings) -> list[ClientWindows]:
     return [make_windows(ClientSeries(n, rng.normal(size=40)), settings.data) for n in NAMES]
 
 
-def tiny_cohort(learner: AnyLearner) -> Cohort:
-    """Both clients at the initial parameters, which a test may change."""
+def complete_and_holed(settings: Settings, values: np.ndarray[Any, Any]) -> list[ClientWindows]:
+    """Two clients with these values; the second lacks one of them."""
+    holed = np.r_[values[:20], np.nan, values[21:]]
+    series = zip(NAMES, (values, holed), strict=True)
+    return [make_windows(ClientSeries(name, array), settings.data) for name, array in series]
+
+
+def cohort_of(learner: AnyLearner, clients: Sequence[Any], server_round: int = 1) -> Cohort:
+    """These clients at the initial parameters, which a test may change."""
     initial = learner.initial_parameters()
-    parameters = {n: v.expand(len(NAMES), *v.shape).clone() for n, v in initial.items()}
-    samples = learner.task.gather(tiny_windows(learner.task.settings), 1)
-    return new_cohort(learner, parameters, samples, server_round=1)
+    parameters = {n: v.expand(len(clients), *v.shape).clone() for n, v in initial.items()}
+    samples = learner.task.gather(clients, server_round)
+    return new_cohort(learner, parameters, samples, server_round)
+
+
+def tiny_cohort(learner: AnyLearner) -> Cohort:
+    return cohort_of(learner, tiny_windows(learner.task.settings))
 
 
 def tiny_batches(learner: AnyLearner, cohort: Cohort) -> list[Batch]:

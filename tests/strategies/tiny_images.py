@@ -11,9 +11,10 @@ from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.images.clients import ClientImages, ImageStage, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.tasks.images.task import ClassificationTask
+from tests.strategies.tiny_cohort import cohort_of
 
 CLASSES = ("ant", "bee", "cat")
 SHAPE = DataShape((1, 8, 8), CLASSES)
@@ -67,11 +68,8 @@ def client_of(name: str, stages: list[list[int]]) -> ClientImages:
 
 def image_cohort(learner: AnyLearner, server_round: int = 1) -> Cohort:
     """Both clients at the initial parameters."""
-    initial = learner.initial_parameters()
-    parameters = {n: v.expand(len(STAGES), *v.shape).clone() for n, v in initial.items()}
     clients = [client_of(name, stages) for name, stages in STAGES.items()]
-    samples = learner.task.gather(clients, server_round)
-    return new_cohort(learner, parameters, samples, server_round)
+    return cohort_of(learner, clients, server_round)
 
 
 def at_round(learner: AnyLearner, cohort: Cohort, server_round: int) -> Cohort:
@@ -79,12 +77,6 @@ def at_round(learner: AnyLearner, cohort: Cohort, server_round: int) -> Cohort:
     clients = [client_of(name, STAGES[name]) for name in cohort.names]
     samples = learner.task.gather(clients, server_round)
     return replace(cohort, samples=samples, server_round=server_round)
-
-
-def shared_model(learner: AnyLearner) -> Arrays:
-    """What the server sends in the first round."""
-    initial = learner.initial_parameters()
-    return {name: value.numpy() for name, value in initial.items() if learner.is_shared(name)}
 
 
 def class_guidance(prototypes: dict[int, float], model: Arrays | None = None) -> Guidance:

@@ -12,7 +12,7 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
+from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
 
@@ -101,16 +101,6 @@ def sequence_client(
 def vector_client(name: str, targets: Targets, tested: Targets | None = None) -> ClientSequences:
     """A client whose sequences are vectors already."""
     return sequence_client(name, targets, (1,), tested, WIDTH)
-
-
-def sequence_cohort(
-    learner: AnyLearner, clients: Sequence[ClientSequences], server_round: int
-) -> Cohort:
-    """The clients at the initial parameters; they come with the most batches first."""
-    initial = learner.initial_parameters()
-    parameters = {n: v.expand(len(clients), *v.shape).clone() for n, v in initial.items()}
-    samples = learner.task.gather(clients, server_round)
-    return new_cohort(learner, parameters, samples, server_round)
 
 
 def with_clients(parameters: dict[str, torch.Tensor], clients: int) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
@@ -78,7 +79,19 @@ def at(*degrees: float, length: float = 1.0) -> list[Head]:
     ]
 
 
-APART = dict(zip("abcd", at(0, 10, 90, 100), strict=True))  # two pairs
+def heads_at(names: str, *degrees: float) -> dict[str, Head]:
+    """A head in each of these directions."""
+    return dict(zip(names, at(*degrees), strict=True))
+
+
+def mean_head(heads: Mapping[str, Head], names: str) -> Any:
+    """What the plain mean of these clients' heads must be, up to rounding."""
+    mean = np.mean([heads[name] for name in names], axis=0)
+    return pytest.approx(mean.tolist(), abs=1e-6)
+
+
+APART = heads_at("abcd", 0, 10, 90, 100)  # two pairs
+THREE_PAIRS = heads_at("abcdef", 0, 5, 120, 125, 240, 245)
 PAIRS = {"a": "east", "b": "east", "c": "north", "d": "north"}
 
 
@@ -114,15 +127,15 @@ def play(
     if round_.evaluated:
         keys = strategy.to_evaluate(members.clients(), round_)
         for node, of_node in _by_node(keys):
-            sent = strategy.guide_evaluation(strategy.received, of_node, round_)
-            evaluate[members.node_id(node)] = sent.with_model(strategy.shared_for(of_node))
+            guidance = strategy.guide_evaluation(strategy.received, of_node, round_)
+            evaluate[members.node_id(node)] = guidance.with_model(strategy.shared_for(of_node))
         answering = [key for key in keys if members.node_id(key.node) not in unevaluated]
         strategy.answered({key.node for key in keys}, answering, evaluation=True)
     strategy.report(round_)
     heads_sent = {
         name: head[0].tolist()
-        for sent in evaluate.values()
-        for name, head in zip(sent.clients, sent.arrays.get("heads", ()), strict=True)
+        for guidance in evaluate.values()
+        for name, head in zip(guidance.clients, guidance.arrays.get("heads", ()), strict=True)
     }
     return Played(train, evaluate, heads_sent)
 

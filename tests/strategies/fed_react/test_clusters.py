@@ -15,13 +15,16 @@ from tests.strategies.fed_react.by_hand import (
     APART,
     PAIRS,
     ROUNDS,
+    THREE_PAIRS,
     Head,
     admit,
     at,
     clusters,
     come_back,
     figures,
+    heads_at,
     leave,
+    mean_head,
     play,
     server,
     together,
@@ -57,10 +60,9 @@ def test_a_cluster_with_the_clients_of_before_gets_its_mean_head_weighted_by_sam
 def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> None:
     """Client c goes over to a and b; e and f stay what they were."""
     strategy = server("abcdef", **{"fed-react.clusters": 3})
-    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
-    moved = {**start, "c": at(3)[0]}
-    play(strategy, 1, start)
-    assert set(play(strategy, 2, start).sent) == set("abcdef")
+    moved = {**THREE_PAIRS, "c": at(3)[0]}
+    play(strategy, 1, THREE_PAIRS)
+    assert set(play(strategy, 2, THREE_PAIRS).sent) == set("abcdef")
     before = clusters(strategy)
 
     assert set(play(strategy, 3, moved).sent) == {"e", "f"}
@@ -69,50 +71,42 @@ def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> No
 
     heads_sent = play(strategy, 4, moved).sent
     assert set(heads_sent) == set("abcdef")
-    np.testing.assert_allclose(
-        heads_sent["c"], np.mean([moved[n] for n in "abc"], axis=0), atol=1e-6
-    )
+    assert heads_sent["c"] == mean_head(moved, "abc")
 
 
 def test_clusters_keep_their_numbers_when_the_first_client_moves() -> None:
     """Numbered again by first appearance, a's new cluster would be 0, and c and d would be 2."""
     strategy = server("abcdef", **{"fed-react.clusters": 3})
-    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
-    play(strategy, 1, start)
-    play(strategy, 2, start)
+    play(strategy, 1, THREE_PAIRS)
+    play(strategy, 2, THREE_PAIRS)
     assert clusters(strategy) == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
-    assert set(play(strategy, 3, {**start, "a": at(243)[0]}).sent) == {"c", "d"}
+    assert set(play(strategy, 3, {**THREE_PAIRS, "a": at(243)[0]}).sent) == {"c", "d"}
     assert clusters(strategy) == {"a": 2, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
 
 
 def test_the_last_round_sends_whatever_changed() -> None:
-    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
     strategy = server("abcdef", **{"fed-react.clusters": 3, "rounds": 3})
-    play(strategy, 1, start)
-    play(strategy, 2, start)
-    assert set(play(strategy, 3, {**start, "c": at(3)[0]}).sent) == set("abcdef")
+    play(strategy, 1, THREE_PAIRS)
+    play(strategy, 2, THREE_PAIRS)
+    assert set(play(strategy, 3, {**THREE_PAIRS, "c": at(3)[0]}).sent) == set("abcdef")
     assert together(strategy) == {"abc", "d", "ef"}
 
 
-def test_a_run_of_one_round_sends_at_once() -> None:
-    strategy = server("abcd", rounds=1)
-    assert set(play(strategy, 1, APART).sent) == set("abcd")
-
-
-def test_the_last_round_is_counted_with_those_of_the_first_phase() -> None:
-    strategy = server("abcd", **{"rounds": 1, "encoder.path": "", "encoder.rounds": 7})
-    assert set(play(strategy, 8, APART).sent) == set("abcd")
+@pytest.mark.parametrize("learned", [0, 7])
+def test_a_run_of_one_round_sends_at_once(learned: int) -> None:
+    """The last round is counted with those of the first phase."""
+    encoder = {"encoder.path": "", "encoder.rounds": learned} if learned else {}
+    strategy = server("abcd", rounds=1, **encoder)
+    assert set(play(strategy, learned + 1, APART).sent) == set("abcd")
 
 
 def test_a_snapshot_sends_every_round_and_forgets_the_one_before() -> None:
     strategy = server("abcd", **{"fed-react.clustering": "snapshot"})
     assert set(play(strategy, 1, APART).sent) == set("abcd")
-    second = dict(zip("abcd", at(0, 90, 5, 95), strict=True))
+    second = heads_at("abcd", 0, 90, 5, 95)
     heads_sent = play(strategy, 2, second).sent
     assert together(strategy) == {"ac", "bd"}
-    np.testing.assert_allclose(
-        heads_sent["c"], np.mean([second["a"], second["c"]], axis=0), atol=1e-6
-    )
+    assert heads_sent["c"] == mean_head(second, "ac")
     cosine = np.cos(np.deg2rad(90))
     assert strategy.state()["similarity"][0, 1] == pytest.approx(cosine, abs=1e-6)
     assert figures(strategy)["forgetting_factor"] == 0.0
@@ -126,21 +120,27 @@ def test_heads_are_compared_as_the_settings_say(kind: Cosine) -> None:
     np.testing.assert_array_equal(state["similarity"], head_similarity(state["heads"], kind))
 
 
-def test_affect_has_the_iterations_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    iterations_given: list[int] = []
+def test_affect_gets_the_settings_and_in_the_toolbox_the_clusters_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[tuple[Any, ...]] = []
 
-    def spy(past: Any, observed: Any, clusters: int, iterations: int, *more: Any) -> Affect:
-        iterations_given.append(iterations)
-        return affect(past, observed, clusters, iterations, *more)
+    def spy(past: Any, observed: Any, clusters: int, *more: Any) -> Affect:
+        given.append(tuple(a.tolist() if isinstance(a, np.ndarray) else a for a in more))
+        return affect(past, observed, clusters, *more)
 
     monkeypatch.setattr(evolutionary_cluster, "affect", spy)
-    for kind in ("adaptive", "toolbox", "all-rounds", 0.5):
+    for kind in ("adaptive", "all-rounds", 0.5, "toolbox"):
         changes = {"fed-react.affect-iterations": 2, "fed-react.forgetting": kind}
-        play(server("abcd", **changes), 1, APART)
-    assert iterations_given == [2, 2]
+        strategy = server("abcd", **changes)
+        play(strategy, 1, APART)
+    assert [arguments[0] for arguments in given] == [2, 2]
+    admit(strategy.federation, "e")
+    play(strategy, 2, {**heads_at("abcd", 0, 90, 5, 95), "e": at(3)[0]})
+    assert given[-1] == (2, [0, 0, 1, 1, 2], True)
 
 
-TURNED = dict(zip("abcd", at(0, 40, 90, 130), strict=True))
+TURNED = heads_at("abcd", 0, 40, 90, 130)
 
 
 def cosines(*degrees: float) -> np.ndarray:
@@ -180,35 +180,12 @@ def test_all_rounds_weigh_the_same_and_a_newcomers_are_its_own() -> None:
         assert strategy_or_copy.state()["rounds-together"][3].tolist() == [3, 3, 3, 3, 2]
 
 
-def test_the_toolbox_starts_from_the_clusters_of_the_round_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arguments_given: list[Any] = []
-
-    def spy(*arguments: Any) -> Affect:
-        arguments_given.append(
-            [
-                None if argument is None else np.array(argument).tolist()
-                for argument in arguments[4:]
-            ]
-        )
-        return affect(*arguments)
-
-    monkeypatch.setattr(evolutionary_cluster, "affect", spy)
-    strategy = server("abcd", **{"fed-react.forgetting": "toolbox"})
-    play(strategy, 1, APART)
-    admit(strategy.federation, "e")
-    play(strategy, 2, {**dict(zip("abcd", at(0, 90, 5, 95), strict=True)), "e": at(3)[0]})
-    assert arguments_given[1] == [[0, 0, 1, 1, 2], True]
-
-
 def test_a_head_for_every_cluster_whoever_is_in_it() -> None:
     """Line 10 is not asked: c gets its new cluster's mean, which holds both rounds."""
     changes = {"fed-react.clusters": 3, "fed-react.history": "all", "fed-react.smoothing": "mean"}
     strategy = server("abcdef", **changes)
-    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
-    moved = {**start, "c": at(3)[0]}
-    first = play(strategy, 1, start).sent
+    moved = {**THREE_PAIRS, "c": at(3)[0]}
+    first = play(strategy, 1, THREE_PAIRS).sent
     assert set(first) == set("abcdef")
     heads_sent = play(strategy, 2, moved).sent
     assert together(strategy) == {"abc", "d", "ef"}
@@ -242,7 +219,7 @@ def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
     """
     strategy = server("abc", **{"fed-react.clusters": 1})
     play(strategy, 1, dict.fromkeys("abc", at(0)[0]))
-    play(strategy, 2, dict(zip("abc", at(0, 0, 90), strict=True)))
+    play(strategy, 2, heads_at("abc", 0, 0, 90))
     assert figures(strategy)["forgetting_factor"] == pytest.approx(1 / 3, abs=1e-6)
     expected = np.array([[1, 1, 1 / 3], [1, 1, 1 / 3], [1 / 3, 1 / 3, 1]])
     np.testing.assert_allclose(strategy.state()["similarity"], expected, atol=1e-6)
@@ -271,9 +248,9 @@ def test_a_new_cluster_under_an_old_number_starts_its_mean_anew() -> None:
     """Two clusters merge, which frees a number for a part of the cluster of c to f."""
     changes = {"fed-react.clusters": 3, "fed-react.clustering": "snapshot"}
     strategy = server("abcdef", **changes, **{"fed-react.smoothing": "mean"})
-    play(strategy, 1, dict(zip("abcdef", at(0, 60, 200, 200, 200, 200), strict=True)))
+    play(strategy, 1, heads_at("abcdef", 0, 60, 200, 200, 200, 200))
     assert together(strategy) == {"a", "b", "cdef"}
-    second = dict(zip("abcdef", at(0, 0, 120, 120, 240, 240), strict=True))
+    second = heads_at("abcdef", 0, 0, 120, 120, 240, 240)
     heads_sent = play(strategy, 2, second).sent
     assert together(strategy) == {"ab", "cd", "ef"}
     assert set(clusters(strategy).values()) == {0, 1, 2}
@@ -297,8 +274,7 @@ def test_one_cluster_one_each_or_as_many_as_the_silhouette_says(
     assert together(strategy) == expected
     for names in expected:
         for name in names:
-            mean = np.mean([APART[n] for n in names], axis=0)
-            np.testing.assert_allclose(heads_sent[name], mean, atol=1e-6)
+            assert heads_sent[name] == mean_head(APART, names)
     # Of six pairs, two belong together: C = 1 joins four too many, C = N parts both of them.
     assert figures(strategy)["rand_index"] == pytest.approx({1: 2 / 6, 4: 4 / 6, 0: 1}[count])
     assert figures(strategy)["clusters"] == len(expected)
@@ -378,8 +354,7 @@ def test_evaluations_that_are_rare_get_the_newest_head() -> None:
     for server_round in (1, 2, 3):
         assert play(strategy, server_round, APART).evaluate == {}
     newest = {name: (2 * x, 2 * y) for name, (x, y) in APART.items()}
-    heads_sent = play(strategy, 4, newest).sent
-    np.testing.assert_allclose(heads_sent["a"], 2 * np.mean([APART["a"], APART["b"]], 0), atol=1e-6)
+    assert play(strategy, 4, newest).sent["a"] == mean_head(newest, "ab")
 
 
 def test_findings_tell_every_round() -> None:
@@ -405,9 +380,7 @@ def test_a_client_that_is_away_stays_in_its_cluster_with_its_latest_head() -> No
     assert together(strategy) == {"ab", "cd"}
     state = strategy.state()
     np.testing.assert_allclose(state["heads"][3, 0], APART["d"], atol=1e-6)
-    np.testing.assert_allclose(
-        heads_sent["c"], at(110)[0], atol=1e-6
-    )  # of those who answered alone
+    assert heads_sent["c"] == mean_head({"c": at(110)[0]}, "c")  # of those who answered alone
     assert heads_sent["d"] == heads_sent["c"]  # and for all who belong to it
 
 
@@ -437,9 +410,7 @@ def test_clients_of_a_node_that_left_are_clustered_no_more_until_they_return() -
     heads_sent = play(strategy, 5, longer).sent
     assert set(heads_sent) == set("abcde")
     # Cluster 0 was another's meanwhile, so its mean does not hold round 2.
-    np.testing.assert_allclose(
-        heads_sent["a"], np.mean([longer["a"], longer["b"]], axis=0), atol=1e-6
-    )
+    assert heads_sent["a"] == mean_head(longer, "ab")
 
     artefact = strategy.findings()["clusters"]
     assert (artefact["labels"] == -1).tolist() == [
@@ -461,7 +432,7 @@ def test_a_leaver_does_not_weigh_in_alpha() -> None:
     play(with_e, 1, start)
     leave(with_e, 2)
     play(without, 1, APART)
-    moved = dict(zip("abcd", at(3, 15, 80, 104), strict=True))
+    moved = heads_at("abcd", 3, 15, 80, 104)
     for strategy in (with_e, without):
         play(strategy, 2, moved)
         play(strategy, 3, moved)
@@ -487,7 +458,7 @@ def test_a_cluster_of_which_nobody_answers_gets_nothing() -> None:
     assert set(play(strategy, 3, heads).sent) == {"a", "b"}
     assert together(strategy) == {"ab", "cd"}
     head_sent = play(strategy, 4, APART).sent["c"]  # its mean is over two rounds, not three
-    np.testing.assert_allclose(head_sent, np.mean([APART["c"], APART["d"]], axis=0), atol=1e-6)
+    assert head_sent == mean_head(APART, "cd")
 
 
 def test_a_round_without_any_answer_changes_nothing() -> None:
@@ -522,7 +493,7 @@ def test_a_newcomer_in_round_3_joins_the_cluster_that_it_is_like() -> None:
 def test_a_newcomer_of_an_earlier_name_is_not_mistaken_for_another() -> None:
     """Rows are in the order of the clients' first report, not of their names."""
     strategy = server("bc", "de")
-    heads = dict(zip("bcde", at(0, 10, 90, 100), strict=True))
+    heads = heads_at("bcde", 0, 10, 90, 100)
     play(strategy, 1, heads)
     admit(strategy.federation, "a")
     play(strategy, 2, {**heads, "a": at(93)[0]})

@@ -19,10 +19,10 @@ from fedproto_app.strategies.fed_react.encoder import (
     ContrastiveEncoderLearner,
 )
 from fedproto_app.tasks.sequences.task import SequenceTask
+from tests.strategies.tiny_cohort import cohort_of
 from tests.strategies.tiny_sequences import (
     ENCODER_ROUNDS,
     sequence_client,
-    sequence_cohort,
     sequence_settings,
     task_of,
 )
@@ -49,7 +49,7 @@ def trained(
     server_round: int = 1,
 ) -> tuple[dict[str, Tensor], Cohort]:
     """The losses of a round, and what became of the clients."""
-    cohort = sequence_cohort(learner, clients, server_round)
+    cohort = cohort_of(learner, clients, server_round)
     learner.begin(cohort)
     guidance = Guidance()
     return train_cohort(learner, cohort, learner.context(guidance, cohort)), cohort
@@ -160,26 +160,14 @@ def test_the_loss_of_a_round_is_that_of_eq_1(terms: str) -> None:
         assert all(torch.equal(cohort.parameters[n][row], v[0]) for n, v in initial.items())
 
 
-def test_many_steps_lower_the_loss() -> None:
-    longer = {"encoder.steps": 40, "optimizer.learning-rate": 0.01}
-    before, _ = trained(learner_of(**{**longer, **STILL}))
-    after, _ = trained(learner_of(**longer))
-    assert (after["contrastive"][:2] < 0.9 * before["contrastive"][:2]).all()
-
-
 def test_sequences_without_a_label_are_learned_from() -> None:
     learner, [first_client, *_] = learner_of(), CLIENTS
-    labelled = replace(
-        first_client.train,
-        values=first_client.train.values[:1],
-        targets=first_client.train.targets[:1],
-    )
-    partly_labelled = replace(
-        first_client, train=labelled, unlabelled=first_client.train.values[1:]
-    )
+    train = first_client.train
+    labelled = replace(train, values=train.values[:1], targets=train.targets[:1])
+    partly_labelled = replace(first_client, train=labelled, unlabelled=train.values[1:])
     losses, cohort = trained(learner, (partly_labelled,))
     expected, of_all = trained(learner, (first_client,))
-    assert cohort.samples.train_samples == of_all.samples.train_samples == [len(first_client.train)]
+    assert cohort.samples.train_samples == of_all.samples.train_samples == [len(train)]
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(cohort.parameters, of_all.parameters)
 

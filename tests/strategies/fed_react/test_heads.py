@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fedproto_app.core.messages import Guidance, Order
+from fedproto_app.core.messages import Arrays, Guidance, Order
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
@@ -18,12 +19,12 @@ from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.node.store import ClientStore
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
 from tests.node.stored import rounds_in
+from tests.strategies.tiny_cohort import cohort_of
 from tests.strategies.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,
     WIDTH,
     head_learner,
-    sequence_cohort,
     vector_client,
 )
 from tests.whole_orders import WholeNode
@@ -44,7 +45,7 @@ def drawn(
     learner: AnyLearner, server_round: int, clients: tuple[ClientSequences, ...] = (A, B, C)
 ) -> dict[str, list[int]]:
     """The places of M_t among each client's train sequences."""
-    cohort = sequence_cohort(learner, clients, server_round)
+    cohort = cohort_of(learner, clients, server_round)
     learner.begin(cohort)
     samples, places = cohort.samples, {}
     for row, client in enumerate(clients):
@@ -59,12 +60,15 @@ def drawn(
     return places
 
 
-def trained(learner: AnyLearner, clients: tuple[ClientSequences, ...] = (A, B, C)) -> Cohort:
-    cohort = sequence_cohort(learner, clients, FIRST)
+def trained(
+    learner: AnyLearner, clients: tuple[ClientSequences, ...] = (A, B, C), server_round: int = FIRST
+) -> tuple[Cohort, dict[str, Tensor], Arrays]:
+    """The clients after a round, with their losses and what they send."""
+    cohort = cohort_of(learner, clients, server_round)
     learner.begin(cohort)
     context = learner.context(NO_GUIDANCE, cohort)
-    train_cohort(learner, cohort, context)
-    return cohort
+    losses = train_cohort(learner, cohort, context)
+    return cohort, losses, learner.contribution(cohort, context, server_round).arrays
 
 
 @pytest.mark.parametrize(("samples", "sizes"), [(3, [3, 3, 1]), (6, [6, 5, 1]), (0, [9, 5, 1])])
@@ -100,40 +104,30 @@ def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_hea
     learned, with_encoder = head_learner(), head_learner(**GIVEN_ENCODER)
     for task_round in (1, 2, 5):
         assert drawn(learned, ENCODER_ROUNDS + task_round) == drawn(with_encoder, task_round)
-    cohorts = [
-        sequence_cohort(each_learner, (A, B), r)
-        for each_learner, r in ((learned, FIRST), (with_encoder, 1))
-    ]
-    for learner, cohort in zip((learned, with_encoder), cohorts, strict=True):
-        learner.begin(cohort)
-        context = learner.context(NO_GUIDANCE, cohort)
-        train_cohort(learner, cohort, context)
-    assert torch.equal(cohorts[0].memory.local, cohorts[1].memory.local)
+    (after_learning, *_), (after_loading, *_) = (
+        trained(learned, (A, B)),
+        trained(with_encoder, (A, B), server_round=1),
+    )
+    assert torch.equal(after_learning.memory.local, after_loading.memory.local)
 
 
 def test_the_head_of_all_samples_is_the_support_vector_machine() -> None:
-    learner = head_learner(**{"fed-react.samples": 0})
-    cohort = sequence_cohort(learner, (A, B, C), FIRST)
-    learner.begin(cohort)
-    context = learner.context(NO_GUIDANCE, cohort)
-    losses = train_cohort(learner, cohort, context)
-    contribution = learner.contribution(cohort, context, FIRST)
-    assert set(contribution.arrays) == {"head"}
-    assert contribution.arrays["head"].shape == (3, 3, WIDTH + 1)
-    assert contribution.arrays["head"].dtype == np.float32
+    cohort, losses, arrays = trained(head_learner(**{"fed-react.samples": 0}))
+    assert set(arrays) == {"head"}
+    heads = arrays["head"]
+    assert (heads.shape, heads.dtype) == ((3, 3, WIDTH + 1), np.float32)
     for row, client in enumerate((A, B, C)):
-        vectors = np.concatenate(client.train.values)
-        head = fit_classifier(vectors, client.train.targets, 3, 1.0)
-        np.testing.assert_allclose(contribution.arrays["head"][row], head, atol=1e-3)
-        fits = classifier_loss(contribution.arrays["head"][row], vectors, client.train.targets)
+        vectors, targets = np.concatenate(client.train.values), client.train.targets
+        np.testing.assert_allclose(heads[row], fit_classifier(vectors, targets, 3, 1.0), atol=1e-3)
+        fits = classifier_loss(heads[row], vectors, targets)
         assert losses["head"][row].item() == pytest.approx(fits, rel=1e-5)
-    assert contribution.arrays["head"][1, 2].tolist() == [0] * WIDTH + [-1]  # b has no class 2
+    assert heads[1, 2].tolist() == [0] * WIDTH + [-1]  # b has no class 2
     assert cohort.samples.train_samples == [9, 5, 1]
 
 
 def test_a_head_is_fitted_to_the_samples_of_the_round_alone() -> None:
     learner = head_learner()
-    cohort = trained(learner)
+    cohort, *_ = trained(learner)
     places = drawn(learner, FIRST)["a"]
     vectors = np.concatenate([A.train.values[place] for place in places])
     head = fit_classifier(vectors, A.train.targets[places], 3, 1.0)
@@ -147,7 +141,7 @@ def test_regression_sends_one_row() -> None:
         task="sequence-regression",
         **{"data.sequences.target-scale": 10.0, "fed-react.samples": 0, "fed-react.penalty": 1e6},
     )
-    cohort = trained(learner, (client,))
+    cohort, *_ = trained(learner, (client,))
     assert cohort.memory.local.shape == (1, 1, WIDTH + 1)
     # Four samples and five unknowns: nearly interpolated, in scaled units.
     predicted = np.concatenate(client.train.values) @ cohort.memory.local[0, 0, :-1].numpy()
@@ -162,10 +156,17 @@ def always(label: int) -> NDArray[np.float32]:
     return head
 
 
+def with_heads(learner: AnyLearner, clients: str, *heads: NDArray[np.float32]) -> Cohort:
+    """These clients before training, each with a head of its own."""
+    of_name = {client.name: client for client in (A, B, C)}
+    cohort = cohort_of(learner, [of_name[name] for name in clients], FIRST)
+    cohort.memory.local[:] = torch.from_numpy(np.stack(heads))
+    return cohort
+
+
 def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
     learner = head_learner()
-    cohort = sequence_cohort(learner, (A, B), FIRST)
-    cohort.memory.local[:] = torch.from_numpy(np.stack([always(0), always(1)]))
+    cohort = with_heads(learner, "ab", always(0), always(1))
     cohort.memory.received[:] = torch.from_numpy(always(2))  # unused until one came
     metrics = learner.evaluate(cohort, NO_GUIDANCE)
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5])
@@ -176,86 +177,62 @@ def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
 
 def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     learner = head_learner()
-    cohort = sequence_cohort(learner, (A, B, C), FIRST)
-    cohort.memory.local[:] = torch.from_numpy(always(0))
+    cohort = with_heads(learner, "abc", always(0), always(0), always(0))
     heads = np.stack([always(1), always(2)])
     before = cohort.memory.local.clone()
-    changed = learner.receive(cohort, Guidance({"heads": heads}, ["b", "c"]))
-    assert changed == [1, 2]
-    assert cohort.memory.has_received.tolist() == [0, 1, 1]
-    assert not cohort.memory.received[0].any()
-    assert torch.equal(cohort.memory.received[1:], torch.from_numpy(heads))
-    assert torch.equal(cohort.memory.local, before)
+    assert learner.receive(cohort, Guidance({"heads": heads}, ["b", "c"])) == [1, 2]
+    for nothing in (NO_GUIDANCE, Guidance({"heads": always(1)[None]}, ["of another cohort"])):
+        assert learner.receive(cohort, nothing) == []
+        assert cohort.memory.has_received.tolist() == [0, 1, 1]
+        assert not cohort.memory.received[0].any()
+        assert torch.equal(cohort.memory.received[1:], torch.from_numpy(heads))
+        assert torch.equal(cohort.memory.local, before)
     metrics = learner.evaluate(cohort, NO_GUIDANCE)
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5, 1])
-    assert metrics[Metric("accuracy", Model.LOCAL)] == pytest.approx(
-        [1 / 3, 2 / 5, 0]
-    )  # the own heads'
-
-
-def test_without_new_heads_nothing_changes() -> None:
-    learner = head_learner()
-    cohort = sequence_cohort(learner, (A, B), FIRST)
-    cohort.memory.received[:] = torch.from_numpy(always(1))
-    cohort.memory.has_received[1] = 1
-    before = {name: value.clone() for name, value in cohort.memory_tensors().items()}
-    assert learner.receive(cohort, NO_GUIDANCE) == []
-    assert all(torch.equal(v, before[name]) for name, v in cohort.memory_tensors().items())
-
-
-def test_heads_for_other_cohorts_change_nobody_here() -> None:
-    learner = head_learner()
-    cohort = sequence_cohort(learner, (A, B), FIRST)
-    assert learner.receive(cohort, Guidance({"heads": always(1)[None]}, ["c"])) == []
-    assert not cohort.memory.has_received.any()
+    assert metrics[Metric("accuracy", Model.LOCAL)] == pytest.approx([1 / 3, 2 / 5, 0])
 
 
 def test_heads_and_names_must_be_equally_many() -> None:
     learner = head_learner()
-    cohort = sequence_cohort(learner, (A,), FIRST)
     arrays = {"heads": np.stack([always(1), always(2)])}
     with pytest.raises(ValueError, match="longer than"):
-        learner.receive(cohort, Guidance(arrays, ["a"]))
+        learner.receive(with_heads(learner, "a", always(0)), Guidance(arrays, ["a"]))
 
 
 def test_a_client_predicts_by_the_linear_rule() -> None:
     """The metrics of a random head against a loop over the test vectors."""
     learner = head_learner()
-    cohort = sequence_cohort(learner, (A, B), FIRST)
-    generator = torch.Generator().manual_seed(0)
-    cohort.memory.local.normal_(generator=generator)
-    metrics = learner.evaluate(cohort, NO_GUIDANCE)
-    for row, client in enumerate((A, B)):
-        head = cohort.memory.local[row].numpy()
-        for part, name, right in (
-            (client.test, "accuracy", True),
-            (client.validation, "validation-error", False),
-        ):
-            predictions = [
-                int((head[:, :-1] @ values[0] + head[:, -1]).argmax()) for values in part.values
-            ]
-            agrees = np.mean(
-                [(a == b) == right for a, b in zip(predictions, part.targets, strict=True)]
-            )
-            assert metrics[Metric(name)][row] == pytest.approx(agrees)
+    draws = np.random.default_rng(0)
+    heads = [draws.normal(size=(3, WIDTH + 1)).astype(np.float32) for _ in "ab"]
+    metrics = learner.evaluate(with_heads(learner, "ab", *heads), NO_GUIDANCE)
+    for row, (client, head) in enumerate(zip((A, B), heads, strict=True)):
+        for part, name in ((client.test, "accuracy"), (client.validation, "validation-error")):
+            scores = np.concatenate(part.values) @ head[:, :-1].T + head[:, -1]
+            right = (scores.argmax(axis=1) == part.targets).mean()
+            expected = right if name == "accuracy" else 1 - right
+            assert metrics[Metric(name)][row] == pytest.approx(expected)
 
 
 def test_labels_never_trained_on_count_as_mistakes() -> None:
     client = vector_client("u", [0, 1, 0, 1], tested=[2, 2])
     learner = head_learner(**{"fed-react.samples": 0})
-    cohort = trained(learner, (client,))
+    cohort, *_ = trained(learner, (client,))
     # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
     metrics = learner.evaluate(cohort, NO_GUIDANCE)
     assert metrics[Metric("accuracy")] == [0]
     assert metrics[Metric("validation-error")] == [1]
 
 
+def node_of(folder: Path, cohort_size: int) -> WholeNode:
+    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
+    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
+    return WholeNode(learner, shard, ClientStore(folder))
+
+
 @pytest.mark.parametrize("cohort_size", [1, 16])
 def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: int) -> None:
     """Three rounds at a node: heads come for a only, and after the first round only."""
-    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
-    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
-    node = WholeNode(learner, shard, ClientStore(tmp_path))
+    node = node_of(tmp_path, cohort_size)
     heads = {"heads": np.stack([always(2)])}
     sent_heads = []
     for server_round in (1, 2, 3):
@@ -280,9 +257,7 @@ def test_a_node_writes_only_the_clients_that_a_head_came_for(
     tmp_path: Path, cohort_size: int
 ) -> None:
     """Both train in round 1; in round 2 neither does, and a head comes for a."""
-    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
-    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
-    node = WholeNode(learner, shard, ClientStore(tmp_path))
+    node = node_of(tmp_path, cohort_size)
     node.train(order(1))
     heads = {"heads": always(2)[None]}
     node.evaluate(order(2, Guidance(heads, ["a"])))

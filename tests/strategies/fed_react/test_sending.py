@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Error, Message, MessageType
+from flwr.app import Message, MessageType
 
 from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.wire import read_order
@@ -17,6 +17,7 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from tests.local_grid import LocalGrid, sequence_settings, synthetic_nodes
 from tests.strategies.fed_react.by_hand import APART, Played, at, play, server
+from tests.strategies.server_half import admit
 
 HEAD = 10 * (10 + 1)  # values of a head of `sequence_settings`: classes x (output-dim + 1)
 FIRST = 3  # the first round of phase 2
@@ -52,6 +53,20 @@ def test_a_node_that_did_not_answer_gets_the_encoder_again() -> None:
     assert got_encoder(play(strategy, 2, APART)) == [2]
     play(strategy, 3, {"c": APART["c"], "d": APART["d"]})
     assert got_encoder(play(strategy, 4, APART)) == [1]
+
+
+def test_a_node_that_joins_late_gets_the_encoder_and_then_a_head() -> None:
+    strategy = server("ab")
+    for number in (1, 2):
+        play(strategy, number, APART)
+    admit(strategy.federation, "cd")
+    joined = play(strategy, 3, APART)
+    assert got_encoder(joined) == [2]
+    assert list(joined.evaluate) == [1, 2]
+    play(strategy, 4, APART)
+    last = play(strategy, 5, APART)
+    assert got_encoder(last) == []
+    assert set(last.sent) == set("abcd")
 
 
 def test_a_node_that_fails_to_evaluate_gets_the_encoder_again() -> None:
@@ -192,27 +207,6 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
     assert heads == 8  # in the last round
 
 
-def test_a_node_that_failed_in_a_round_is_equipped_anew(tmp_path: Path) -> None:
-    def tamper(node_id: int, reply: Message) -> Message:
-        metadata = reply.metadata
-        if (
-            node_id == BAD_NODE
-            and metadata.group_id == "4"
-            and metadata.message_type == MessageType.TRAIN
-        ):
-            failed = Message(Error(code=6, reason="it broke"), reply_to=reply)
-            failed.metadata.__dict__["_reply_to_message_id"] = metadata.reply_to_message_id
-            return failed
-        return reply
-
-    folder, grid = run(tmp_path, tamper)
-    assert [with_encoder(grid, number) for number in range(3, 7)] == [[1000, 1001], [], [1001], []]
-    assert list(orders(grid, MessageType.EVALUATE, 4)) == [1000]
-    round_lines = read_rounds(folder.path)
-    assert [line["clients"] for line in round_lines[2:]] == [8, 4, 8, 8]
-    assert round_lines[3]["refused"][0]["reason"] == "no reply: it broke"
-
-
 @pytest.mark.parametrize("phase", [MessageType.TRAIN, MessageType.EVALUATE])
 def test_a_node_that_lost_its_disk_recovers(tmp_path: Path, phase: str) -> None:
     """Lost after training, it cannot evaluate; after that, it cannot train. Then it can again."""
@@ -238,26 +232,3 @@ def test_a_node_that_lost_its_disk_recovers(tmp_path: Path, phase: str) -> None:
     assert "this node has no encoder yet" in failed[0]["reason"]
     assert round_lines[-1]["refused"] == []
     assert 0 <= round_lines[-1]["accuracy"] <= 1
-
-
-def test_a_node_that_joins_late_gets_the_encoder_and_then_a_head(tmp_path: Path) -> None:
-    settings = sequence_settings(tmp_path, **{"encoder.rounds": 2})
-    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
-    grid = LocalGrid(settings, nodes)
-    grid.connected = {1000}  # a deployment does not wait for both
-    grid.contexts[1000].node_config["num-partitions"] = 2
-    push = grid.push_messages
-
-    def joining(messages: Any) -> Any:
-        messages = list(messages)
-        if any(message.metadata.group_id == "4" for message in messages):
-            grid.connected = {1000, 1001}
-        return push(messages)
-
-    grid.push_messages = joining  # type: ignore[method-assign]
-    folder = RunFolder(settings)
-    conduct(grid, settings, folder)
-    assert [line["clients"] for line in read_rounds(folder.path)] == [4, 4, 4, 4, 8, 8]
-    assert [with_encoder(grid, number) for number in (3, 4, 5, 6)] == [[1000], [], [1001], []]
-    last = orders(grid, MessageType.EVALUATE, 6)
-    assert [len(order.guidance.clients) for order in last.values()] == [4, 4]

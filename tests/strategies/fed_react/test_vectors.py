@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from fedproto_app.node.trainer import Node
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.fed_react import encoder as module
 from fedproto_app.strategies.fed_react.encoder import represent_sequences, represented
-from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.strategies.tiny_sequences import (
     CLASSES,
     DIMENSIONS,
@@ -35,47 +35,54 @@ from tests.strategies.tiny_sequences import (
 )
 
 PARTS = ("train", "validation", "test")
+A = sequence_client("a", [0, 1, 2, 0], [9, 4, 1], tested=[1, 2])
+B = sequence_client("b", [2, 1], [3])
+HEADS = {"heads": np.zeros((1, 3, WIDTH + 1), dtype=np.float32)}
+
+
+class SmallNode:
+    """A node with clients a and b; a client c has no test sequence."""
+
+    def __init__(self, folder: Path) -> None:
+        self.task, self.folder, self.store = sequence_task("fed-react"), folder, ClientStore(folder)
+        self.encoder = encoder_arrays(self.task)
+        self.use(A, B)
+
+    def use(self, *clients: ClientSequences) -> None:
+        """Replace the clients."""
+        by_name = {client.name: client for client in clients}
+        shape = DataShape((DIMENSIONS,), CLASSES)
+        self.shard = Shard(by_name, {"c": "no test sequence"}, shape)
+
+    def represented(self, names: str, arrays: Arrays | None = None) -> Shard:
+        """The shard of vectors of these clients, by the encoder; arrays: what came instead."""
+        came = self.encoder if arrays is None else arrays
+        return represented(self.shard, [*names], came, self.task, self.store)
+
+    def alone(self, client: ClientSequences) -> NDArray[np.float32]:
+        """The vectors of a client's sequences, encoded one by one."""
+        stacked = {n: torch.from_numpy(value).unsqueeze(0) for n, value in self.encoder.items()}
+        encoded = [
+            self.task.encode(stacked, torch.from_numpy(v)[None, None], torch.tensor([[len(v)]]))[0]
+            for part in PARTS
+            for v in getattr(client, part).values
+        ]
+        return torch.cat(encoded).numpy()
 
 
 @pytest.fixture
-def task() -> SequenceTask:
-    return sequence_task("fed-react")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ClientStore:
-    return ClientStore(tmp_path)
-
-
-def shard_of(*clients: ClientSequences) -> Shard:
-    by_name = {client.name: client for client in clients}
-    return Shard(by_name, {"c": "no test sequence"}, DataShape((DIMENSIONS,), CLASSES))
-
-
-@pytest.fixture
-def shard() -> Shard:
-    a = sequence_client("a", [0, 1, 2, 0], [9, 4, 1], tested=[1, 2])
-    return shard_of(a, sequence_client("b", [2, 1], [3]))
+def node(tmp_path: Path) -> SmallNode:
+    return SmallNode(tmp_path)
 
 
 def vectors_of(shard: Shard, name: str) -> NDArray[np.float32]:
     """[n, D] of all parts of a client."""
     client = shard.clients[name]
-    assert isinstance(client, ClientSequences)
     return np.concatenate([vector for part in PARTS for vector in getattr(client, part).values])
 
 
-def alone(client: ClientSequences, encoder: Arrays, task: SequenceTask) -> NDArray[np.float32]:
-    """The vectors of a client's sequences, encoded one by one."""
-    stacked = {name: torch.from_numpy(value).unsqueeze(0) for name, value in encoder.items()}
-    sequences = [sequence for part in PARTS for sequence in getattr(client, part).values]
-    encoded = [
-        task.encode(
-            stacked, torch.from_numpy(sequence)[None, None], torch.tensor([[len(sequence)]])
-        )[0]
-        for sequence in sequences
-    ]
-    return torch.cat(encoded).numpy()
+def assert_near(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture
@@ -91,18 +98,11 @@ def encoded_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_vector_is_what_the_encoder_makes_of_the_sequence_alone(
-    shard: Shard, task: SequenceTask, store: ClientStore
-) -> None:
-    encoder = encoder_arrays(task)
-    shard_of_vectors = represented(shard, ["a", "b"], encoder, task, store)
-    for name in ("a", "b"):
-        before, after = shard.clients[name], shard_of_vectors.clients[name]
-        assert isinstance(before, ClientSequences)
-        assert isinstance(after, ClientSequences)
-        np.testing.assert_allclose(
-            vectors_of(shard_of_vectors, name), alone(before, encoder, task), rtol=1e-5, atol=1e-6
-        )
+def test_a_vector_is_what_the_encoder_makes_of_the_sequence_alone(node: SmallNode) -> None:
+    shard_of_vectors = node.represented("ab")
+    for before in (A, B):
+        after: Any = shard_of_vectors.clients[before.name]
+        assert_near(vectors_of(shard_of_vectors, before.name), node.alone(before))
         for part in PARTS:
             old, new = getattr(before, part), getattr(after, part)
             assert np.array_equal(old.targets, new.targets)
@@ -112,73 +112,53 @@ def test_a_vector_is_what_the_encoder_makes_of_the_sequence_alone(
         assert replace(after, **parts) == before
 
 
-def test_the_shard_afterwards_is_of_vectors_and_of_the_clients_asked_for(
-    shard: Shard, task: SequenceTask, store: ClientStore
-) -> None:
-    shard_of_vectors = represented(shard, ["b", "c", "x"], encoder_arrays(task), task, store)
+def test_the_shard_afterwards_is_of_vectors_and_of_the_clients_asked_for(node: SmallNode) -> None:
+    shard_of_vectors = node.represented("bcx")
     assert set(shard_of_vectors.clients) == {"b"}
     assert shard_of_vectors.shape == DataShape((WIDTH,), CLASSES)
-    assert shard_of_vectors.absent(["b", "c", "x"]) == {
-        "c": "no test sequence",
-        "x": "not a client of this node",
-    }
+    absent = {"c": "no test sequence", "x": "not a client of this node"}
+    assert shard_of_vectors.absent(["b", "c", "x"]) == absent
 
 
 def test_many_sequences_are_encoded_some_at_a_time(
-    shard: Shard, task: SequenceTask, store: ClientStore, monkeypatch: pytest.MonkeyPatch
+    node: SmallNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ENCODED_AT_ONCE", 3)
-    shard_of_vectors = represented(shard, ["a"], encoder_arrays(task), task, store)
-    client = shard.clients["a"]
-    assert isinstance(client, ClientSequences)
-    expected = alone(client, encoder_arrays(task), task)
-    np.testing.assert_allclose(vectors_of(shard_of_vectors, "a"), expected, rtol=1e-5, atol=1e-6)
+    assert_near(vectors_of(node.represented("a"), "a"), node.alone(A))
 
 
 def test_the_encoder_comes_once_and_the_vectors_are_read_back(
-    shard: Shard, task: SequenceTask, store: ClientStore, tmp_path: Path, encoded_counts: list[int]
+    node: SmallNode, encoded_counts: list[int]
 ) -> None:
-    first = represented(shard, ["a"], encoder_arrays(task), task, store)
+    first = node.represented("a")
     assert encoded_counts == [8]
-    heads = {"heads": np.zeros((1, 3, WIDTH + 1), dtype=np.float32)}
-    reread = represented(shard, ["a", "b"], heads, task, ClientStore(tmp_path))
+    reread = SmallNode(node.folder).represented("ab", HEADS)
     assert encoded_counts == [8, 6]  # b had not been asked for
     assert np.array_equal(vectors_of(first, "a"), vectors_of(reread, "a"))
-    client = shard.clients["b"]
-    assert isinstance(client, ClientSequences)
-    expected = alone(client, encoder_arrays(task), task)
-    np.testing.assert_allclose(vectors_of(reread, "b"), expected, rtol=1e-5, atol=1e-6)
+    assert_near(vectors_of(reread, "b"), node.alone(B))
 
 
-def test_another_encoder_makes_other_vectors(
-    shard: Shard, task: SequenceTask, store: ClientStore, encoded_counts: list[int]
-) -> None:
-    first = represented(shard, ["a"], encoder_arrays(task), task, store)
-    shifted = represented(shard, ["a"], encoder_arrays(task, shift=0.25), task, store)
-    reused = represented(shard, ["a"], {}, task, store)
+def test_another_encoder_makes_other_vectors(node: SmallNode, encoded_counts: list[int]) -> None:
+    first = node.represented("a")
+    shifted = node.represented("a", encoder_arrays(node.task, shift=0.25))
+    reused = node.represented("a", {})
     assert encoded_counts == [8, 8]
     assert not np.allclose(vectors_of(first, "a"), vectors_of(shifted, "a"))
     assert np.array_equal(vectors_of(shifted, "a"), vectors_of(reused, "a"))
 
 
-def test_one_changed_number_is_another_encoder(
-    shard: Shard, task: SequenceTask, store: ClientStore, encoded_counts: list[int]
-) -> None:
-    encoder = encoder_arrays(task)
-    represented(shard, ["a"], encoder, task, store)
-    represented(shard, ["a"], encoder, task, store)  # sent once more, but the same
+def test_one_changed_number_is_another_encoder(node: SmallNode, encoded_counts: list[int]) -> None:
+    node.represented("a")
+    node.represented("a")  # sent once more, but the same
     assert encoded_counts == [8]
-    encoder["encoder.linear.bias"][-1] += 1
-    represented(shard, ["a"], encoder, task, store)
+    node.encoder["encoder.linear.bias"][-1] += 1
+    node.represented("a")
     assert encoded_counts == [8, 8]
 
 
-def test_without_an_encoder_nothing_can_be_done(
-    shard: Shard, task: SequenceTask, store: ClientStore
-) -> None:
-    heads = {"heads": np.zeros((1, 3, WIDTH + 1), dtype=np.float32)}
+def test_without_an_encoder_nothing_can_be_done(node: SmallNode) -> None:
     with pytest.raises(DataError, match="no encoder yet"):
-        represented(shard, ["a"], heads, task, store)
+        node.represented("a", HEADS)
 
 
 def cut_short(path: Path) -> None:
@@ -186,18 +166,13 @@ def cut_short(path: Path) -> None:
 
 
 def test_damaged_vectors_are_made_again(
-    shard: Shard,
-    task: SequenceTask,
-    store: ClientStore,
-    tmp_path: Path,
-    encoded_counts: list[int],
-    caplog: pytest.LogCaptureFixture,
+    node: SmallNode, encoded_counts: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = represented(shard, ["a"], encoder_arrays(task), task, store)
-    (path,) = tmp_path.rglob("vectors.safetensors")
+    first = node.represented("a")
+    (path,) = node.folder.rglob("vectors.safetensors")
     content = path.read_bytes()
     cut_short(path)
-    recomputed = represented(shard, ["a"], {}, task, store)
+    recomputed = node.represented("a", {})
     assert encoded_counts == [8, 8]
     assert "vectors.safetensors is damaged" in caplog.text
     assert np.array_equal(vectors_of(first, "a"), vectors_of(recomputed, "a"))
@@ -205,61 +180,45 @@ def test_damaged_vectors_are_made_again(
 
 
 def test_a_damaged_encoder_is_told_and_a_new_one_mends_it(
-    shard: Shard,
-    task: SequenceTask,
-    store: ClientStore,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    node: SmallNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = represented(shard, ["a"], encoder_arrays(task), task, store)
-    cut_short(tmp_path / "encoder.safetensors")
+    first = node.represented("a")
+    cut_short(node.folder / "encoder.safetensors")
     with pytest.raises(DataError, match="no encoder yet"):
-        represented(shard, ["a"], {}, task, store)
+        node.represented("a", {})
     assert "encoder.safetensors is damaged" in caplog.text
-    represented(shard, ["a"], encoder_arrays(task), task, store)
-    recomputed = represented(shard, ["a"], {}, task, store)
-    assert np.array_equal(vectors_of(first, "a"), vectors_of(recomputed, "a"))
+    node.represented("a")
+    assert np.array_equal(vectors_of(first, "a"), vectors_of(node.represented("a", {}), "a"))
 
 
 def test_a_client_with_another_number_of_sequences_is_encoded_anew(
-    shard: Shard, task: SequenceTask, store: ClientStore, encoded_counts: list[int]
+    node: SmallNode, encoded_counts: list[int]
 ) -> None:
-    represented(shard, ["a", "b"], encoder_arrays(task), task, store)
-    client = shard.clients["a"]
-    assert isinstance(client, ClientSequences)
-    grown = replace(client, test=sequences_of([0, 1, 2], [5]))
-    unchanged = shard.clients["b"]
-    assert isinstance(unchanged, ClientSequences)
-    shard_of_vectors = represented(shard_of(grown, unchanged), ["a", "b"], {}, task, store)
+    node.represented("ab")
+    grown = replace(A, test=sequences_of([0, 1, 2], [5]))
+    node.use(grown, B)
+    shard_of_vectors = node.represented("ab", {})
     assert encoded_counts == [8, 6, 9]
-    expected = alone(grown, encoder_arrays(task), task)
-    np.testing.assert_allclose(vectors_of(shard_of_vectors, "a"), expected, rtol=1e-5, atol=1e-6)
+    assert_near(vectors_of(shard_of_vectors, "a"), node.alone(grown))
 
 
-def overflowing(client: ClientSequences) -> ClientSequences:
-    """The same with one test sequence whose values are so large that vectors overflow."""
-    values = [np.full_like(client.test.values[0], 3e38), *client.test.values[1:]]
-    return replace(client, test=replace(client.test, values=values))
-
-
-def test_a_client_with_vectors_that_are_not_finite_costs_no_other_client(
-    shard: Shard, task: SequenceTask, store: ClientStore, tmp_path: Path
-) -> None:
-    a, b = shard.clients["a"], shard.clients["b"]
-    assert isinstance(a, ClientSequences)
-    assert isinstance(b, ClientSequences)
-    encoder = encoder_arrays(task, shift=10.0)
-    before = vectors_of(represented(shard, ["b"], encoder, task, store), "b")
-    shard_of_vectors = represented(shard_of(overflowing(a), b), ["a", "b"], {}, task, store)
+def test_a_client_with_vectors_that_are_not_finite_costs_no_other_client(node: SmallNode) -> None:
+    """One test sequence of a has values so large that vectors overflow."""
+    values = [np.full_like(A.test.values[0], 3e38), *A.test.values[1:]]
+    node.encoder = encoder_arrays(node.task, shift=10.0)
+    before = vectors_of(node.represented("b"), "b")
+    node.use(replace(A, test=replace(A.test, values=values)), B)
+    shard_of_vectors = node.represented("ab", {})
     reason = "the encoder makes NaN or infinite values of its sequences"
     assert shard_of_vectors.absent(["a", "b", "c"]) == {"a": reason, "c": "no test sequence"}
     assert np.array_equal(vectors_of(shard_of_vectors, "b"), before)
-    assert [path.parent.name for path in tmp_path.rglob("vectors.*")] == ["c-b"]
-    assert shard.refused == {"c": "no test sequence"}  # of all orders
+    assert [path.parent.name for path in node.folder.rglob("vectors.*")] == ["c-b"]
+    assert node.shard.refused == {"c": "no test sequence"}  # of all orders
 
-    learner = make_learner(task.settings, task_of(task.settings, WIDTH), ENCODER_ROUNDS + 1)
-    node = Node(task.settings, shard_of_vectors, store, learner)
+    settings = node.task.settings
+    learner = make_learner(settings, task_of(settings, WIDTH), ENCODER_ROUNDS + 1)
     order = Order("run", "t", ENCODER_ROUNDS + 1, ["a", "b"], evaluate=True)
-    (reply,) = node.train(order, shares_of(order, shard_of_vectors, task, 16))
+    shares = shares_of(order, shard_of_vectors, node.task, 16)
+    (reply,) = Node(settings, shard_of_vectors, node.store, learner).train(order, shares)
     assert reply.names == ["b"]
     assert np.isfinite(reply.arrays["head"]).all()
