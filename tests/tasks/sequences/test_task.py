@@ -25,7 +25,7 @@ from fedproto_app.tasks.sequences.task import (
     SequenceRegressionTask,
     SequenceTask,
 )
-from tests.learners.tiny_sequences import (
+from tests.strategies.tiny_sequences import (
     WIDTH,
     sequence_client,
     sequence_settings,
