@@ -40,8 +40,8 @@ from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import solve, symmetric
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.drawing import STYLE, look
-from fedproto_app.report.runs import flat
 from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
 from fedproto_app.strategies.kindred.strategy import kinship

@@ -40,13 +40,14 @@ from benchmarks.pages import (
     table_texts,
     write_section,
 )
-from fedproto_app.report.runs import Group, Run, flat, read_run
+from fedproto_app.report.runs import Group, Run, read_run
 from fedproto_app.settings import (
     defaults_of,
     flat_settings,
     settings_from,
     without_other_methods,
 )
+from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.metrics import UNKNOWN, percent_text
 
 # No figure depends on these settings: a run may have been made with other values.

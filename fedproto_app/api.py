@@ -30,8 +30,9 @@ from fedproto_app.experiments.run_settings import (
     simulated_settings,
 )
 from fedproto_app.experiments.simulation import show_after, simulate_here
-from fedproto_app.report.runs import flat, read_rounds, read_run
+from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.reading import flat
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -130,7 +131,7 @@ class Run:
         Raises `FedProtoError` if there is no such model.
         """
         from fedproto_app.node.store import ClientStore
-        from fedproto_app.serving.inference import kept_model
+        from fedproto_app.serving import kept_model
         from fedproto_app.strategies.common.learner import make_learner
 
         for folder in self._nodes():
@@ -159,9 +160,9 @@ class Run:
         """
         import pandas as pd
 
-        from fedproto_app.data.frames import series_of
+        from fedproto_app.data.series import series_of
         from fedproto_app.data.sources import from_first_value, load_histories
-        from fedproto_app.serving.inference import forecast, open_run, time_column
+        from fedproto_app.serving import forecast, open_run, time_column
 
         states = open_run(self.path)
         look_here_for_users_code()

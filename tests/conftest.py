@@ -5,11 +5,15 @@ from __future__ import annotations
 from zlib import crc32
 
 import pytest
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
 
 # A slow machine is no fault of the tested code.
 settings.register_profile("fedproto", deadline=None)
 settings.load_profile("fedproto")
+
+# Flower's processes set this before an app runs; messages cannot be made without it.
+TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

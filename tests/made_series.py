@@ -15,7 +15,7 @@ from fedproto_app.data.sources import load_histories
 from fedproto_app.data.windows import make_windows
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
-from fedproto_app.serving.inference import NodeState, forecast, open_state
+from fedproto_app.serving import NodeState, forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.local_grid import run_locally, small_settings
 

@@ -97,7 +97,7 @@ def test_a_forecast_of_a_frame_equals_the_forecast_of_its_file(
 ) -> None:
     """Forecasts have dates, both nodes' clients, and the order of the columns."""
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.serving.inference import forecast, open_state
+    from fedproto_app.serving import forecast, open_state
 
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     forecasts = run.forecast(frame[["b", "a"]], steps=3)

@@ -11,7 +11,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.data.sources import load_histories
 from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.report.runs import read_clients, read_rounds, read_run
-from fedproto_app.serving.inference import forecast, open_state
+from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.made_series import made_series, train_on
 

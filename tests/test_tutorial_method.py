@@ -12,7 +12,7 @@ import torch
 from fedproto_app.data.shape import DataShape
 from fedproto_app.experiments.invariants import SmallRuns, invariants_of
 from fedproto_app.report.runs import read_clients, read_rounds
-from fedproto_app.serving.inference import kept_model, open_state
+from fedproto_app.serving import kept_model, open_state
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import make_task
 from tests.made_series import forecasts_have_the_reported_errors

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedproto_app.data.images.digits import load_digits
 from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.images.public_sets import load_digits
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writing
 from fedproto_app.data.series import ClientSeries

@@ -25,7 +25,7 @@ from fedproto_app.tasks.table import fitting_task, record_of_source, require_fit
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart
-    from fedproto_app.data.table_recognition import Reading
+    from fedproto_app.data.recognition import Reading
 
 # Options whose setting's name has another meaning outside of its table.
 RENAMED = {"data.partition.classes": "classes-per-stage"}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,23 +18,17 @@ from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
-    from fedproto_app.serving.inference import ClientForecast, NodeState
+    from fedproto_app.serving import ClientForecast, NodeState
     from fedproto_app.settings import DataSettings
 
 ROWS = 20  # in the table of clients
 
 
-class Source(StrEnum):
-    """The sources of series that are files."""
-
-    wide_csv = "wide-csv"
-    long_csv = "long-csv"
-    csv_folder = "csv-folder"
-    wide_parquet = "wide-parquet"
-    long_parquet = "long-parquet"
-    parquet_folder = "parquet-folder"
-    hdf5 = "hdf5"
-    npz = "npz"
+# The sources of series that are files.
+Source = Literal[
+    "wide-csv", "long-csv", "csv-folder",
+    "wide-parquet", "long-parquet", "parquet-folder", "hdf5", "npz",
+]  # fmt: skip
 
 
 def forecast(
@@ -130,8 +123,8 @@ def forecast(
     """
     # torch and the readers are slow to import.
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.serving.inference import forecast as forecasts_of
-    from fedproto_app.serving.inference import write_csv
+    from fedproto_app.serving import forecast as forecasts_of
+    from fedproto_app.serving import write_csv
 
     nodes = _states(run, state)
     if state is not None and data is None and site is None:
@@ -176,7 +169,7 @@ def forecast(
 
 def _states(run: Path | None, state: Path | None) -> list[NodeState]:
     """Return the states of all nodes of a run, or the state of one node."""
-    from fedproto_app.serving.inference import open_run, open_state
+    from fedproto_app.serving import open_run, open_state
 
     if run is not None and state is None:
         return open_run(run)
@@ -189,21 +182,18 @@ def _reading(
     trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
 ) -> DataSettings:
     """Return settings that read the series up to now, from a file or the run's or site's source."""
-    from fedproto_app.data.choice import ONLY_SOURCES
-    from fedproto_app.data.recognition import reading_of
+    from fedproto_app.data.recognition import Reading, reading_of
+    from fedproto_app.data.source_checks import ONLY_SOURCES
     from fedproto_app.data.sources import FILE_SOURCES
-    from fedproto_app.data.table_recognition import Reading
     from fedproto_app.node.site import site_file
     from fedproto_app.settings import DataSettings
 
     reading = site_file(site).reads(trained) if site else trained
     if data is None:
         if source is not None:
-            raise FedProtoError(
-                f"--source {source.value} says how to read --data, which is not set"
-            )
+            raise FedProtoError(f"--source {source} says how to read --data, which is not set")
         return reading.model_copy(update={"max_steps": 0})
-    recognised = Reading(source.value) if source else reading_of(data)
+    recognised = Reading(source) if source else reading_of(data)
     reader = reading.source if site and not source else recognised.source
     if reader not in FILE_SOURCES:
         raise DataError(f"{data}: holds no series, it looks like source {reader}")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -33,15 +33,9 @@ from fedproto_app.tasks.forecasting.metrics import FORECASTING
 _WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
 
 
-class Format(StrEnum):
-    """How a comparison is printed."""
-
-    table = "table"
-    markdown = "markdown"
-    csv = "csv"
-
-
+Format = Literal["table", "markdown", "csv"]
 Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
+Target = Literal["csv", "parquet", "tensorboard", "mlflow"]
 _FIRST = next(iter(Sort))
 
 
@@ -53,7 +47,7 @@ Places = Annotated[
 
 def compare(
     places: Places,
-    output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    output: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
     sort: Annotated[
         Sort,
         typer.Option(
@@ -109,7 +103,7 @@ def compare(
     needs_pairs = test_pairs or differences is not None
     pairs_by_task = list(filter(None, map(pairs, tasks))) if needs_pairs else []
     tested = pairs_by_task if test_pairs else []
-    if output is Format.table:
+    if output == "table":
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH_ELSEWHERE
@@ -118,19 +112,19 @@ def compare(
     else:
         text, text_of_pairs = (
             (comparison_markdown, pairs_markdown)
-            if output is Format.markdown
+            if output == "markdown"
             else (comparison_csv, pairs_csv)
         )
         typer.echo("\n\n".join([*map(text, tasks), *map(text_of_pairs, tested)]))
     for line in (line for task in tasks for line in [*heavy_clients(task), *taking_part(task)]):
-        typer.echo(line, err=output is Format.csv)
+        typer.echo(line, err=output == "csv")
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
     if differences is not None:
         draw_differences([pair for task_pairs in pairs_by_task for pair in task_pairs], differences)
     if picture is not None:
         draw_comparison(groups, picture)
-    if output is Format.table and not test_pairs and len(groups) > 1:
+    if output == "table" and not test_pairs and len(groups) > 1:
         where = " ".join(shlex.quote(str(place)) for place in places)
         say_next(Console(stderr=True), f"fedproto compare {where} --pairs --picture comparison.png")
 
@@ -191,15 +185,6 @@ def report(
     typer.echo(file)
 
 
-class Target(StrEnum):
-    """The formats of an export."""
-
-    csv = "csv"
-    parquet = "parquet"
-    tensorboard = "tensorboard"
-    mlflow = "mlflow"
-
-
 def export(
     places: Places,
     target: Annotated[Target, typer.Option("--to", help="What to write.")],
@@ -233,19 +218,19 @@ def export(
       fedproto export runs --to mlflow --output http://localhost:5000
     """
     runs = _finished(places)
-    if target in (Target.csv, Target.parquet) and len(runs) > 1 and not output:
+    if target in ("csv", "parquet") and len(runs) > 1 and not output:
         raise SettingsError(f"--to {target}: say where {len(runs)} runs go with --output FOLDER")
     folder = Path(output).expanduser() if output else runs[0].folder / "export"
     written: list[Path] | list[str]
-    if target is Target.csv:
+    if target == "csv":
         from fedproto_app.report.export import write_csv
 
         written = write_csv(runs, folder)
-    elif target is Target.parquet:
+    elif target == "parquet":
         from fedproto_app.report.export import write_parquet
 
         written = write_parquet(runs, folder)
-    elif target is Target.tensorboard:
+    elif target == "tensorboard":
         from fedproto_app.report.export import write_events
 
         written = write_events(runs, folder if output else None)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -34,13 +33,6 @@ from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
-
-
-class Engine(StrEnum):
-    """The engine that simulates the nodes."""
-
-    process = "process"
-    flower = "flower"
 
 
 def run(
@@ -74,12 +66,12 @@ def run(
         int | None, typer.Option(min=1, help=f"Simulated nodes. Default: {NODES}.")
     ] = None,
     engine: Annotated[
-        Engine,
+        Literal["process", "flower"],
         typer.Option(
             help="How to simulate: process, in this process and worker processes, or flower, a "
             "separate SuperLink with Ray. Results are the same."
         ),
-    ] = Engine.process,
+    ] = "process",
     workers: Annotated[
         int | None,
         typer.Option(
@@ -152,7 +144,7 @@ def run(
             artefacts = Path(settings.output.dir) / settings.output.name
             stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
             with removed_if_empty(artefacts):
-                if engine is Engine.flower:
+                if engine == "flower":
                     simulate_in_flower(
                         folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
                     )
@@ -164,7 +156,7 @@ def run(
             _print_tables(settings, artefacts)
         else:
             typer.echo(f"artefacts, on the server: {artefacts}")
-        if engine is Engine.process and not superlink and settings.output.pictures:
+        if engine == "process" and not superlink and settings.output.pictures:
             show_after(artefacts, console)
         if not quiet and (artefacts / REPORT).exists():
             typer.echo(f"report: {artefacts / REPORT}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -22,22 +21,13 @@ from fedproto_app.experiments.run_settings import (
     read_toml,
     unclaimed_settings,
 )
-from fedproto_app.report.runs import flat
-from fedproto_app.settings.reading import parsed
+from fedproto_app.settings.reading import flat, parsed
 
 if TYPE_CHECKING:
     from fedproto_app.experiments.sweep import Plan, Sweep
     from fedproto_app.experiments.sweep_results import Result
 
 _FOLDER = "sweeps"
-
-
-class SearchName(StrEnum):
-    """How trials are chosen."""
-
-    grid = "grid"
-    random = "random"
-    optuna = "optuna"
 
 
 def sweep(
@@ -62,7 +52,7 @@ def sweep(
         ),
     ] = None,
     search: Annotated[
-        SearchName | None,
+        Literal["grid", "random", "optuna"] | None,
         typer.Option(
             help="grid: every combination of the values. random: draw --trials of them. optuna: "
             "draw them based on earlier results. Default: grid."
@@ -143,7 +133,7 @@ def sweep(
 
     console = Console(stderr=True, highlight=False)
     options = {
-        "search": search and str(search),
+        "search": search,
         "trials": trials,
         "seeds": None if seeds is None else _seeds(seeds),
         "nodes": nodes,

@@ -1,18 +1,49 @@
-"""How many samples of each class a row gets, when all rows get equally many and share none.
+"""Divide samples by class: among clients, and between train and held-out parts.
 
-A row is a client, or a client at a stage. Its mix is the closest to a wished one, by maximum
-entropy, that the samples of each class allow for all rows together.
+A row is a client, or a client at a stage. All rows get equally many samples and share none. A row's
+mix is the closest to a wished one, by maximum entropy, that the samples of each class allow for all
+rows together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
+Places = NDArray[np.int64]  # in the pool, or in one split of it
 
 _SWEEPS = 300  # or until nothing changes: a looser rule could stop elsewhere on another machine
 _DECIMALS = 6  # rounded, so that the last bit of a machine's sums does not matter
+LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
+
+
+def client_names(clients: int) -> list[str]:
+    """Return the names of clients that samples are dealt to."""
+    digits = max(3, len(str(clients - 1)))
+    return [f"client-{number:0{digits}d}" for number in range(clients)]
+
+
+def dirichlet_mixes(
+    classes: int, concentration: float, rows: int, rng: Generator
+) -> NDArray[np.float64]:
+    """Draw mixes of the classes from a symmetric Dirichlet distribution, [R, C], all above 0."""
+    return np.maximum(rng.dirichlet(np.full(classes, concentration), rows), LEAST_WEIGHT)
+
+
+def deal(pool: Sequence[Places], shares: Counts) -> list[Places]:
+    """Return the samples of each row, [R] lists, ascending; each row takes the next of the pool.
+
+    pool: [C] lists of each class's samples, shuffled. shares: [R, C] samples of each class.
+    """
+    ends = np.cumsum(shares, axis=0)
+    return [
+        np.sort(np.concatenate([places[a:b] for places, a, b in zip(pool, *row, strict=True)]))
+        for row in zip(ends - shares, ends, strict=True)
+    ]
 
 
 def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Counts) -> Counts:
@@ -22,7 +53,7 @@ def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Co
     weights: [R, C] the mix that each row would have if there were enough of every class, 0 where it
     gets no sample of the class. least: [R, C] the fewest samples, 0 where the weight is 0. counts:
     [C] samples of each class. The caller makes sure that such whole numbers exist
-    (`images.shares.equal_share`); those closest to the mix of maximum entropy are returned.
+    (`images.partition.equal_share`); those closest to the mix of maximum entropy are returned.
     """
     extra = maximum_entropy(weights, least, samples, counts) - least
     row_sums, room = samples - least.sum(axis=1), counts - least.sum(axis=0)
@@ -125,3 +156,37 @@ def _augment(numbers: Counts, allowed: NDArray[np.bool_], row: int, room: Counts
             reached[givers], offered[givers] = True, column
             queue += givers.tolist()
     raise ValueError(f"row {row} cannot have its samples: the sums contradict each other")
+
+
+def held_out_counts(counts: Counts, share: float, rng: Generator) -> Counts:
+    """Return how many samples of each class to hold out, [C], for a share of all samples.
+
+    The total is rounded once, and the largest remainders get the rest, ties at random. (Rounding
+    each class alone could hold out nothing if there are many small classes.) At least one sample
+    of each class stays.
+    """
+    exact = share * counts
+    held_out: Counts = np.floor(exact + 1e-9).astype(np.int64)
+    remainders = np.where(held_out + 1 < counts, exact - held_out, 0.0).round(9)
+    order = np.lexsort([rng.random(len(counts)), -remainders])
+    more = int(np.floor(exact.sum() + 0.5)) - int(held_out.sum())
+    held_out[order[: min(more, int((remainders > 0).sum()))]] += 1
+    return held_out
+
+
+def split_off(
+    places: Places, labels: NDArray[np.int64], share: float, rng: Generator
+) -> tuple[Places, Places]:
+    """Return the places that stay and the places held out, class by class, both ascending.
+
+    places: [n]. labels: [n], the class at each place.
+    """
+    if not places.size:
+        return places, places
+    counts = np.bincount(labels)
+    shuffled = rng.permutation(len(places))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    first = np.cumsum(counts) - counts
+    turn = np.arange(len(places)) - first[labels[by_class]]  # within its class
+    held_out = turn < held_out_counts(counts, share, rng)[labels[by_class]]
+    return np.sort(places[by_class[~held_out]]), np.sort(places[by_class[held_out]])

@@ -13,31 +13,22 @@ from pathlib import Path
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.choice import chosen
-from fedproto_app.data.hdf5_source import load_hdf5
-from fedproto_app.data.npz_source import load_npz
+from fedproto_app.data.array_source import load_hdf5, load_npz
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.source_checks import PathKind, chosen_loader
+from fedproto_app.data.source_checks import PathKind, chosen, chosen_loader
 from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
-from fedproto_app.data.table_source import (
-    load_csv_folder,
-    load_long_csv,
-    load_long_parquet,
-    load_parquet_folder,
-    load_wide_csv,
-    load_wide_parquet,
-)
+from fedproto_app.data.table_source import load_folder, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], Iterable[ClientSeries]]
 
 SOURCES: dict[str, Loader] = {
-    "wide-csv": load_wide_csv,
-    "long-csv": load_long_csv,
-    "csv-folder": load_csv_folder,
-    "wide-parquet": load_wide_parquet,
-    "long-parquet": load_long_parquet,
-    "parquet-folder": load_parquet_folder,
+    "wide-csv": load_wide,
+    "long-csv": load_long,
+    "csv-folder": load_folder,
+    "wide-parquet": load_wide,
+    "long-parquet": load_long,
+    "parquet-folder": load_folder,
     "hdf5": load_hdf5,
     "npz": load_npz,
     "synthetic-traffic": load_synthetic_traffic,

@@ -5,24 +5,29 @@ long Parquet table may be a folder of parts, as other programs write it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.choice import chosen, require_available
-from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Times, common_step, sampling_step
-from fedproto_app.data.frames import columns_on_a_clock
-from fedproto_app.data.parquet_table import PARQUET_SUFFIX, read_parquet_table
-from fedproto_app.data.room import require_room
-from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.source_checks import require_inside
-from fedproto_app.data.stamps import Stamps
-from fedproto_app.data.table import TIME_NAMES, Columns, Head, Table, value_columns
-from fedproto_app.data.text_table import SUFFIX, read_text_table
+from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Stamps, Times, common_step, sampling_step
+from fedproto_app.data.files import require_inside, require_room
+from fedproto_app.data.series import ClientSeries, columns_on_a_clock
+from fedproto_app.data.source_checks import chosen, require_available
+from fedproto_app.data.table import (
+    PARQUET_SUFFIX,
+    SUFFIX,
+    TIME_NAMES,
+    Columns,
+    ColumnSelector,
+    Head,
+    Table,
+    read_parquet_table,
+    read_text_table,
+    value_columns,
+)
 from fedproto_app.settings import DataSettings
 
 # Usual names of the client column in the long tables of Nixtla, GluonTS and Prophet.
@@ -30,135 +35,31 @@ CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAME = "y"  # the usual name of the value column in the same tables
 
 
-def load_wide_csv(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield a client for each column of a CSV file."""
-    select_columns = partial(_wide_columns, settings=settings)
-    yield from _wide(read_text_table(Path(settings.path), settings, select_columns), settings)
+def load_wide(settings: DataSettings) -> Iterator[ClientSeries]:
+    """Yield a client for each column of a file."""
 
+    def select(head: Head) -> Columns:
+        return value_columns(head, settings.time_column, settings.choice.clients, "clients")
 
-def load_wide_parquet(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield a client for each column of a Parquet file."""
-    select_columns = partial(_wide_columns, settings=settings)
-    yield from _wide(read_parquet_table(Path(settings.path), select_columns), settings)
-
-
-def load_long_csv(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield the clients of a CSV file with a row for each client and time."""
-    select_columns = partial(long_columns, settings=settings)
-    yield from _long([read_text_table(Path(settings.path), settings, select_columns)], settings)
-
-
-def load_long_parquet(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield the clients of a Parquet file with a row for each client and time, or of a folder of
-    such files, whose rows are joined in the order of the files' names."""
-    select_columns, path = partial(long_columns, settings=settings), Path(settings.path)
-    paths = _files(path, PARQUET_SUFFIX, ".parquet") if path.is_dir() else [path]
-    yield from _long(
-        _that_fit(path, (read_parquet_table(part_path, select_columns) for part_path in paths)),
-        settings,
-    )
-
-
-def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield a client for each CSV file of a folder, named after the file, in order of names."""
-    paths = _files(Path(settings.path), SUFFIX, ".csv, .csv.gz or .tsv")
-
-    def read(path: Path) -> Table:
-        return read_text_table(path, settings, partial(_one_column, settings=settings))
-
-    yield from _folder(paths, read, settings)
-
-
-def load_parquet_folder(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield a client for each Parquet file of a folder, named after the file, in order of names."""
-    paths = _files(Path(settings.path), PARQUET_SUFFIX, ".parquet")
-
-    def read(path: Path) -> Table:
-        return read_parquet_table(path, partial(_one_column, settings=settings))
-
-    yield from _folder(paths, read, settings)
-
-
-def _folder(
-    files: Sequence[Path], read: Callable[[Path], Table], settings: DataSettings
-) -> Iterator[ClientSeries]:
-    paths = chosen(files, client_of, settings, settings.path)
-    tables = _that_fit(Path(settings.path), map(read, paths))
-    stamps = [table.stamps(settings.time_unit) for table in tables]
-    _require_alike(tables, stamps)
-    # All clients share one period, so they need one step; a file with a single row has none.
-    step = common_step(stamp_column.times for stamp_column in stamps if stamp_column is not None)
-    for path, table, file_stamps in zip(paths, tables, stamps, strict=True):
-        if file_stamps is not None:
-            _require_step(file_stamps.times, step, table.where)
-        yield from columns_on_a_clock(
-            [client_of(path)], table.numbers(), file_stamps, path, step, table.row_of
-        )
-
-
-def client_of(path: Path) -> str:
-    """Return the name of a file's client."""
-    return PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name))
-
-
-def long_columns(head: Head, settings: DataSettings) -> Columns:
-    """Return the columns of clients, times and values of a long table.
-
-    Raises `DataError` if one of them is not set and no column has its usual name.
-    """
-    choice, names = settings.choice, head.names
-    client = _place(head, choice.client_column, "client-column", CLIENT_NAMES, "clients' names")
-    times = (
-        head.times
-        if head.times is not None and not choice.time_column
-        else _place(head, choice.time_column, "time-column", TIME_NAMES, "times")
-    )
-    value_places = [place for place in range(len(names)) if place not in (client, times)]
-    value_names = [names[place] for place in value_places]
-    require_available(choice.columns, value_names, "columns", "column of values", head.where)
-    selected = choice.columns or ((VALUE_NAME,) if VALUE_NAME in value_names else value_names)
-    if len(selected) != 1:
-        raise DataError(
-            f"{head.where}: {len(selected)} columns of values "
-            f"({', '.join(selected[:5]) or 'none'}), but the long form has one; choose it with "
-            "data.columns"
-        )
-    return Columns(
-        [place for place in value_places if names[place] == selected[0]][:1], times, client
-    )
-
-
-def _place(head: Head, column_name: str, key: str, usual: object, noun: str) -> int:
-    """Return the place of the column that ``data.<key>`` names, or that has a usual name."""
-    if column_name:
-        return head.place(column_name, key)
-    assert isinstance(usual, tuple | frozenset)
-    places = [place for place, name in enumerate(head.names) if name.lower() in usual]
-    if not places:
-        raise DataError(
-            f"{head.where}: which column holds the {noun}? set data.{key} to one of "
-            f"{', '.join(head.names[:8])}"
-        )
-    return places[0]
-
-
-def _wide_columns(head: Head, settings: DataSettings) -> Columns:
-    return value_columns(head, settings.time_column, settings.choice.clients, "clients")
-
-
-def _wide(table: Table, settings: DataSettings) -> Iterator[ClientSeries]:
+    table = _read(Path(settings.path), select, settings)
     stamps = table.stamps(settings.time_unit)
-    return columns_on_a_clock(table.names, table.numbers(), stamps, table.where, row=table.row_of)
+    yield from columns_on_a_clock(
+        table.names, table.numbers(), stamps, table.where, row=table.row_of
+    )
 
 
-def _long(tables: Sequence[Table], settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield the clients of a long table, in the order of their first rows.
+def load_long(settings: DataSettings) -> Iterator[ClientSeries]:
+    """Yield the clients of a file with a row for each client and time, or of a folder of such
+    Parquet files, whose rows are joined in the order of the files' names.
 
-    The rows of each client must be in the order of time.
+    Clients are in the order of their first rows. The rows of each must be in the order of time.
     """
     import pandas as pd
 
-    used_tables, chosen_clients = list(tables), settings.choice.clients
+    path, select_columns = Path(settings.path), partial(long_columns, settings=settings)
+    paths = _files(settings) if path.is_dir() else [path]
+    tables = (_read(part_path, select_columns, settings) for part_path in paths)
+    used_tables, chosen_clients = _that_fit(settings, tables), settings.choice.clients
     clients_by_table = [table.clients() for table in used_tables]
     clients = pd.concat(clients_by_table, ignore_index=True)
     require_available(
@@ -197,6 +98,74 @@ def _long(tables: Sequence[Table], settings: DataSettings) -> Iterator[ClientSer
         )
 
 
+def load_folder(settings: DataSettings) -> Iterator[ClientSeries]:
+    """Yield a client for each file of a folder, named after the file, in order of names."""
+    select_columns = partial(_one_column, settings=settings)
+    paths = chosen(_files(settings), client_of, settings, settings.path)
+    tables = _that_fit(settings, (_read(path, select_columns, settings) for path in paths))
+    stamps = [table.stamps(settings.time_unit) for table in tables]
+    _require_alike(tables, stamps)
+    # All clients share one period, so they need one step; a file with a single row has none.
+    step = common_step(stamp_column.times for stamp_column in stamps if stamp_column is not None)
+    for path, table, file_stamps in zip(paths, tables, stamps, strict=True):
+        if file_stamps is not None:
+            _require_step(file_stamps.times, step, table.where)
+        yield from columns_on_a_clock(
+            [client_of(path)], table.numbers(), file_stamps, path, step, table.row_of
+        )
+
+
+def _read(path: Path, select_columns: ColumnSelector, settings: DataSettings) -> Table:
+    if "csv" in settings.source:
+        return read_text_table(path, settings, select_columns)
+    return read_parquet_table(path, select_columns)
+
+
+def client_of(path: Path) -> str:
+    """Return the name of a file's client."""
+    return PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name))
+
+
+def long_columns(head: Head, settings: DataSettings) -> Columns:
+    """Return the columns of clients, times and values of a long table.
+
+    Raises `DataError` if one of them is not set and no column has its usual name.
+    """
+    choice, names = settings.choice, head.names
+    client = _place(head, choice.client_column, "client-column", CLIENT_NAMES, "clients' names")
+    times = (
+        head.times
+        if head.times is not None and not choice.time_column
+        else _place(head, choice.time_column, "time-column", TIME_NAMES, "times")
+    )
+    value_places = [place for place in range(len(names)) if place not in (client, times)]
+    value_names = [names[place] for place in value_places]
+    require_available(choice.columns, value_names, "columns", "column of values", head.where)
+    selected = choice.columns or ((VALUE_NAME,) if VALUE_NAME in value_names else value_names)
+    if len(selected) != 1:
+        raise DataError(
+            f"{head.where}: {len(selected)} columns of values "
+            f"({', '.join(selected[:5]) or 'none'}), but the long form has one; choose it with "
+            "data.columns"
+        )
+    return Columns(
+        [place for place in value_places if names[place] == selected[0]][:1], times, client
+    )
+
+
+def _place(head: Head, column_name: str, key: str, usual: Collection[str], noun: str) -> int:
+    """Return the place of the column that ``data.<key>`` names, or that has a usual name."""
+    if column_name:
+        return head.place(column_name, key)
+    places = [place for place, name in enumerate(head.names) if name.lower() in usual]
+    if not places:
+        raise DataError(
+            f"{head.where}: which column holds the {noun}? set data.{key} to one of "
+            f"{', '.join(head.names[:8])}"
+        )
+    return places[0]
+
+
 def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
     """Return a function that names a row in messages, by its place in the joined tables."""
     ends = np.cumsum([len(table.frame) for table in tables])
@@ -226,9 +195,11 @@ def _one_column(head: Head, settings: DataSettings) -> Columns:
     return columns
 
 
-def _files(folder: Path, suffix: re.Pattern[str], file_kinds: str) -> list[Path]:
-    """Return the files directly in the folder with this suffix; file_kinds: names in messages."""
-    inside = folder.resolve()
+def _files(settings: DataSettings) -> list[Path]:
+    """Return the files directly in the folder that have a suffix of the source's format."""
+    folder, suffix, file_kinds = Path(settings.path), PARQUET_SUFFIX, ".parquet"
+    if "csv" in settings.source:
+        suffix, file_kinds = SUFFIX, ".csv, .csv.gz or .tsv"
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     paths = [path for path in entries if suffix.search(path.name)]
     if not paths:
@@ -236,17 +207,18 @@ def _files(folder: Path, suffix: re.Pattern[str], file_kinds: str) -> list[Path]
         hint = f"; folders in it, such as {deeper!r}, are not looked into" if deeper else ""
         raise DataError(f"{folder}: the folder holds no {file_kinds} file{hint}")
     for path in paths:
-        require_inside(path, inside)
+        require_inside(path, folder)
     return paths
 
 
-def _that_fit(where: Path, tables: Iterable[Table]) -> list[Table]:
+def _that_fit(settings: DataSettings, tables: Iterable[Table]) -> list[Table]:
     """Read the tables one by one; raise `DataError` if all together do not fit into memory."""
     read, size = [], 0
     for table in tables:
         read.append(table)
         size += int(table.frame.memory_usage(index=False).sum())
-        require_room(size, where)
+        if len(read) > 1:  # the size of a single file was checked when it was read
+            require_room(size, settings.path)
     return read
 
 

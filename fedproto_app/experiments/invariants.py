@@ -23,11 +23,12 @@ from fedproto_app.core.tasks import small_run, task_record
 from fedproto_app.core.wire import QUESTION
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.report.runs import flat, read_clients, read_rounds, read_task
+from fedproto_app.report.runs import read_clients, read_rounds, read_task
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server_app import conduct
-from fedproto_app.serving.inference import kept_model, open_state
+from fedproto_app.serving import kept_model, open_state
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.metrics import FACTS
 from fedproto_app.tasks.table import load_shard, make_task

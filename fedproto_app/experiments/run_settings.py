@@ -15,7 +15,6 @@ from typing import Any
 from fedproto_app.core.endings import NOTHING, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.run_lock import require_unwritten
-from fedproto_app.report.runs import flat
 from fedproto_app.server.checkpoint import (
     FREE,
     RAISABLE,
@@ -31,7 +30,7 @@ from fedproto_app.settings import (
     flat_settings,
     settings_from,
 )
-from fedproto_app.settings.reading import TEXT, parsed, with_tables
+from fedproto_app.settings.reading import TEXT, flat, parsed, with_tables
 
 NODES = 2  # default of a simulation
 

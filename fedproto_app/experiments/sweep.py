@@ -13,7 +13,6 @@ import math
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.core.run_lock import LOCK, RunLock
 from fedproto_app.core.section import Count, CountOrZero, Section
-from fedproto_app.engine.pool import cores
 from fedproto_app.experiments.run_settings import NODES, unclaimed_settings
 from fedproto_app.experiments.simulation import (
     check_data,
@@ -48,11 +46,10 @@ from fedproto_app.experiments.simulation import (
     most_workers,
 )
 from fedproto_app.experiments.sweep_results import Result, choices, result_of
-from fedproto_app.experiments.sweep_runs import Job, Runner, SweepProgress
-from fedproto_app.report.runs import flat
+from fedproto_app.experiments.sweep_runs import Job, SweepProgress, make_runs
 from fedproto_app.settings import Settings
 from fedproto_app.settings.faults import explain_all
-from fedproto_app.settings.reading import parsed, written
+from fedproto_app.settings.reading import flat, parsed, written
 
 Axis = CategoricalDistribution | FloatDistribution | IntDistribution
 
@@ -230,7 +227,6 @@ class Sweep:
         self._settings_of: dict[str, Settings] = {}  # by a trial's changes
         self._results: dict[int, Result] = {}  # of complete trials, by number
         self._best: dict[object, Result] = {}  # by question
-        self._database = threading.Lock()
 
     @cached_property
     def study(self) -> optuna.Study:
@@ -293,12 +289,9 @@ class Sweep:
         first = self._settings((self.trials or self.plan.corners())[0], self.plan.seeds[0])
         at_once = parallel or max(1, min(self.run_count, most_workers(first) // first.threads))
         results: list[Result] = []
-        with (
-            SweepProgress(console, self.run_count) as progress,
-            Runner(at_once, max(1, cores() // at_once), self.plan.nodes) as runner,
-        ):
+        with SweepProgress(console, self.run_count) as progress:
             while trials := self._trials_behind(len(results)):
-                results += self._make(trials, runner, progress)
+                results += self._make(trials, at_once, progress)
         return results, choices(results)
 
     def _check(self, trials: Sequence[Trial]) -> None:
@@ -320,15 +313,17 @@ class Sweep:
             check_data(settings, folder_of_users_code(settings))
 
     def _trials_behind(self, count: int) -> list[Trial]:
-        """Return the trials after the first `count`; batches are drawn in full."""
+        """Return the trials after the first `count`; Optuna's batches are drawn in full."""
         if self.plan.search == "optuna":
-            earlier, batch = self.study.get_trials(deepcopy=False)[:count], self.plan.batch
-            end, so_far = min((count // batch + 1) * batch, self.plan.trials or 0), len(self.trials)
+            first = count - count % self.plan.batch  # of the batch, which its trials do not know
+            earlier = self.study.get_trials(deepcopy=False)[:first]
+            so_far, end = len(self.trials), min(first + self.plan.batch, self.plan.trials or 0)
             self.trials.extend(trials_of(self.plan.drawn(range(so_far, end), earlier), so_far + 1))
+            self._enter(len(self.trials))
         return self.trials[count:]
 
     def _make(
-        self, trials: Sequence[Trial], runner: Runner, progress: SweepProgress
+        self, trials: Sequence[Trial], parallel: int, progress: SweepProgress
     ) -> list[Result]:
         """Make the runs of these trials, and report their validation errors to the study."""
         jobs = {
@@ -350,7 +345,7 @@ class Sweep:
                 self.failed[job.name] = reason
             self._finish(jobs[job.trial.number])
 
-        runner.make(all_jobs, starts, ended, progress.look)
+        make_runs(all_jobs, self.plan.nodes, parallel, starts, ended, progress.look)
         return [self._results.get(n) or self._result(of_trial) for n, of_trial in jobs.items()]
 
     def _settings(self, trial: Trial, seed: int) -> Settings:
@@ -370,15 +365,14 @@ class Sweep:
         return result_of(jobs[0].trial, jobs[0].settings.task, done, failed)
 
     def _enter(self, number: int) -> None:
-        """Enter the trials up to this number into the study, in order; from any thread."""
-        with self._database:
-            for trial in self.trials[len(self._is_told) : number]:
-                params = {
-                    key: written(value) if key in self.plan.grid else value
-                    for key, value in trial.changes.items()
-                }
-                _add(self.study, self.plan, params)
-                self._is_told.append(False)
+        """Enter the trials up to this number into the study, in order."""
+        for trial in self.trials[len(self._is_told) : number]:
+            params = {
+                key: written(value) if key in self.plan.grid else value
+                for key, value in trial.changes.items()
+            }
+            _add(self.study, self.plan, params)
+            self._is_told.append(False)
 
     def _finish(self, jobs: Sequence[Job]) -> None:
         """Once a trial's runs are done, report it, and keep only the models of the best so far.
@@ -391,10 +385,9 @@ class Sweep:
         self._results[number] = result
         if result.complete and result.mean:
             self._enter(number)
-            with self._database:
-                if not self._is_told[number - 1]:
-                    self.study.tell(number - 1, result.mean.mean)
-                    self._is_told[number - 1] = True
+            if not self._is_told[number - 1]:
+                self.study.tell(number - 1, result.mean.mean)
+                self._is_told[number - 1] = True
         best = self._best.get(result.question)
         loser: Result | None = result
         if result.complete and (best is None or result.place < best.place):

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from fedproto_app.experiments.sweep import Axis, Plan, Trial
 
 _MOST_ROWS = 30  # on a screen
+_MOST_CHARTS = 12
+_MOST_LETTERS = 30  # of a value or a key in a chart
+_MOST_TICKS = 8  # at the values themselves
+_FEWEST_FOR_A_LOGARITHM = 3
 
 
 class Mean(NamedTuple):
@@ -156,11 +160,14 @@ def write_results(
     folder: Path, plan: Plan, results: Sequence[Result], chosen: Sequence[Result]
 ) -> dict[int, Mean]:
     """Write ``sweep.csv`` and ``sweep.json``; return the chosen trials' test errors by number."""
+
+    def cells(name: str, mean: Mean | None, error: str) -> dict[str, float | None]:
+        return {name: mean and mean.mean, error: mean and mean.error}
+
     tests = {result.trial.number: result.test() for result in chosen}
     rows, trials = [], []
     for result in ranked(results):
         trial, test = result.trial, tests.get(result.trial.number)
-        mean, middle = result.mean or (None, None), result.median or (None, None)
         rows.append(
             {
                 "trial": trial.number,
@@ -168,13 +175,10 @@ def write_results(
                 "seeds": len(result.validation),
                 "failed": len(result.failed),
                 "clients": result.clients,
-                "validation": mean[0],
-                "validation_se": mean[1],
-                "validation_median": middle[0],
-                "validation_median_se": middle[1],
+                **cells("validation", result.mean, "validation_se"),
+                **cells("validation_median", result.median, "validation_median_se"),
                 "chosen": "yes" if test else "",
-                "test": test and test.mean,
-                "test_se": test and test.error,
+                **cells("test", test, "test_se"),
             }
         )
         record: dict[str, Any] = {
@@ -185,15 +189,14 @@ def write_results(
             "clients": result.clients,
             "validation": {
                 "figure": result.metrics.validation.round.name,
-                "mean": mean[0],
-                "standard_error": mean[1],
+                **cells("mean", result.mean, "standard_error"),
                 "by_seed": {str(seed): error for seed, error in result.validation.items()},
             },
             "chosen": test is not None,
         }
         if test:
             figure = {"figure": result.metrics.kept.column.name}
-            record["test"] = {**figure, "mean": test.mean, "standard_error": test.error}
+            record["test"] = figure | cells("mean", test, "standard_error")
         trials.append(record)
     write_whole(
         folder / "sweep.csv",
@@ -233,12 +236,6 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
     return table
 
 
-_MOST_CHARTS = 12
-_MOST_LETTERS = 30  # of a value or a key
-_MOST_TICKS = 8  # at the values themselves
-_FEWEST_FOR_A_LOGARITHM = 3
-
-
 def sweep_charts(
     plan: Plan, results: Sequence[Result], chosen: Collection[int]
 ) -> list[charts.Lines]:
@@ -264,12 +261,8 @@ def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
     def other_settings(result: Result) -> str:
         return repr({name: v for name, v in result.trial.changes.items() if name != key})
 
-    alike = [
-        r
-        for best in choices(results)[:1]
-        for r in results
-        if other_settings(r) == other_settings(best)
-    ]
+    others = [other_settings(best) for best in choices(results)[:1]]
+    alike = [result for result in results if other_settings(result) in others]
     return sorted(alike, key=lambda result: result.trial.changes[key])
 
 
@@ -299,15 +292,9 @@ def _chart(
         return float(value) if numeric else names.index(str(value)[:_MOST_LETTERS])
 
     def line(
-        label: str,
-        look: int | None,
-        results: Sequence[Result],
-        *,
-        median: bool = False,
-        joined: bool = False,
+        label: str, look: int | None, errors: Sequence[tuple[Result, Mean | None]], joined: bool
     ) -> charts.Line:
-        errors = [(place(r), r.median if median else r.mean) for r in results]
-        pairs: list[tuple[float, Mean]] = [(x, mean) for x, mean in errors if mean]
+        pairs = [(place(result), mean) for result, mean in errors if mean]
         return charts.Line(
             label,
             np.array([x for x, _ in pairs]),
@@ -319,22 +306,23 @@ def _chart(
 
     through = through_choice(key, complete) if numeric else []
     through = through if len(through) > 1 else []
-    best = [result for result in complete if result.trial.number in chosen]
-    aside = [result for result in complete if result not in through and result not in best]
+    named = {result.trial.number for result in through} | set(chosen)
+    aside = [(r, r.mean) for r in complete if r.trial.number not in named]
+    best = [(r, r.mean) for r in complete if r.trial.number in chosen]
     lines = [
-        line("other trials", None, aside),
-        line("mean over clients, which chooses", 0, through, joined=True),
-        line("median client, kept models", 2, through, median=True, joined=True),
-        line("choice", 1, best),
+        line("other trials", None, aside, False),
+        line("mean over clients, which chooses", 0, [(r, r.mean) for r in through], True),
+        line("median client, kept models", 2, [(r, r.median) for r in through], True),
+        line("choice", 1, best, False),
     ]
-    x = charts.Axis(names=names)
-    if numeric:
-        listed = isinstance(axis, CategoricalDistribution)
-        ticks = sorted(set(values)) if listed and len(set(values)) <= _MOST_TICKS else ()
-        logarithmic = (
-            is_geometric(values) if isinstance(axis, CategoricalDistribution) else axis.log
-        )
-        x = charts.Axis(log=logarithmic, ticks=ticks)
+    if not numeric:
+        x = charts.Axis(names=names)
+    elif isinstance(axis, CategoricalDistribution):
+        ticks = sorted(set(values))
+        ticks = ticks if len(ticks) <= _MOST_TICKS else []
+        x = charts.Axis(log=is_geometric(values), ticks=ticks)
+    else:
+        x = charts.Axis(log=axis.log)
     text = f"Validation error against {key}, mean ± standard error over seeds."
     return charts.Lines(
         key[-_MOST_LETTERS:], text, x, y, [drawn for drawn in lines if len(drawn.x)]

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from rich.progress import (
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.loading import look_here_for_users_code
-from fedproto_app.engine.pool import worker_environment
+from fedproto_app.engine.pool import cores, worker_environment
 from fedproto_app.experiments.run_settings import resumed_settings, simulated_settings
 from fedproto_app.experiments.simulation import simulate_here
 from fedproto_app.report.progress import clock_text
@@ -42,7 +43,7 @@ from fedproto_app.settings import Settings, flat_settings
 if TYPE_CHECKING:  # a run need not wait for Optuna
     from fedproto_app.experiments.sweep import Trial
 
-_LOOK_EVERY = 0.5  # seconds
+_LOOK_EVERY = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -73,77 +74,77 @@ class Job:
             return 0
 
 
-class Runner:
-    """Makes runs until its ``with`` block ends, which also ends unfinished runs.
+def make_runs(
+    jobs: Sequence[Job],
+    nodes: int,
+    parallel: int,
+    starts: Callable[[Job], None],
+    ended: Callable[[Job, str], None],
+    look: Callable[[], None],
+) -> None:
+    """Make the runs that are not finished; an error ends all processes.
 
-    parallel: runs at a time. workers: processes of each run. nodes: simulated nodes of each run.
+    nodes: simulated nodes of each run. parallel: runs at a time. starts: called with each run
+    before it starts. ended: called with each ended run, and why it failed or "". look: called
+    regularly.
     """
-
-    def __init__(self, parallel: int, workers: int, nodes: int) -> None:
-        self._workers, self._nodes = workers, nodes
-        self._pool = ThreadPoolExecutor(parallel, "sweep")
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._closed = threading.Event()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._closed.set()
-            for process in self._running:
-                assert process.stdin is not None
-                process.stdin.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def make(
-        self,
-        jobs: Sequence[Job],
-        starts: Callable[[Job], None],
-        ended: Callable[[Job, str], None],
-        look: Callable[[], None],
-    ) -> None:
-        """Make the runs that are not finished.
-
-        starts: called with each run before it starts, in the run's thread. ended: called with each
-        ended run, and why it failed or "". look: called regularly.
-        """
-        futures = {
-            self._pool.submit(self._make, job, starts): job for job in jobs if not job.finished
-        }
-        running = set(futures)
-        while running:
-            done, running = wait(running, timeout=_LOOK_EVERY, return_when="FIRST_COMPLETED")
-            for future in done:
-                ended(futures[future], future.result())
+    waiting = deque(job for job in jobs if not job.finished)
+    running: list[_Process] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel:
+                starts(waiting[0])
+                running.append(_Process(waiting.popleft(), nodes, max(1, cores() // parallel)))
+            time.sleep(_LOOK_EVERY)
+            for process in [process for process in running if process.has_ended()]:
+                running.remove(process)
+                ended(process.job, process.end())
             look()
+    finally:
+        for process in running:
+            process.close()
+        for process in running:
+            process.end()
 
-    def _make(self, job: Job, starts: Callable[[Job], None]) -> str:
-        """Make a run; return the reason if it failed, or ""."""
-        if self._closed.is_set():
-            return "stopped"
-        starts(job)
-        order = {"settings": flat_settings(job.settings), "nodes": self._nodes}
-        line = json.dumps(order | {"workers": self._workers}) + "\n"
-        with tempfile.TemporaryFile() as output:
-            with self._lock:
-                if self._closed.is_set():
-                    return "stopped"
-                process = _start(output)
-                self._running.add(process)
-            assert process.stdin is not None
-            with suppress(BrokenPipeError, ValueError):  # the process has already ended
-                process.stdin.write(line.encode())
-            code = process.wait()
-            with self._lock:
-                self._running.discard(process)
-                process.stdin.close()
-            if code == 0 and job.finished:
+
+class _Process:
+    """The process of a run. workers: its worker processes."""
+
+    def __init__(self, job: Job, nodes: int, workers: int) -> None:
+        self.job = job
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedproto_app.experiments.sweep_runs"],
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._output,
+            env=worker_environment(),  # one thread: several runs share the cores
+            start_new_session=True,  # the terminal's Ctrl-C is for the sweep
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        self._orders = self._process.stdin
+        order = {"settings": flat_settings(job.settings), "nodes": nodes, "workers": workers}
+        with suppress(BrokenPipeError):  # the process has already ended
+            self._orders.write((json.dumps(order) + "\n").encode())
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """Let the process end at once, without waiting for it."""
+        self._orders.close()
+
+    def end(self) -> str:
+        """End the process if it has not ended; return why the run failed, or ""."""
+        self.close()
+        code = self._process.wait()
+        with self._output as output:
+            if code == 0 and self.job.finished:
                 return ""
             output.seek(0)
             lines = output.read().decode(errors="replace").strip().splitlines()
-            return lines[-1] if lines else f"its process ended with {code}"
+        return lines[-1] if lines else f"its process ended with {code}"
 
 
 class SweepProgress:
@@ -191,7 +192,7 @@ class SweepProgress:
             self._bar.add_task("", total=total, completed=sum(self._rounds.values()))
 
     def starts(self, job: Job) -> None:
-        """Count the rounds of this run from now on; from any thread."""
+        """Count the rounds of this run from now on."""
         self._running[job.name] = job
 
     def ended(self, job: Job, reason: str) -> None:
@@ -210,7 +211,7 @@ class SweepProgress:
 
     def look(self) -> None:
         """Update the progress bar."""
-        self._rounds |= {job.name: job.rounds_done() for job in list(self._running.values())}
+        self._rounds |= {job.name: job.rounds_done() for job in self._running.values()}
         done, text = sum(self._rounds.values()), f"{len(self._ended)}/{self._runs} runs"
         self._bar.update(self._bar.task_ids[0], completed=done, description=text)
 
@@ -245,19 +246,6 @@ def main() -> None:
 def _end_with_the_sweep() -> None:
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
-
-
-def _start(output: Any) -> subprocess.Popen[bytes]:
-    """Start a process with one thread, as for workers: several runs share the cores."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedproto_app.experiments.sweep_runs"],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
-        env=worker_environment(),
-        start_new_session=True,  # the terminal's Ctrl-C is for the sweep
-        bufsize=0,
-    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.section import Positive, kebab
-from fedproto_app.data.choice import require_meaning
+from fedproto_app.data.source_checks import require_meaning
 from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy
 from fedproto_app.settings import (
     Count,

@@ -45,6 +45,10 @@ _YEAR = timedelta(days=365)
 _CLOCKS_APART = timedelta(days=1)  # a machine whose clock is late must not refuse a new certificate
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NODE_NAME = 120
+_USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)  # of a key, all that a certificate may name
 
 
 @dataclass(frozen=True)
@@ -168,40 +172,23 @@ def _read_authority(certificate_file: Path, key_file: Path) -> _Authority:
 def _new_authority() -> _Authority:
     key = ec.generate_private_key(ec.SECP384R1())
     name = _name("fedproto private CA")
-    builder = (
-        _certificate(name, name, key, CA_YEARS * _YEAR)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
-        )
-    )
-    return _Authority(builder.sign(key, SHA384()), key)
+    return _Authority(_issued(name, key, CA_YEARS * _YEAR, name, key, is_ca=True), key)
 
 
 def _server(
     folder: Path, names: Sequence[x509.GeneralName], authority: _Authority
 ) -> list[KeyFile]:
-    key = ec.generate_private_key(ec.SECP384R1())
-    issuer = authority.certificate
-    builder = (
+    key, issuer = ec.generate_private_key(ec.SECP384R1()), authority.certificate
+    certificate = _issued(
+        _name("fedproto server"),
+        key,
         # A certificate must not outlive its CA.
-        _certificate(
-            _name("fedproto server"),
-            issuer.subject,
-            key,
-            min(SERVER_YEARS * _YEAR, issuer.not_valid_after_utc - datetime.now(UTC)),
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
-            critical=False,
-        )
+        min(SERVER_YEARS * _YEAR, issuer.not_valid_after_utc - datetime.now(UTC)),
+        issuer.subject,
+        authority.key,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName(names),
     )
-    certificate = builder.sign(authority.key, SHA384())
     until = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
     return [
         KeyFile(folder / "server.pem", _pem(certificate), False, f"server; valid until {until}"),
@@ -221,11 +208,20 @@ def _node(folder: Path, name: str) -> list[KeyFile]:
     ]
 
 
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, term: timedelta
-) -> x509.CertificateBuilder:
+def _issued(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    term: timedelta,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *extensions: x509.ExtensionType,
+    is_ca: bool = False,
+) -> x509.Certificate:
+    """Return a certificate for the key, with these and the usual extensions."""
     now = datetime.now(UTC)
-    return (
+    usage = dict.fromkeys(_USES, False)
+    usage |= {"key_cert_sign": is_ca, "crl_sign": is_ca, "digital_signature": not is_ca}
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -233,22 +229,16 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_APART)
         .not_valid_after(now + term)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
     )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    for extension in (
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+        *extensions,
+    ):
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(issuer_key, SHA384())
 
 
 def _name(common_name: str) -> x509.Name:

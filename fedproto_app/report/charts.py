@@ -37,7 +37,7 @@ from fedproto_app.tasks.metrics import TaskMetrics
 
 if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
-    from fedproto_app.serving.inference import ClientForecast
+    from fedproto_app.serving import ClientForecast
 
 MOST_METHODS = 12  # rows of dots, or lines; more cannot be distinguished
 _TRAFFIC = "numbers sent, up and down, all clients"
@@ -191,10 +191,9 @@ def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
     """
     first = next(iter(groups.values()))
     metrics = report_for(first.task).metrics
+    column = metrics.headline.column.name
     figures = {
-        label: np.concatenate(
-            [client_values(run.folder, metrics.headline.column.name) for run in group.runs]
-        )
+        label: np.concatenate([client_values(run.folder, column) for run in group.runs])
         for label, group in groups.items()
     }
     charts = [distribution_chart(figures, metrics)]

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedproto_app.core.errors import FedProtoError, optional
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.report.runs import Run, read_clients, read_rounds
+from fedproto_app.report.runs import Run, read_clients, read_rounds, read_table
 
 RUN_COLUMNS = ("run", "method", "dataset", "seed")
 # Names of the tables, and the key columns of their rows in addition to the run's columns.
@@ -110,7 +110,7 @@ def _rows_of_clients(run: Run) -> Iterator[tuple[Any, ...]]:
 def _rows_of_steps(run: Run) -> Iterator[tuple[Any, ...]]:
     file = run.folder / "steps.csv"
     if file.exists():
-        for row in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))):
+        for row in read_table(file):
             for figure, value in _figures(row):
                 yield int(row["step"]), figure, value
 

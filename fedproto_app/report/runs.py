@@ -19,6 +19,7 @@ from fedproto_app.core.tasks import FIRST_TASK, TASKS
 from fedproto_app.core.version import __version__
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
+from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.metrics import badness
 
 Parsed = TypeVar("Parsed")
@@ -112,7 +113,12 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 def read_clients(folder: Path) -> list[dict[str, str]]:
     """Return the rows of ``clients.csv`` as text, one per client."""
-    return _read(folder / "clients.csv", lambda text: list(csv.DictReader(io.StringIO(text))))
+    return read_table(folder / "clients.csv")
+
+
+def read_table(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file as text."""
+    return _read(file, lambda text: list(csv.DictReader(io.StringIO(text))))
 
 
 def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
@@ -192,17 +198,6 @@ def labels(groups: Sequence[Group]) -> list[str]:
 def _short(key: str, method: str) -> str:
     """Return the key without the name of the method's own section."""
     return key.removeprefix(f"{method}.").removeprefix("own.")
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested table as a flat one, its keys joined by dots."""
-    joined: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            joined |= flat(value, f"{prefix}{key}.")
-        else:
-            joined[prefix + key] = value
-    return joined
 
 
 def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:

@@ -23,8 +23,6 @@ _COSTS = {
     "bytes_up": "bytes up",
     "seconds": "seconds",
 }
-
-
 _ENDS = {"patience": "patience ran out", "privacy": "privacy.max-epsilon reached"}
 
 
@@ -100,16 +98,11 @@ def by_task(groups: Sequence[Group]) -> list[list[Group]]:
 
 def comparison_table(groups: Sequence[Group]) -> Table:
     """Return a table for a terminal, one row per group; all groups are of one task."""
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=0,
-        caption=f"mean ± standard error over seeds; {report_for(groups[0].task).metrics.caption}; "
-        "parameters up: per client and round, and in all rounds",
-        caption_justify="left",
+    caption = (
+        f"mean ± standard error over seeds; {report_for(groups[0].task).metrics.caption}; "
+        "parameters up: per client and round, and in all rounds"
     )
-    for number, column in enumerate(comparison_columns(groups)):
-        # A narrow terminal wraps names but cuts no figures.
-        table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
+    table = _table(comparison_columns(groups), caption, texts=2)
     for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
         last_of_dataset = after is not None and after.dataset != group.dataset
         table.add_row(*row, end_section=last_of_dataset)
@@ -123,15 +116,11 @@ def comparison_markdown(groups: Sequence[Group]) -> str:
 
 def pairs_table(pairs: Sequence[Pair]) -> Table:
     """Return a table for a terminal, one row per pair."""
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=0,
-        caption="over clients, errors averaged over seeds; better: clients with the lower error; "
-        "p: Wilcoxon's signed-rank test",
-        caption_justify="left",
+    caption = (
+        "over clients, errors averaged over seeds; better: clients with the lower error; "
+        "p: Wilcoxon's signed-rank test"
     )
-    for number, column in enumerate(PAIR_COLUMNS):
-        table.add_column(column, justify="left" if number < 3 else "right", overflow="fold")
+    table = _table(PAIR_COLUMNS, caption, texts=3)
     for pair in pairs:
         table.add_row(*pair.row())
     return table
@@ -145,10 +134,21 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
 def pairs_csv(pairs: Sequence[Pair]) -> str:
     """Return CSV, one row per pair; numbers are not rounded, unknown numbers are empty."""
     fields = ("dataset", "method", "against", "clients", "better", "difference", "p", "corrected")
+    return _csv([fields, *([getattr(pair, field) for field in fields] for pair in pairs)])
+
+
+def _table(columns: Sequence[str], caption: str, texts: int) -> Table:
+    """Return a table without rows. texts: number of columns from the left that hold no numbers."""
+    table = Table(box=SIMPLE_HEAD, padding=0, caption=caption, caption_justify="left")
+    for number, column in enumerate(columns):
+        # A narrow terminal wraps names but cuts no figures.
+        table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
+    return table
+
+
+def _csv(rows: Sequence[Sequence[object]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(fields)
-    writer.writerows([getattr(pair, field) for field in fields] for pair in pairs)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().rstrip("\n")
 
 
@@ -166,18 +166,16 @@ def comparison_csv(groups: Sequence[Group]) -> str:
     standard deviation and standard error.
     """
     figures = [shown.name for shown in report_for(groups[0].task).metrics.comparison]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
-    writer.writerow(["dataset", "method", "seeds", *heads, *_COSTS])
+    rows: list[list[object]] = [["dataset", "method", "seeds", *heads, *_COSTS]]
     for group, label in zip(groups, labels(groups), strict=True):
         numbers = []
         for figure in figures:
             spread = group.spread(figure)
             numbers += [spread.mean, spread.std, group.standard_error(figure)]
         means = [group.spread(figure).mean for figure in _COSTS]
-        writer.writerow([group.dataset, label, len(group.runs), *numbers, *means])
-    return text.getvalue().rstrip("\n")
+        rows.append([group.dataset, label, len(group.runs), *numbers, *means])
+    return _csv(rows)
 
 
 def comparison_numbers(groups: Sequence[Group]) -> list[list[float | None]]:

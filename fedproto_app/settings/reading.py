@@ -141,17 +141,18 @@ def default_run_name(settings: Settings) -> str:
 
 def flat_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings with dotted keys."""
-    flat: dict[str, Any] = {}
+    return flat(settings.model_dump(by_alias=True))
 
-    def walk(table: Mapping[str, Any], prefix: str) -> None:
-        for key, value in table.items():
-            if isinstance(value, Mapping):
-                walk(value, f"{prefix}{key}.")
-            else:
-                flat[prefix + key] = value
 
-    walk(settings.model_dump(by_alias=True), "")
-    return flat
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested table as a flat one, its keys joined by dots."""
+    joined: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            joined |= flat(value, f"{prefix}{key}.")
+        else:
+            joined[prefix + key] = value
+    return joined
 
 
 @cache

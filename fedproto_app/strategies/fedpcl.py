@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
@@ -33,7 +34,6 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Returns, Sends, Sizes, model
-from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.learner import (
     Cohort,
@@ -308,6 +308,67 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().restore(state)
         self.received.restore(state)
+
+
+def prototype_contrast(representation: Tensor, prototypes: Tensor, temperature: float) -> Tensor:
+    """Return ProtoNCE with the phases of the period as classes (our reading of Deng and Yang 2023).
+
+    Row b should be similar to row b of each prototype and dissimilar to its other rows: the mean
+    over b and m of
+        −log( exp(cos(r_b, P_m,b) / τ) / Σ_j exp(cos(r_b, P_m,j) / τ) ).
+    representation: [K, B, D]; prototypes: [M, B, D], of M clients, or M = 1 of all. Returns [K].
+    """
+    scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, B)
+    matching = scaled.diagonal(dim1=1, dim2=3)  # (K, M, B)
+    return (scaled.logsumexp(dim=3) - matching.transpose(1, 2)).mean(dim=(1, 2))
+
+
+def class_contrast(
+    representation: Tensor,
+    labels: Tensor,
+    present: Tensor,
+    prototypes: Tensor,
+    has_prototype: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Return ProtoNCE over classes (our reading of Deng and Yang 2023).
+
+    Sample b should be similar to the prototypes of its class y_b and dissimilar to the prototypes
+    of other classes. The loss is the mean over the samples, and for each sample over the sets m of
+    prototypes that have its class, of
+        −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ), c the classes in m.
+
+    representation: [K, B, D]; labels, present: [K, B]; prototypes: [M, C, D], of M clients, or
+    M = 1 of all; has_prototype: [M, C] bool, the classes of each set, at least one. A sample adds 0
+    if no set has its class. Returns [K].
+    """
+    scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, C)
+    label = labels[:, :, None, None].expand(-1, -1, len(prototypes), 1)
+    matching = scaled.gather(3, label).squeeze(3)  # (K, B, M)
+    contrasts = scaled.masked_fill(~has_prototype, -torch.inf).logsumexp(dim=3) - matching
+    has_class = has_prototype.T[labels]  # (K, B, M)
+    mean = (contrasts * has_class).sum(dim=2) / has_class.sum(dim=2).clamp(min=1)
+    return (mean * present).sum(dim=1) / present.sum(dim=1)
+
+
+def class_likeness(representation: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
+    """Return the cosine with the most similar prototype of each class, [K, n, D] → [K, n, C].
+
+    prototypes: [M, C, D]; has_prototype: [M, C] bool. −∞ for a class without a prototype.
+    """
+    cosines = _cosines(representation, prototypes)
+    return cosines.masked_fill(~has_prototype, -torch.inf).amax(dim=2)
+
+
+def _cosines(representation: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the cosine of every row with every prototype: [K, B, D], [M, C, D] → [K, B, M, C]."""
+    clients, rows, width = representation.shape
+    directions = _unit(prototypes).reshape(-1, width)  # (M·C, D)
+    return (_unit(representation) @ directions.T).view(clients, rows, *prototypes.shape[:2])
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return functional.normalize(rows, dim=2, eps=1e-8)
 
 
 METHOD = Method(

@@ -21,8 +21,6 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import Received, Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.maths.class_prototypes import nearness_of_classes
-from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
 from fedproto_app.strategies.common.prototypes import (
@@ -200,6 +198,25 @@ def pull(
     """
     squared = (representation - prototypes[labels]).square().mean(dim=2)  # (K, B)
     return (squared * present * has_prototype[labels]).sum(dim=1) / present.sum(dim=1)
+
+
+def prototype_distance(representation: Tensor, prototype: Tensor) -> Tensor:
+    """Return the mean squared distance to the global prototype (Tan et al. 2022, eq. 8).
+
+    representation: [K, B, D]; prototype: [B, D]. Returns [K].
+    """
+    return (representation - prototype).square().mean(dim=(1, 2))
+
+
+def nearness_of_classes(
+    representation: Tensor, prototypes: Tensor, has_prototype: Tensor
+) -> Tensor:
+    """Return the negative distance to each class's prototype, [K, n, D], [K, C, D] → [K, n, C].
+
+    has_prototype: [C] bool; −∞ for a class without a prototype.
+    """
+    distance = torch.cdist(representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    return -distance.masked_fill(~has_prototype, torch.inf)
 
 
 METHOD = Method(

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.pages import ROOT
 from benchmarks.result_page import Experiment
-from fedproto_app.report.runs import flat
 from fedproto_app.settings import flat_settings, settings_from
+from fedproto_app.settings.reading import flat
 from tests.report.made_runs import make_run
 
 

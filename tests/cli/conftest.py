@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,6 +66,18 @@ def fedproto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line adds the current folder
     return call
+
+
+@pytest.fixture
+def check(fedproto: Fedproto, monkeypatch: pytest.MonkeyPatch) -> Fedproto:
+    """Call ``fedproto data check`` with these arguments, on a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
+    return partial(fedproto, "data", "check")
+
+
+def rows(output: str) -> list[list[str]]:
+    """Return the words of each line."""
+    return [line.split() for line in output.split("\n")]
 
 
 @dataclass

@@ -1,3 +1,5 @@
+"""``fedproto data check``: its options, its mistakes, and the line that it ends with."""
+
 from __future__ import annotations
 
 import inspect
@@ -13,6 +15,7 @@ from fedproto_app.core.tasks import TASKS
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import flat_settings, settings_from
 from tests.cli.conftest import Fedproto
+from tests.cli.test_sequence_check import archive, recordings
 
 KINDS = ["series", "images", "labelled sequences"]
 
@@ -89,7 +92,7 @@ MEASURED = {"x": DRAWS.normal(size=(200, 30, 3)), "y": DRAWS.normal(size=200)}
     ids=["images in stages", "images", "numbers to tell"],
 )
 def test_a_run_takes_it(
-    fedproto: Fedproto,
+    check: Fedproto,
     tmp_path: Path,
     arrays: dict[str, np.ndarray],
     options: list[str],
@@ -97,7 +100,7 @@ def test_a_run_takes_it(
     keep: str,
 ) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
-    outcome = fedproto("data", "check", tmp_path / "data.npz", *options)
+    outcome = check(tmp_path / "data.npz", *options)
     assert outcome.code == 0, outcome.err
     *_, line = outcome.out.rstrip().split("\n")
     _, _, words = line.partition("train on it: fedproto run ")
@@ -117,25 +120,25 @@ def offered(out: str) -> str:
     return out.rstrip().split("\n")[-1]
 
 
-def test_it_takes_the_period_that_was_found(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_it_takes_the_period_that_was_found(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "quarters.csv").write_text("\n".join(of_a_period(96, 20)))
-    outcome = fedproto("data", "check", tmp_path / "quarters.csv")
+    outcome = check(tmp_path / "quarters.csv")
     assert "checked with --period 24, not with 96" in outcome.out
     assert offered(outcome.out).endswith("/quarters.csv --set data.period=96")
-    as_told = fedproto("data", "check", tmp_path / "quarters.csv", "--period", 48)
+    as_told = check(tmp_path / "quarters.csv", "--period", 48)
     assert offered(as_told.out).endswith("/quarters.csv --set data.period=48")
     (tmp_path / "short.csv").write_text("\n".join(of_a_period(96, 4)))  # too few days of 96 steps
-    assert "data.period" not in offered(fedproto("data", "check", tmp_path / "short.csv").out)
+    assert "data.period" not in offered(check(tmp_path / "short.csv").out)
 
 
 def test_a_path_that_looks_like_a_number_stays_a_path(
-    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "2024").mkdir()
     for site in ("north", "south"):
         (tmp_path / "2024" / f"{site}.csv").write_text("\n".join(of_a_period(24, 40)))
-    outcome = fedproto("data", "check", "2024")
+    outcome = check("2024")
     assert outcome.code == 0, outcome.err
     _, _, words = offered(outcome.out).partition("train on it: fedproto run ")
     settings = settings_from(
@@ -145,31 +148,98 @@ def test_a_path_that_looks_like_a_number_stays_a_path(
 
 
 def test_there_is_one_for_a_file_and_for_an_embedded_source(
-    fedproto: Fedproto, tmp_path: Path
+    check: Fedproto, tmp_path: Path
 ) -> None:
     config = tmp_path / "my run.toml"
     config.write_text('method = "solo"\n[data.synthetic]\nclients = 5\n')
-    outcome = fedproto("data", "check", "--config", config, "--set", "data.horizon=3")
+    outcome = check("--config", config, "--set", "data.horizon=3")
     assert offered(outcome.out) == f"train on it: fedproto run '{config}' --set data.horizon=3"
-    digits = fedproto("data", "check", "--source", "digits", "--stages", 1)
+    digits = check("--source", "digits", "--stages", 1)
     assert offered(digits.out) == (
         "train on it: fedproto run --set task=classification --set method=analytic "
         "--set data.source=digits --set data.partition.stages=1"
     )
 
 
-def test_a_slip_leaves_out_no_client(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_a_slip_leaves_out_no_client(check: Fedproto, tmp_path: Path) -> None:
     lines = of_a_period(24, 20)
     rows = [f"{line},{line.partition(',')[2]}" for line in lines[1:]]
     rows[6] = rows[6].rpartition(",")[0] + ",3.4.1"
     (tmp_path / "sites.csv").write_text("\n".join(["time,north,south", *rows]))
-    outcome = fedproto("data", "check", tmp_path / "sites.csv")
+    outcome = check(tmp_path / "sites.csv")
     assert outcome.code == 2
     assert "column 'south', line 8: '3.4.1' is not a number" in outcome.err
 
 
-def test_arrays_that_may_be_images_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_arrays_that_may_be_images_are_told(check: Fedproto, tmp_path: Path) -> None:
     images = {name: a / 255 if name[0] == "x" else a for name, a in IMAGES.items()}
     np.savez(tmp_path / "data.npz", **images)
-    outcome = fedproto("data", "check", tmp_path / "data.npz")
+    outcome = check(tmp_path / "data.npz")
     assert "x_train is read as 3000 sequences of 12 steps with 12 values each; if" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--period", "1"], "data.period = 1: input should be greater than or equal to 2"),
+        (["--source", "tables"], "data.source = 'tables': unknown source; known are wide-csv, "),
+        (
+            ["--source", "wide-cvs"],
+            "data.source = 'wide-cvs': unknown source; did you mean 'wide-c",
+        ),
+        (["--set", "data.perod=3"], "data.perod: unknown setting; did you mean data.period? "),
+        (["--set", "data.source=3"], "data.source = 3: input should be a valid string"),
+        (["--set", "data.period"], "--set data.period: expected KEY=VALUE"),
+        (["--config", "missing.toml"], "missing.toml: No such file"),
+        (["--set", "task=forecasts"], "task = 'forecasts': unknown; did you mean 'forecasting'? "),
+        (
+            ["--source", "digits", "--set", "task=forecasting"],
+            "data.source = 'digits' holds images; set task = 'classification', or data.source to",
+        ),
+        (["--picture", "x.png"], "--picture is for images and labelled sequences, but source syn"),
+        (["--source", "digits", "--period", "24"], "--period is for series, but source digits"),
+        (["--stages", "2"], "--stages is for images, but source synthetic-traffic holds series"),
+        (["--source", "digits", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
+        (["--source", "digits", "--picture", "no/x.png"], "--picture no/x.png: no folder no"),
+        (["--source", "digits", "--clusters", "99"], "--clusters is for labelled sequences, but"),
+        (["--source", "digits", "--clients", "0"], "data.partition.clients = 0: "),
+        (["--source", "digits", "--scheme", "fair"], "data.partition.scheme = 'fair': "),
+        (["--source", "cifar"], "data.path is empty: source cifar reads a path"),
+        (["missing.zip"], "missing.zip: no such file"),
+        (["x.npz", "--period", "24"], "--period is for series, but source sequence-npz holds lab"),
+        (["x.npz", "--stages", "2"], "--stages is for images, but source sequence-npz holds lab"),
+        (["x.npz", "--window", "9"], "--window is for source recordings, not for sequence-npz"),
+        (["x.npz", "--max-steps", "9"], "--max-steps is for source recordings, not for sequence-"),
+        (["--beta", "2"], "--beta is for labelled sequences, but source synthetic-traffic holds s"),
+        (["--scheme", "given"], "--scheme is for images and labelled sequences, but source synth"),
+        (["x.npz", "--scheme", "long-tail"], "data.clusters.scheme = 'long-tail': input should be"),
+        (["x.npz", "--clusters", "11"], "data.clusters.clusters = 11: more than data.clusters.cl"),
+        (["x.npz", "--beta", "0"], "data.clusters.beta = 0.0: input should be greater than 0"),
+        (["x.npz", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
+        (["y.npz", "--picture", "x.png"], "--picture x.png: targets are real numbers; there are"),
+        (
+            ["y.npz", "--set", "task=sequence-classification", "--set", "method=solo"],
+            "task = 'sequence-classification': the targets of data.source = 'sequence-npz' are ",
+        ),
+        (["--source", "recordings"], "data.path is empty: source recordings reads a path"),
+        (["missing.ts"], "missing.ts: no such file"),
+        (
+            [".", "--source", "recordings", "--target", "speed"],
+            "data.sequences.target = 'speed': expected a column of .: u, charge",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(
+    check: Fedproto,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    archive(tmp_path / "x.npz", np.arange(30) % 2)
+    archive(tmp_path / "y.npz", np.arange(30) / 2)
+    monkeypatch.chdir(recordings(tmp_path))
+    outcome = check(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {message}")
+    assert outcome.err.count("\n") == 1

@@ -6,6 +6,7 @@ import csv
 import io
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import tomli_w
 
 from fedproto_app.cli.forecast import Source
 from fedproto_app.data.sources import FILE_SOURCES, load_histories
-from fedproto_app.serving.inference import forecast, open_state
+from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto
 from tests.made_series import made_series, train_on
@@ -205,4 +206,4 @@ def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: 
 
 
 def test_the_sources_are_those_of_files() -> None:
-    assert {source.value for source in Source} == set(FILE_SOURCES)
+    assert set(get_args(Source)) == set(FILE_SOURCES)

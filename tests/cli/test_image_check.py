@@ -5,19 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from tests.cli.conftest import Fedproto
+from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import encoded, noise, write_folder
-
-
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def rows(output: str) -> list[list[str]]:
-    return [line.split() for line in output.split("\n")]
 
 
 def class_folders(root: Path, clients: tuple[str, ...] = ("",), **files: bytes) -> Path:
@@ -34,9 +24,9 @@ def class_folders(root: Path, clients: tuple[str, ...] = ("",), **files: bytes) 
     return write_folder(root, written | more)
 
 
-def test_digits_and_what_dealing_them_comes_to(fedproto: Fedproto) -> None:
-    outcome = fedproto(
-        *("data", "check", "--source", "digits", "--clients", 5, "--stages", 2),
+def test_digits_and_what_dealing_them_comes_to(check: Fedproto) -> None:
+    outcome = check(
+        *("--source", "digits", "--clients", 5, "--stages", 2),
         *("--imbalance-factor", 10, "--classes-per-stage", 3),
     )
     assert outcome.code == 0, outcome.err
@@ -51,92 +41,63 @@ def test_digits_and_what_dealing_them_comes_to(fedproto: Fedproto) -> None:
     assert dealt[1:] == [dealt[1], "images", "a", "client", "and", "stage"]  # all rows alike
 
 
-def test_reserved_images_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_reserved_images_are_told(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "reserving.toml").write_text(
         'task = "classification"\nmethod = "fedavg"\nkeep = "last"\n[data]\nsource = "digits"\n'
         "[data.partition]\nclients = 5\nstages = 2\nreserve-per-class = 7\n"
     )
-    outcome = fedproto("data", "check", "--config", tmp_path / "reserving.toml")
+    outcome = check("--config", tmp_path / "reserving.toml")
     assert outcome.code == 0, outcome.err
     (reserved,) = [row for row in rows(outcome.out) if row[:1] == ["reserved"]]
     assert reserved[1:5] == ["7", "train", "images", "of"]
 
 
-def test_images_that_cannot_be_dealt_are_shown_all_the_same(fedproto: Fedproto) -> None:
-    outcome = fedproto("data", "check", "--source", "digits")  # 100 client stages
+def test_images_that_cannot_be_dealt_are_shown_all_the_same(check: Fedproto) -> None:
+    outcome = check("--source", "digits")  # 100 client stages
     assert outcome.code == 1
     assert rows(outcome.out)[0] == ["class", "train", "test"]
     assert "1621 train, 176 test" in outcome.out
     assert "refused data.partition: too few images: 412 (2 … 149 a class)" in outcome.out
 
 
-def test_corrupt_images_are_named_and_counted(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_corrupt_images_are_named_and_counted(check: Fedproto, tmp_path: Path) -> None:
     torn = {f"torn-{number}": b"no image" for number in range(7)}
     folder = class_folders(tmp_path, **torn)
-    outcome = fedproto("data", "check", folder, "--scheme", "given")
+    outcome = check(folder, "--scheme", "given")
     assert outcome.code == 1
     refused = [line for line in outcome.out.split("\n") if line.startswith("refused image")]
     assert len(refused) == 5
     assert refused[0].endswith("train/cat/torn-0.png: not a JPEG, PNG or BMP image")
     assert "7 corrupt of 23 decoded; data.corrupt-images = 'skip' leaves them out" in outcome.out
     assert "[red]dog" in outcome.out
-    skipped = fedproto("data", "check", folder, "--scheme", "given", "--corrupt-images", "skip")
+    skipped = check(folder, "--scheme", "given", "--corrupt-images", "skip")
     assert skipped.code == 0
     assert "warning 7 corrupt of 23 decoded" in skipped.out
     assert "refused" not in skipped.out
 
 
-def test_given_clients_a_picture_and_a_hint(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_given_clients_a_picture_and_a_hint(check: Fedproto, tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "sites", clients=("ann", "bob"))
     picture = tmp_path / "partition.png"
-    outcome = fedproto("data", "check", folder, "--scheme", "given", "--picture", picture)
+    outcome = check(folder, "--scheme", "given", "--picture", picture)
     assert outcome.code == 0, outcome.err
     assert "2: ann, bob" in outcome.out
     assert "given: clients and stages as the source has them" in outcome.out
     assert f"picture: {picture}" in outcome.out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    dealt = fedproto(
-        *("data", "check", folder, "--clients", 2, "--stages", 1, "--classes-per-stage", 1),
-        *("--imbalance-factor", 1),
+    dealt = check(
+        *(folder, "--clients", 2, "--stages", 1, "--classes-per-stage", 1, "--imbalance-factor", 1)
     )
     assert dealt.code == 0, dealt.out
     assert "--scheme given takes the source's own clients" in dealt.out
 
 
-def test_the_rows_of_many_classes(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
     labels = np.repeat(np.arange(30), 8)
     images = {f"x_{split}": noise(0, len(labels), 4, 4) for split in ("train", "test")}
     np.savez(tmp_path / "x.npz", **images, y_train=labels, y_test=labels)
-    options = ("data", "check", tmp_path / "x.npz", "--scheme", "given")
-    brief, full = fedproto(*options), fedproto(*options, "--all")
+    options = (tmp_path / "x.npz", "--scheme", "given")
+    brief, full = check(*options), check(*options, "--all")
     assert "... and 10 more (--all lists them)" in brief.out
     assert not any(row[:3] == ["29", "8", "8"] for row in rows(brief.out))
     assert any(row[:3] == ["29", "8", "8"] for row in rows(full.out))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--source", "digits", "--period", "24"], "--period is for series, but source digits"),
-        (["--stages", "2"], "--stages is for images, but source synthetic-traffic holds series"),
-        (["--source", "digits", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
-        (["--source", "digits", "--picture", "no/x.png"], "--picture no/x.png: no folder no"),
-        (["--source", "digits", "--clusters", "99"], "--clusters is for labelled sequences, but"),
-        (["--source", "digits", "--clients", "0"], "data.partition.clients = 0: "),
-        (["--source", "digits", "--scheme", "fair"], "data.partition.scheme = 'fair': "),
-        (["--source", "cifar"], "data.path is empty: source cifar reads a path"),
-        (["missing.zip"], "missing.zip: no such file"),
-    ],
-)
-def test_mistakes_are_one_line(
-    fedproto: Fedproto,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = fedproto("data", "check", *arguments)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {message}")
-    assert outcome.err.count("\n") == 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedproto_app.cli import flower_run
 from fedproto_app.cli import run as run_module
 from fedproto_app.core.run_lock import RunLock
 from fedproto_app.ops.superlink import ConnectionLost, RunStatus
+from fedproto_app.report.progress import NewRounds
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, FakeSuperLink, Fedproto
 from tests.report.made_runs import make_run, round_record
@@ -59,13 +61,20 @@ class FakeNamedSuperLink:
         return RunStatus(f"finished:{self._end}", "it broke")
 
 
-def deploy(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *logs: list[str], end: str = "completed"
-) -> FakeNamedSuperLink:
-    fake = FakeNamedSuperLink("lab", folder, list(logs), end)
-    monkeypatch.setattr(run_module, "NamedSuperLink", lambda name, folder: fake)
-    monkeypatch.setattr(flower_run, "_LOOK_EVERY", 0.0)
-    return fake
+Deploy = Callable[..., FakeNamedSuperLink]
+
+
+@pytest.fixture
+def deploy(monkeypatch: pytest.MonkeyPatch, work_folder: Path) -> Deploy:
+    """Replace the named SuperLink by one with these logs and this end."""
+
+    def replace(*logs: list[str], end: str = "completed") -> FakeNamedSuperLink:
+        fake = FakeNamedSuperLink("lab", work_folder, list(logs) or [[]], end)
+        monkeypatch.setattr(run_module, "NamedSuperLink", lambda name, folder: fake)
+        monkeypatch.setattr(flower_run, "_LOOK_EVERY", 0.0)
+        return fake
+
+    return replace
 
 
 def unfinished(folder: Path, nodes: int = 3, **changes: Any) -> Path:
@@ -80,9 +89,7 @@ def unfinished(folder: Path, nodes: int = 3, **changes: Any) -> Path:
 
 
 def test_a_simulation_is_resumed_with_its_settings_and_nodes(
-    fedproto: Fedproto,
-    flower: Fake,
-    work_folder: Path,
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake: FakeSuperLink = flower("completed")
     folder = unfinished(work_folder / "elsewhere" / "mine")
@@ -114,13 +121,13 @@ def test_a_simulation_is_resumed_with_its_settings_and_nodes(
 )
 def test_what_cannot_be_is_told_before_anything_starts(
     fedproto: Fedproto,
+    deploy: Deploy,
     flower: Fake,
     work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     message: str,
 ) -> None:
-    fake, deployed = flower("completed"), deploy(monkeypatch, work_folder, [])
+    fake, deployed = flower("completed"), deploy()
     unfinished(work_folder / "mine")
     make_run(work_folder / "done")
     (work_folder / "done" / "settings.toml").write_text("")
@@ -131,38 +138,25 @@ def test_what_cannot_be_is_told_before_anything_starts(
     assert fake.submitted == deployed.submitted == []
 
 
-def test_a_finished_simulation_gets_more_rounds(
-    fedproto: Fedproto,
-    flower: Fake,
-    work_folder: Path,
+def test_a_resumed_simulation_may_get_more_rounds_and_wait_longer(
+    fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
-    folder = unfinished(work_folder / "mine")
-    (folder / "summary.json").write_text('{"rounds": 40, "stopped": "rounds"}')
-    assert fedproto("run", "--resume", "mine", "--set", "rounds=60").code == 0
-    assert fake.submitted[0][1]["rounds"] == 60
-
-
-def test_how_long_to_wait_may_change_on_resuming(
-    fedproto: Fedproto,
-    flower: Fake,
-    work_folder: Path,
-) -> None:
-    fake = flower("completed")
-    unfinished(work_folder / "mine")
-    outcome = fedproto("run", "--resume", "mine", "--set", "nodes.start-deadline=9.0")
-    assert outcome.code == 0
-    assert fake.submitted[0][1]["nodes"]["start-deadline"] == 9.0
+    (unfinished(work_folder / "mine") / "summary.json").write_text(
+        '{"rounds": 40, "stopped": "rounds"}'
+    )
+    changes = ["--set", "rounds=60", "--set", "nodes.start-deadline=9.0"]
+    assert fedproto("run", "--resume", "mine", *changes).code == 0
+    config = fake.submitted[0][1]
+    assert (config["rounds"], config["nodes"]["start-deadline"]) == (60, 9.0)
 
 
 def test_a_deployed_run_shows_rounds_and_warnings_once(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, work_folder: Path
 ) -> None:
     folder = work_folder / "server"
     log = [f"event=artefacts folder={folder}", "something of Flower's", ROUND.format(1), REFUSED]
-    fake = deploy(monkeypatch, work_folder, log, [*log, ROUND.format(39)])
+    fake = deploy(log, [*log, ROUND.format(39)])
     outcome = fedproto("run", "--superlink", "lab", "--set", "data.source=wide-csv")
     assert outcome.code == 0
     assert fake.submitted[0]["data"]["source"] == "wide-csv"
@@ -179,37 +173,36 @@ def test_a_deployed_run_shows_rounds_and_warnings_once(
 
 
 def test_an_app_around_is_submitted_else_one_of_the_installed_package(
-    fedproto: Fedproto, work_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fedproto: Fedproto,
+    deploy: Deploy,
+    work_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     for folder, clientapp in (
         (work_folder, "toy_app.client:app"),
         (tmp_path, "fedproto_app.client_app:"),
     ):
         monkeypatch.chdir(folder)
-        fake = deploy(monkeypatch, tmp_path, [])
+        fake = deploy()
         assert fedproto("run", "--superlink", "lab").code == 0
         assert f'clientapp = "{clientapp}' in fake.apps[0]
 
 
 def test_where_the_servers_folder_can_be_read_its_tables_are_printed(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, work_folder: Path
 ) -> None:
     folder = make_run(work_folder / "server")
-    deploy(monkeypatch, work_folder, [f"event=artefacts folder={folder}"])
+    deploy([f"event=artefacts folder={folder}"])
     outcome = fedproto("run", "--superlink", "lab")
     assert "fuels on toy: 2 clients" in outcome.out
 
 
 @pytest.mark.parametrize("reason", [STOPPED, ""])
 def test_a_deployed_run_that_fails_says_why_and_how_to_go_on(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    reason: str,
+    fedproto: Fedproto, deploy: Deploy, reason: str
 ) -> None:
-    deploy(monkeypatch, work_folder, ["event=x", reason], end="failed")
+    deploy(["event=x", reason], end="failed")
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 1
     if reason:
@@ -220,11 +213,9 @@ def test_a_deployed_run_that_fails_says_why_and_how_to_go_on(
 
 
 def test_who_stops_following_leaves_the_run_and_no_process(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy
 ) -> None:
-    fake = deploy(monkeypatch, work_folder, [])
+    fake = deploy()
     fake.interrupted = True
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 130
@@ -236,14 +227,12 @@ def test_who_stops_following_leaves_the_run_and_no_process(
 
 
 def test_who_stops_while_a_run_is_submitted_is_told_where_to_look(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(deploy(monkeypatch, work_folder, []), "submit", interrupt)
+    monkeypatch.setattr(deploy(), "submit", interrupt)
     outcome = fedproto("run", "--superlink", "lab")
     assert (outcome.code, outcome.err) == (
         130,
@@ -273,11 +262,9 @@ def unreachable(
 
 
 def test_a_connection_that_comes_back_is_no_failure(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = deploy(monkeypatch, work_folder, [ROUND.format(1)], [ROUND.format(1), ROUND.format(2)])
+    fake = deploy([ROUND.format(1)], [ROUND.format(1), ROUND.format(2)])
     pauses = unreachable(monkeypatch, fake, times=7)
     outcome = fedproto("run", "--superlink", "lab")
     assert outcome.code == 0
@@ -290,11 +277,9 @@ def test_a_connection_that_comes_back_is_no_failure(
 
 
 def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses = unreachable(monkeypatch, deploy(monkeypatch, work_folder, []), times=1000)
+    pauses = unreachable(monkeypatch, deploy(), times=1000)
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 3
     assert 560 < sum(pauses) <= 600
@@ -307,35 +292,27 @@ def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
 
 
 def test_a_deployed_run_may_be_made_longer(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, work_folder: Path
 ) -> None:
     folder = unfinished(work_folder / "server" / "mine")
     for resumed in ("mine", folder):  # not to be read from here, and to be read
-        fake = deploy(monkeypatch, work_folder, [])
+        fake = deploy()
         outcome = fedproto("run", "--superlink", "lab", "--resume", resumed, "--set", "rounds=60")
         assert outcome.code == 0
         assert fake.submitted[0]["rounds"] == 60
 
 
-def test_a_deployed_run_is_resumed_by_its_name(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake = deploy(monkeypatch, work_folder, [])
+def test_a_deployed_run_is_resumed_by_its_name(fedproto: Fedproto, deploy: Deploy) -> None:
+    fake = deploy()
     assert fedproto("run", "--superlink", "lab", "--resume", "mine").code == 0
     output = fake.submitted[0]["output"]
     assert (output["name"], output["resume"]) == ("mine", True)
 
 
 def test_a_deployed_run_whose_folder_can_be_read_keeps_its_settings(
-    fedproto: Fedproto,
-    work_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fedproto: Fedproto, deploy: Deploy, work_folder: Path
 ) -> None:
-    fake = deploy(monkeypatch, work_folder, [])
+    fake = deploy()
     folder = unfinished(work_folder / "server" / "mine")
     assert fedproto("run", "--superlink", "lab", "--resume", folder).code == 0
     (config,) = fake.submitted
@@ -345,10 +322,6 @@ def test_a_deployed_run_whose_folder_can_be_read_keeps_its_settings(
 
 
 def test_rounds_of_before_a_resume_are_not_shown_again(tmp_path: Path) -> None:
-    import json
-
-    from fedproto_app.report.progress import NewRounds
-
     file = tmp_path / "rounds.jsonl"
 
     def write(*numbers: int) -> None:

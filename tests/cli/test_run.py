@@ -51,37 +51,24 @@ def test_verbose_shows_the_log(fedproto: Fedproto, flower: Fake, work_folder: Pa
     assert "last line\n" in fedproto("run", "--verbose").err
 
 
-def test_a_failed_run_shows_the_end_of_its_log(
-    fedproto: Fedproto, flower: Fake, work_folder: Path
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("failed", "first line\nlast line\nerror: the run ended as finished:failed: it broke\n"),
+        ("stopped", "error: node 1 never came\n"),  # the server's reason, without the log
+        ("dies", "error: flower-superlink ended with code 9\n"),
+    ],
+)
+def test_a_run_that_fails_says_why_and_keeps_its_log(
+    fedproto: Fedproto, flower: Fake, work_folder: Path, end: str, message: str
 ) -> None:
-    flower("failed")
+    fake = flower(end)
     outcome = fedproto("run", "--set", "output.name=first")
+    log = work_folder / "runs" / "first" / "flower.log"
     assert outcome.code == 1
-    assert outcome.err.endswith(
-        "first line\nlast line\n"
-        "error: the run ended as finished:failed: it broke\n"
-        f"full log: {work_folder / 'runs' / 'first' / 'flower.log'}\n"
-    )
-
-
-def test_a_run_that_stopped_for_a_reason_gives_only_the_reason(
-    fedproto: Fedproto, flower: Fake, work_folder: Path
-) -> None:
-    flower("stopped")
-    outcome = fedproto("run")
-    assert outcome.code == 1
-    assert "error: node 1 never came\nfull log: " in outcome.err
-    assert "last line" not in outcome.err
-
-
-def test_a_superlink_that_dies_under_way_is_a_failed_run(
-    fedproto: Fedproto, flower: Fake, work_folder: Path
-) -> None:
-    fake = flower("dies")
-    outcome = fedproto("run", "--set", "output.name=first")
-    assert outcome.code == 1
-    assert "error: flower-superlink ended with code 9" in outcome.err
-    assert (work_folder / "runs" / "first" / "flower.log").exists()
+    assert outcome.err.endswith(message if end == "dies" else f"{message}full log: {log}\n")
+    assert ("last line" in outcome.err) == (end == "failed")
+    assert log.exists()
     assert fake.closed
 
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from tests.cli.conftest import Fedproto
+from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import write_folder
 from tests.real_data import real_data
-
-
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def rows(output: str) -> list[list[str]]:
-    return [line.split() for line in output.split("\n")]
 
 
 def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -> Path:
@@ -31,9 +21,9 @@ def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -
     return path
 
 
-def test_classes_and_what_dealing_them_comes_to(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_classes_and_what_dealing_them_comes_to(check: Fedproto, tmp_path: Path) -> None:
     data = archive(tmp_path / "x.npz", np.arange(120) % 4)
-    outcome = fedproto("data", "check", data, "--clients", 6, "--clusters", 2, "--beta", 0.5)
+    outcome = check(data, "--clients", 6, "--clusters", 2, "--beta", 0.5)
     assert outcome.code == 0, outcome.err
     table = rows(outcome.out)
     assert table[0] == ["class", "sequences", "clients", "cluster-0", "cluster-1"]
@@ -51,13 +41,13 @@ def test_classes_and_what_dealing_them_comes_to(fedproto: Fedproto, tmp_path: Pa
     assert ["test", "4", "sequences", "a", "client"] in table
 
 
-def test_given_clients_a_hint_and_a_picture(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_given_clients_a_hint_and_a_picture(check: Fedproto, tmp_path: Path) -> None:
     labels, clients = np.arange(60) % 2, np.repeat(["ann", "bob", "[red]cid"], [30, 28, 2])
     data, picture = archive(tmp_path / "x.npz", labels, clients), tmp_path / "mix.png"
-    dealt = fedproto("data", "check", data, "--clients", 3)
+    dealt = check(data, "--clients", 3)
     assert "3: [red]cid, ann, bob" in dealt.out
     assert "--scheme given takes the source's own clients" in dealt.out
-    outcome = fedproto("data", "check", data, "--scheme", "given", "--picture", picture)
+    outcome = check(data, "--scheme", "given", "--picture", picture)
     assert outcome.code == 0, outcome.err
     assert "given: clients as the source has them" in outcome.out
     assert "3, of them 2 usable" in outcome.out
@@ -66,40 +56,37 @@ def test_given_clients_a_hint_and_a_picture(fedproto: Fedproto, tmp_path: Path) 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_steps_and_scaling(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_steps_and_scaling(check: Fedproto, tmp_path: Path) -> None:
     labels = np.arange(60) % 2
     np.savez(tmp_path / "x.npz", x=np.full((60, 1, 2), 7.0), y=labels)
-    scaled = fedproto("data", "check", tmp_path / "x.npz")
+    scaled = check(tmp_path / "x.npz")
     assert "60: all steps equal, or only one; scaling sequence turns them into zeros" in scaled.out
     assert "0 … 0, scaling sequence" in scaled.out
-    raw = fedproto(
-        *("data", "check", archive(tmp_path / "y.npz", labels)),
-        *("--scaling", "none", "--steps", 4),
-    )
+    raw = check(archive(tmp_path / "y.npz", labels), "--scaling", "none", "--steps", 4)
     assert "constant" not in raw.out
     assert "20 sequences resampled to 4" in raw.out
     assert ", scaling none" in raw.out
 
 
-def test_a_level_that_scaling_would_take_away(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -> None:
     labels = np.arange(60) % 2
     steps = np.random.default_rng(0).normal(size=(60, 5, 2))
     np.savez(tmp_path / "like.npz", x=steps, y=labels)
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
-    warned = fedproto("data", "check", tmp_path / "apart.npz")
+    warned = check(tmp_path / "apart.npz")
     assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
     assert "try --scaling none or client" in warned.out
     for quiet in (
-        fedproto("data", "check", tmp_path / "apart.npz", "--scaling", "client"),
-        fedproto("data", "check", tmp_path / "like.npz"),
+        check(tmp_path / "apart.npz", "--scaling", "client"),
+        check(tmp_path / "like.npz"),
     ):
         assert "between classes" not in quiet.out
 
 
-def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_values_that_no_run_can_train_on_are_told(check: Fedproto, tmp_path: Path) -> None:
     targets = np.where(np.arange(30) == 7, -1e20, 0.5)
     data = archive(tmp_path / "x.npz", targets)
-    outcome = fedproto("data", "check", data, "--scheme", "given")
+    outcome = check(data, "--scheme", "given")
     assert "warning x: values up to 1e+20 in size" in outcome.out
 
 
@@ -112,9 +99,9 @@ def recordings(root: Path) -> Path:
     return write_folder(root, files)
 
 
-def test_recordings_and_the_range_of_their_target(fedproto: Fedproto, tmp_path: Path) -> None:
-    outcome = fedproto(
-        *("data", "check", recordings(tmp_path), "--source", "recordings", "--scheme", "given"),
+def test_recordings_and_the_range_of_their_target(check: Fedproto, tmp_path: Path) -> None:
+    outcome = check(
+        *(recordings(tmp_path), "--source", "recordings", "--scheme", "given"),
         *("--target", "charge", "--window", 20, "--stride", 5, "--max-steps", 40),
     )
     assert outcome.code == 0, outcome.err
@@ -127,69 +114,26 @@ def test_recordings_and_the_range_of_their_target(fedproto: Fedproto, tmp_path: 
     assert "refused cid: no sequence of data.sequences.window = 20 steps" in outcome.out
 
 
-def test_real_targets_cannot_be_dealt(fedproto: Fedproto) -> None:
+def test_real_targets_cannot_be_dealt(check: Fedproto) -> None:
     source = ("--source", "synthetic-air-writing", "--target", "seconds")
-    outcome = fedproto("data", "check", *source)
+    outcome = check(*source)
     assert outcome.code == 1
     assert "2: left, right" in outcome.out
     assert "refused data.clusters.scheme = 'dirichlet': clusters differ in" in outcome.out
 
 
-def test_the_rows_of_many_classes(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
     data = archive(tmp_path / "x.npz", np.repeat(np.arange(30), 5))
-    brief, full = (fedproto("data", "check", data, *more) for more in ((), ("--all",)))
+    brief, full = (check(data, *more) for more in ((), ("--all",)))
     assert "... and 10 more (--all lists them)" in brief.out
     assert not any(row[:2] == ["29", "5"] for row in rows(brief.out))
     assert any(row[:2] == ["29", "5"] for row in rows(full.out))
 
 
-def test_basic_motions_of_the_archive(fedproto: Fedproto) -> None:
+def test_basic_motions_of_the_archive(check: Fedproto) -> None:
     folder = real_data("BasicMotions")
-    outcome = fedproto("data", "check", folder, "--scheme", "given")
+    outcome = check(folder, "--scheme", "given")
     assert outcome.code == 0, outcome.err
     assert "80, 40 of them test" in outcome.out
     assert "the source names no clients: one has them all" in outcome.out
     assert ["Badminton", "20", "1"] in rows(outcome.out)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x.npz", "--period", "24"], "--period is for series, but source sequence-npz holds lab"),
-        (["x.npz", "--stages", "2"], "--stages is for images, but source sequence-npz holds lab"),
-        (["x.npz", "--window", "9"], "--window is for source recordings, not for sequence-npz"),
-        (["x.npz", "--max-steps", "9"], "--max-steps is for source recordings, not for sequence-"),
-        (["--beta", "2"], "--beta is for labelled sequences, but source synthetic-traffic holds s"),
-        (["--source", "digits", "--clusters", "2"], "--clusters is for labelled sequences, but so"),
-        (["--scheme", "given"], "--scheme is for images and labelled sequences, but source synth"),
-        (["x.npz", "--scheme", "long-tail"], "data.clusters.scheme = 'long-tail': input should be"),
-        (["x.npz", "--clusters", "11"], "data.clusters.clusters = 11: more than data.clusters.cl"),
-        (["x.npz", "--beta", "0"], "data.clusters.beta = 0.0: input should be greater than 0"),
-        (["x.npz", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
-        (["y.npz", "--picture", "x.png"], "--picture x.png: targets are real numbers; there are"),
-        (
-            ["y.npz", "--set", "task=sequence-classification", "--set", "method=solo"],
-            "task = 'sequence-classification': the targets of data.source = 'sequence-npz' are ",
-        ),
-        (["--source", "recordings"], "data.path is empty: source recordings reads a path"),
-        (["missing.ts"], "missing.ts: no such file"),
-        (
-            [".", "--source", "recordings", "--target", "speed"],
-            "data.sequences.target = 'speed': expected a column of .: u, charge",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(
-    fedproto: Fedproto,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    message: str,
-) -> None:
-    archive(tmp_path / "x.npz", np.arange(30) % 2)
-    archive(tmp_path / "y.npz", np.arange(30) / 2)
-    monkeypatch.chdir(recordings(tmp_path))
-    outcome = fedproto("data", "check", *arguments)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {message}")
-    assert outcome.err.count("\n") == 1

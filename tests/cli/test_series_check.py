@@ -5,21 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fedproto_app.data.windows import shortest_length
 from fedproto_app.settings import DataSettings
-from tests.cli.conftest import Fedproto
+from tests.cli.conftest import Fedproto, rows
 from tests.waves import wave
-
-
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def rows(output: str) -> list[list[str]]:
-    return [line.split() for line in output.split("\n")]
 
 
 def needed_steps(**data: int) -> str:
@@ -33,11 +23,11 @@ def write_csv(path: Path, **columns: np.ndarray) -> Path:
     return path
 
 
-def test_clients_and_a_summary(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_clients_and_a_summary(check: Fedproto, tmp_path: Path) -> None:
     short, gappy = np.where(np.arange(240) < 5, 1.0, np.nan), wave(24, 240)
     gappy[100:124] = np.nan
     data = write_csv(tmp_path / "x.csv", **{"a[1]": wave(24, 240), "b": short, "gappy": gappy})
-    outcome = fedproto("data", "check", data)
+    outcome = check(data)
     assert outcome.code == 0, outcome.err
     table = rows(outcome.out)
     assert table[0] == ["client", "steps", "start", "period", "missing", "verdict"]
@@ -52,57 +42,55 @@ def test_clients_and_a_summary(fedproto: Fedproto, tmp_path: Path) -> None:
     assert "checked with" not in outcome.out
 
 
-def test_another_period_than_the_checked_one_is_told(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_another_period_than_the_checked_one_is_told(check: Fedproto, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "x.csv", a=wave(24, 480))
-    outcome = fedproto("data", "check", data, "--period", 12)
+    outcome = check(data, "--period", 12)
     assert "checked with --period 12" in outcome.out
 
 
-def test_nobody_is_usable(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_nobody_is_usable(check: Fedproto, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=wave(24, 240))
-    outcome = fedproto("data", "check", data, "--period", 200)
+    outcome = check(data, "--period", 200)
     assert outcome.code == 1
     assert "2, of them 0 usable" in outcome.out
     assert "refused a, b: 240 steps" in outcome.out
 
 
-def test_a_client_without_a_value_misses_all(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_a_client_without_a_value_misses_all(check: Fedproto, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=np.full(240, np.nan))
-    outcome = fedproto("data", "check", data)
+    outcome = check(data)
     assert ["b", "0", "0", "-", "100.0%", "refused"] in rows(outcome.out)
     assert "refused b: no value is present" in outcome.out
     data = write_csv(tmp_path / "y.csv", a=np.full(240, np.nan), b=np.full(240, np.nan))
-    outcome = fedproto("data", "check", data, "--source", "wide-csv")
+    outcome = check(data, "--source", "wide-csv")
     assert ["missing", "100.00%", "of", "all", "values"] in rows(outcome.out)
 
 
-def test_the_line_is_for_when_there_is_enough_to_train_on(
-    fedproto: Fedproto, tmp_path: Path
-) -> None:
+def test_the_line_is_for_when_there_is_enough_to_train_on(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "readings.csv").write_text(LONG)
-    outcome = fedproto("data", "check", tmp_path / "readings.csv", "--period", 200)
+    outcome = check(tmp_path / "readings.csv", "--period", 200)
     assert outcome.code == 1
     assert "once that is mended: fedproto run --set method=kindred" in outcome.out
 
 
-def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_values_that_no_run_can_train_on_are_told(check: Fedproto, tmp_path: Path) -> None:
     broken = wave(24, 240)
     broken[50] = -1e30
     data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=broken)
-    outcome = fedproto("data", "check", data)
+    outcome = check(data)
     assert outcome.code == 0
     assert "warning b: values up to 1e+30 in size" in outcome.out
-    fine = fedproto("data", "check", write_csv(tmp_path / "y.csv", a=wave(24, 240)))
+    fine = check(write_csv(tmp_path / "y.csv", a=wave(24, 240)))
     assert "warning" not in fine.out
 
 
-def test_oddities_are_noted_and_told(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_oddities_are_noted_and_told(check: Fedproto, tmp_path: Path) -> None:
     spiked, late, huge = wave(24, 240), wave(24, 240), wave(24, 240)
     spiked[[50, 51]] = 500.0, 900.0
     late[:210] = 3.0
     huge[-1] = 1e20
     data = write_csv(tmp_path / "x.csv", fine=wave(24, 240), spiked=spiked, late=late, huge=huge)
-    outcome = fedproto("data", "check", data)
+    outcome = check(data)
     assert outcome.code == 0
     table = [line.rstrip() for line in outcome.out.split("\n")]
     assert table[0].split()[-2:] == ["verdict", "notes"]
@@ -118,25 +106,25 @@ def test_oddities_are_noted_and_told(fedproto: Fedproto, tmp_path: Path) -> None
     assert "warning huge: values up to " in output
 
 
-def test_the_many_are_hidden_unless_asked_for(fedproto: Fedproto) -> None:
-    brief = fedproto("data", "check", "--source", "synthetic-traffic")
-    full = fedproto("data", "check", "--all")
+def test_the_many_are_hidden_unless_asked_for(check: Fedproto) -> None:
+    brief = check("--source", "synthetic-traffic")
+    full = check("--all")
     assert "... and 4 more (--all lists them)" in brief.out
     assert "transport-05" not in brief.out
     assert "transport-05" in full.out
 
 
-def test_as_a_run_of_a_file_would(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_as_a_run_of_a_file_would(check: Fedproto, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "x.csv", a=wave(24, 240))
     config = tmp_path / "run.toml"
     config.write_text(f"[data]\nsource = 'wide-csv'\npath = '{data}'\nperiod = 12\n")
-    from_file = fedproto("data", "check", "--config", config)
+    from_file = check("--config", config)
     assert needed_steps(period=12) in from_file.out
-    changed = fedproto("data", "check", "--config", config, "--set", "data.periodic-window=1")
+    changed = check("--config", config, "--set", "data.periodic-window=1")
     assert needed_steps(period=12, periodic_window=1) in changed.out
-    option = fedproto("data", "check", "--config", config, "--set", "data.period=9", "--period", 6)
+    option = check("--config", config, "--set", "data.period=9", "--period", 6)
     assert needed_steps(period=6) in option.out
-    another = fedproto("data", "check", write_csv(tmp_path / "y.csv", b=wave(24, 240)), "--all")
+    another = check(write_csv(tmp_path / "y.csv", b=wave(24, 240)), "--all")
     assert another.out.split("\n")[1].split()[0] == "b"
 
 
@@ -148,10 +136,10 @@ LONG = "site,when,load,rain\n" + "".join(
 
 
 def test_the_line_that_reads_the_file_is_offered_and_reads_it(
-    fedproto: Fedproto, tmp_path: Path
+    check: Fedproto, tmp_path: Path
 ) -> None:
     (tmp_path / "readings.csv").write_text(LONG)
-    outcome = fedproto("data", "check", tmp_path / "readings.csv", "--period", 12)
+    outcome = check(tmp_path / "readings.csv", "--period", 12)
     assert outcome.code == 0, outcome.err
     assert "2, of them 2 usable" in outcome.out
     *_, notes, read, line = outcome.out.rstrip().split("\n")
@@ -160,54 +148,26 @@ def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     words = line.removeprefix("train on it: fedproto run ").split()
     assert words[:2] == ["--set", "method=kindred"]
     assert words[-1] == "data.period=12"
-    repeated = fedproto("data", "check", *words, "--all")
+    repeated = check(*words, "--all")
     assert repeated.code == 0, repeated.err
     assert "2, of them 2 usable" in repeated.out
-    wrong = fedproto("data", "check", tmp_path / "readings.csv", "--source", "wide-csv")
+    wrong = check(tmp_path / "readings.csv", "--source", "wide-csv")
     assert wrong.err.count("\n") == 1
     assert "it looks as if this read it: --set data.source=long-csv" in wrong.err
-    missing = fedproto("data", "check", tmp_path / "reading.csv")
+    missing = check(tmp_path / "reading.csv")
     assert "did you mean 'readings.csv'?" in missing.err
 
 
 def test_the_line_has_what_was_set_and_excels_missing_values_are_numbers(
-    fedproto: Fedproto, tmp_path: Path
+    check: Fedproto, tmp_path: Path
 ) -> None:
     rows = [f"{hour},{value:.3f},{value:.3f}" for hour, value in enumerate(wave(24, 400))]
     rows[7] = "7,#N/A,1.0"
     (tmp_path / "sites.csv").write_text("\n".join(["time,north,south", *rows]))
     sets = ["--set", "data.horizon=3", "--set", "data.train-share=0.5"]
-    outcome = fedproto("data", "check", tmp_path / "sites.csv", *sets)
+    outcome = check(tmp_path / "sites.csv", *sets)
     assert "2, of them 2 usable" in outcome.out
     line = outcome.out.rstrip().split("\n")[-1]
     assert line.startswith("train on it: fedproto run ")
     assert line.endswith(" --set data.horizon=3 --set data.train-share=0.5")
     assert "data.clients" not in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--period", "1"], "data.period = 1: input should be greater than or equal to 2"),
-        (["--source", "tables"], "data.source = 'tables': unknown source; known are wide-csv, "),
-        (
-            ["--source", "wide-cvs"],
-            "data.source = 'wide-cvs': unknown source; did you mean 'wide-c",
-        ),
-        (["--set", "data.perod=3"], "data.perod: unknown setting; did you mean data.period? "),
-        (["--set", "data.source=3"], "data.source = 3: input should be a valid string"),
-        (["--set", "data.period"], "--set data.period: expected KEY=VALUE"),
-        (["--config", "missing.toml"], "missing.toml: No such file"),
-        (["--set", "task=forecasts"], "task = 'forecasts': unknown; did you mean 'forecasting'? "),
-        (
-            ["--source", "digits", "--set", "task=forecasting"],
-            "data.source = 'digits' holds images; set task = 'classification', or data.source to",
-        ),
-        (["--picture", "x.png"], "--picture is for images and labelled sequences, but source syn"),
-    ],
-)
-def test_mistakes_are_one_line(fedproto: Fedproto, arguments: list[str], message: str) -> None:
-    outcome = fedproto("data", "check", *arguments)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {message}")
-    assert outcome.err.count("\n") == 1

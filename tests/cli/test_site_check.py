@@ -10,30 +10,25 @@ from tests.cli.conftest import Fedproto
 from tests.node.test_sites import sequence_site, wide_csv
 
 
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 def write(folder: Path, data: str) -> Path:
     file = folder / "site.toml"
     file.write_text(f"[data]\n{data}\n")
     return file
 
 
-def test_only_what_the_site_chose_is_shown(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_only_what_the_site_chose_is_shown(check: Fedproto, tmp_path: Path) -> None:
     wide_csv(tmp_path / "a.csv", "abc")
     data = "source = 'wide-csv'\npath = 'a.csv'\ntime-column = 'when'\nclients = ['c', 'a']"
-    outcome = fedproto("data", "check", "--site", write(tmp_path, data))
+    outcome = check("--site", write(tmp_path, data))
     assert outcome.code == 0, outcome.err
     assert [line.split()[0] for line in outcome.out.split("\n")[1:3]] == ["a", "c"]
     assert "2, of them 2 usable" in outcome.out
 
 
-def test_a_sites_sequences_are_its_own(fedproto: Fedproto, tmp_path: Path) -> None:
+def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
     sequence_site(tmp_path, "north", "abc")
     data = "source = 'sequence-npz'\npath = 'north.npz'\nclients = ['b']"
-    outcome = fedproto("data", "check", "--site", write(tmp_path, data))
+    outcome = check("--site", write(tmp_path, data))
     assert outcome.code == 0, outcome.err
     assert "given: clients as the source has them" in outcome.out
     assert "1, of them 1 usable" in outcome.out
@@ -55,8 +50,8 @@ def test_a_sites_sequences_are_its_own(fedproto: Fedproto, tmp_path: Path) -> No
     ],
 )
 def test_what_the_node_would_refuse_is_told(
-    fedproto: Fedproto, tmp_path: Path, data: str, options: list[str], message: str
+    check: Fedproto, tmp_path: Path, data: str, options: list[str], message: str
 ) -> None:
-    outcome = fedproto("data", "check", *options, "--site", write(tmp_path, data))
+    outcome = check(*options, "--site", write(tmp_path, data))
     assert outcome.code == 2
     assert message in " ".join(outcome.err.split())

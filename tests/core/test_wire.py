@@ -25,14 +25,8 @@ from fedproto_app.core.wire import (
     write_order,
     write_reply,
 )
-from fedproto_app.engine.flower_parts import take_identity
 from tests.server.bad_replies import npy_header
 from tests.server.messages import order_message
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    take_identity()
 
 
 def test_the_same_version_has_no_fault() -> None:

@@ -32,16 +32,11 @@ def test_missing_rows_become_nan() -> None:
     assert start == 24
 
 
-def test_equal_wall_clock_hours_have_equal_phase() -> None:
-    first = times("2014-01-01T05", "2014-01-01T06")
-    later = times("2019-07-13T05", "2019-07-13T06")
-    starts = [on_the_clock(stamps, column(1, 2), HOUR, "x.csv")[1] for stamps in (first, later)]
-    assert [start % 24 for start in starts] == [5, 5]
-
-
-def test_times_before_1970_keep_their_phase() -> None:
-    stamps = times("1969-12-31T22", "1969-12-31T23")
-    assert on_the_clock(stamps, column(1, 2), HOUR, "x.csv")[1] == -2
+@pytest.mark.parametrize("day", ["1969-12-31", "2014-01-01", "2019-07-13"])
+def test_equal_wall_clock_hours_have_equal_phase(day: str) -> None:
+    start = on_the_clock(times(f"{day}T05", f"{day}T06"), column(1, 2), HOUR, "x.csv")[1]
+    assert start % 24 == 5
+    assert (start < 0) == (day < "1970")
 
 
 @given(st.sets(st.integers(0, 40), min_size=21), st.integers(-(10**5), 10**5))
@@ -59,10 +54,7 @@ def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
     ("stamps", "message"),
     [
         (["2014-01-01T00", "2014-01-01T00"], "2014-01-01 00:00:00 comes twice"),
-        (
-            ["2014-01-01T01", "2014-01-01T00"],
-            "must increase, but in row 2 2014-01-01 00:00:00 follows",
-        ),
+        (["2014-01-01T01", "2014-01-01T00"], "must increase, but in row 2 2014-01-01 00:00:00 f"),
         (["2014-01-01T00", "NaT"], "row 2 has no time"),
         (["2014-01-01T00", "2014-01-01T00:20"], "lies 0:20:00 after the first"),
         (["2014-01-01T00", "2014-01-03T00"], "2 rows in 49 steps of 1:00:00: more gaps than rows"),
@@ -87,9 +79,5 @@ def test_a_position_has_a_time(first: str, second: str, utc: bool, later: str) -
     stamps = times(first, second)
     _, start = on_the_clock(stamps, column(1, 2), sampling_step(stamps), "x.csv")
     clock = clock_of(stamps, sampling_step(stamps), utc=utc)
-    assert clock is not None
     assert clock.time(start + 2) == later
-
-
-def test_no_step_no_clock() -> None:
-    assert clock_of(times("2024-03-04"), None) is None
+    assert clock_of(stamps, None) is None

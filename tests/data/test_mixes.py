@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
-from fedproto_app.data.images.shares import draw_classes, equal_share
-from fedproto_app.data.mixes import maximum_entropy, spread
+from fedproto_app.data.images.partition import draw_classes, equal_share
+from fedproto_app.data.mixes import held_out_counts, maximum_entropy, split_off, spread
 
 
 def by_optimiser(weights: np.ndarray, least: np.ndarray, samples: int, counts: np.ndarray):
@@ -49,29 +51,20 @@ def test_mixes_are_those_of_a_general_optimiser(seed: int) -> None:
     )
 
 
-def test_without_scarcity_a_row_has_the_mix_of_its_weights() -> None:
-    weights = np.array([[60.0, 30.0, 0.0], [60.0, 0.0, 10.0]])
-    counts = np.array([60, 30, 10])
-    shares = spread(weights, (weights > 0).astype(np.int64), 21, counts)
-    assert shares.tolist() == [[14, 7, 0], [18, 0, 3]]
-
-
-def test_the_largest_fractions_are_rounded_up() -> None:
-    weights = np.array([[47.0, 32.0, 21.0]])
-    shares = spread(weights, np.zeros((1, 3), dtype=np.int64), 10, np.array([47, 32, 21]))
-    assert shares.tolist() == [[5, 3, 2]]  # 4.7, 3.2, 2.1
-
-
-def test_a_scarce_class_is_shared_and_the_rest_made_up() -> None:
-    weights = np.array([[1.0, 1.0], [1.0, 1.0]])
-    shares = spread(weights, np.zeros((2, 2), dtype=np.int64), 10, np.array([4, 100]))
-    assert shares.tolist() == [[2, 8], [2, 8]]
-
-
-def test_a_small_weight_keeps_one_sample() -> None:
-    weights = np.array([[900.0, 90.0, 1.0]])
-    shares = spread(weights, np.ones((1, 3), dtype=np.int64), 12, np.array([900, 90, 1]))
-    assert shares.tolist() == [[10, 1, 1]]
+@pytest.mark.parametrize(
+    ("weights", "least", "samples", "counts", "expected"),
+    [  # without scarcity a row has the mix of its weights
+        ([[60, 30, 0]], [[1, 1, 0]], 21, [60, 30, 10], [[14, 7, 0]]),
+        ([[60, 0, 10]], [[1, 0, 1]], 21, [60, 30, 10], [[18, 0, 3]]),
+        ([[47, 32, 21]], [[0, 0, 0]], 10, [47, 32, 21], [[5, 3, 2]]),  # of 4.7, 3.2, 2.1
+        # a scarce class is shared and the rest made up; a small weight keeps one sample
+        ([[1, 1], [1, 1]], [[0, 0], [0, 0]], 10, [4, 100], [[2, 8], [2, 8]]),
+        ([[900, 90, 1]], [[1, 1, 1]], 12, [900, 90, 1], [[10, 1, 1]]),
+    ],
+)
+def test_shares_by_hand(weights: Any, least: Any, samples: int, counts: Any, expected: Any) -> None:
+    shares = spread(np.array(weights, float), np.array(least), samples, np.array(counts))
+    assert shares.tolist() == expected
 
 
 @given(
@@ -100,3 +93,38 @@ def test_whole_numbers_are_next_to_the_mix() -> None:
     shares = spread(weights, none, samples, counts)
     mixes = maximum_entropy(weights, none, samples, counts)
     assert np.abs(shares - mixes).max() < 1.5
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "expected"),
+    [
+        ([5000, 5000], 0.05, [250, 250]),
+        ([100, 10, 1], 0.1, [10, 1, 0]),
+        ([14, 26], 0.1, [1, 3]),  # 1.4 and 2.6: 4 in all, the larger remainder up
+        ([1, 1, 1], 0.9, [0, 0, 0]),  # the last one of a class stays
+        ([0, 40], 0.05, [0, 2]),
+        ([300], 0.0, [0]),
+    ],
+)
+def test_the_share_held_out(counts: list[int], share: float, expected: list[int]) -> None:
+    assert held_out_counts(np.array(counts), share, rng()).tolist() == expected
+
+
+def test_many_small_classes_give_their_share_together() -> None:
+    held_out = held_out_counts(np.full(50, 4), 0.05, rng())
+    assert held_out.sum() == 10
+    assert held_out.max() == 1
+    assert not held_out[:10].all()  # chance, not the first classes
+
+
+def test_split_off_takes_everything_once_and_of_each_class_its_share() -> None:
+    labels = np.repeat([0, 1, 2], [40, 20, 2])
+    places = np.arange(62) * 10
+    train, validation = split_off(places, labels, 0.1, rng())
+    assert np.array_equal(np.sort(np.concatenate([train, validation])), places)
+    assert np.bincount(labels[validation // 10], minlength=3).tolist() == [4, 2, 0]
+    assert (np.diff(train) > 0).all()

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
+    ClientWindows,
     make_windows,
     seasonal_difference,
     shortest_length,
@@ -27,15 +29,21 @@ def series(values: object, start: int = 0, name: str = "a") -> ClientSeries:
     return ClientSeries(name, np.asarray(values, dtype=float), start)
 
 
+def inputs_of(windows: ClientWindows) -> NDArray[np.float32]:
+    """Return the inputs in the data's units."""
+    return windows.inputs * windows.std + windows.mean
+
+
+def targets_of(windows: ClientWindows) -> NDArray[np.float32]:
+    return windows.targets * windows.std + windows.mean
+
+
 def test_inputs_are_close_then_periodic_values_oldest_first() -> None:
     windows = make_windows(series(np.arange(40)), SMALL)
-    raw = windows.inputs * windows.std + windows.mean
     # Sample 0's target is v[8]: close v[6], v[7]; periodic v[0], v[4].
-    np.testing.assert_allclose(raw[0], [6, 7, 0, 4], atol=1e-4)
-    np.testing.assert_allclose(raw[5], [11, 12, 5, 9], atol=1e-4)
-    np.testing.assert_allclose(
-        windows.targets[:, 0] * windows.std + windows.mean, np.arange(8, 40), atol=1e-4
-    )
+    raw = inputs_of(windows)[[0, 5]]
+    np.testing.assert_allclose(raw, [[6, 7, 0, 4], [11, 12, 5, 9]], atol=1e-4)
+    np.testing.assert_allclose(targets_of(windows)[:, 0], np.arange(8, 40), atol=1e-4)
 
 
 def test_split_is_in_time_order_and_trims_the_oldest_train_samples() -> None:
@@ -75,12 +83,9 @@ def test_no_train_sample_sees_a_later_value() -> None:
 def test_row_b_of_every_batch_has_phase_b_of_the_common_clock(start: int, length: int) -> None:
     windows = make_windows(series(np.arange(length) + start, start), SMALL)
     target_clock = start + 8 + windows.batches  # clock position of each sample's target
-    np.testing.assert_array_equal(
-        target_clock % 4, np.tile(np.arange(4), (len(windows.batches), 1))
-    )
+    assert (target_clock % 4 == np.arange(4)).all()
     for batch in windows.batches:  # and a batch is one run of consecutive samples
-        assert np.ptp(batch) == 3
-        assert len(set(batch)) == 4
+        assert sorted(batch) == list(range(min(batch), min(batch) + 4))
 
 
 def test_a_missing_target_is_masked_and_a_missing_input_carried_forward() -> None:
@@ -89,14 +94,13 @@ def test_a_missing_target_is_masked_and_a_missing_input_carried_forward() -> Non
     windows = make_windows(series(values), SMALL)
     assert not windows.present[12]
     assert windows.present.sum() == 31
-    raw = windows.inputs * windows.std + windows.mean
+    raw = inputs_of(windows)
     # Sample 13 (target v[21]) has close values v[19] and v[20] := v[19]; sample 16 (target v[24])
     # has v[20] := v[19] as its later periodic value.
     np.testing.assert_allclose(raw[13][:2], [19, 19], atol=1e-4)
     np.testing.assert_allclose(raw[16][3], 19, atol=1e-4)
     assert windows.missing_share == pytest.approx(1 / 40)
-    assert np.isfinite(windows.inputs).all()
-    assert np.isfinite(windows.targets).all()
+    assert np.isfinite([*windows.inputs.ravel(), *windows.targets.ravel()]).all()
 
 
 @pytest.mark.parametrize("value", [7.0, 0.0, 0.1, 0.3, 1e6 + 0.1])
@@ -114,9 +118,7 @@ def test_the_shortest_usable_length() -> None:
         assert make_windows(series(np.arange(length)), settings).batches.shape[0] == 1
         more = series(np.arange(shortest_length(settings, 5)))
         assert make_windows(more, settings).batches.shape[0] == 5
-        reason = why_refused(series(np.arange(length - 1)), settings)
-        assert reason is not None
-        assert str(length) in reason
+        assert str(length) in str(why_refused(series(np.arange(length - 1)), settings))
 
 
 @pytest.mark.parametrize(
@@ -140,19 +142,15 @@ AHEAD = DataSettings(period=4, close_window=2, periodic_window=2, horizon=3)
 
 def test_several_values_ahead_by_hand() -> None:
     windows = make_windows(series(np.arange(50)), AHEAD)
-    raw = windows.inputs * windows.std + windows.mean
     # Sample 0's targets are v[8], v[9], v[10]: close v[6], v[7]; two periods before each of them
     # v[0], v[1], v[2]; one period before v[4], v[5], v[6].
-    np.testing.assert_allclose(raw[0], [6, 7, 0, 1, 2, 4, 5, 6], atol=1e-4)
-    targets = windows.targets * windows.std + windows.mean
+    np.testing.assert_allclose(inputs_of(windows)[0], [6, 7, 0, 1, 2, 4, 5, 6], atol=1e-4)
+    targets = targets_of(windows)
     np.testing.assert_allclose(targets[[0, -1]], [[8, 9, 10], [47, 48, 49]], atol=1e-4)
     # 42 values are forecast: 29 of the train part, 4 of the validation part, 9 of the test part.
     assert (windows.train_end, windows.validation_end) == (29, 33)
-    parts = {"validation": windows.validation, "test": windows.test}
-    target_values = {
-        part: sorted(set(targets[where].ravel().round())) for part, where in parts.items()
-    }
-    assert target_values == {"validation": [37, 38, 39, 40], "test": list(range(41, 50))}
+    for part, expected in ((windows.validation, range(37, 41)), (windows.test, range(41, 50))):
+        assert set(targets[part].ravel().round()) == set(expected)
     assert targets[windows.batches].max() == pytest.approx(36)  # 28 is the last of the train part
     assert windows.batches.shape == (6, 4)  # 27 train samples
 
@@ -203,8 +201,8 @@ def test_further_lags_are_sorted_among_the_periodic_values() -> None:
     lagged = DataSettings(period=4, close_window=2, periodic_window=1, lags="9, 3")
     assert lagged.distances == (9, 4, 3)
     windows = make_windows(series(np.arange(60)), lagged)
-    raw = windows.inputs[0] * windows.std + windows.mean
-    np.testing.assert_allclose(raw, [7, 8, 0, 5, 6], atol=1e-4)  # the target is v[9]
+    first = inputs_of(windows)[0]
+    np.testing.assert_allclose(first, [7, 8, 0, 5, 6], atol=1e-4)  # the target is v[9]
 
 
 def test_times_are_the_phase_and_the_day_of_the_week() -> None:
@@ -235,9 +233,8 @@ def test_the_seasonal_difference_is_of_the_train_part_whatever_the_history() -> 
     values = np.random.default_rng(2).normal(size=60)
     full = make_windows(series(values), SMALL)
     train = 8 + full.train_end
-    assert full.seasonal_difference == pytest.approx(
-        abs(values[4:train] - values[: train - 4]).mean()
-    )
+    expected = abs(values[4:train] - values[: train - 4]).mean()
+    assert full.seasonal_difference == pytest.approx(expected)
     later = values.copy()
     later[train:] = 1e6
     assert make_windows(series(later), SMALL).seasonal_difference == full.seasonal_difference

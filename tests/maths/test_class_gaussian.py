@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
@@ -22,9 +24,12 @@ from fedproto_app.maths.class_gaussian import (
     log_prior,
     overall_mean,
     precision_factor,
+    shortened,
     sizes,
     sums_fault,
+    without_noise,
 )
+from fedproto_app.maths.ridge import triangle
 
 
 def vectors_of(rows: list[list[float]], labels: list[int]) -> LabelledVectors:
@@ -188,3 +193,20 @@ def test_sizes_see_a_large_class_among_many_small_samples() -> None:
 def test_sums_that_cannot_be_true(reason: str) -> None:
     assert sums_fault(TRUE, 3, 100.0) is None
     assert reason in str(sums_fault(LIES[reason], 3, 100.0))
+
+
+@given(st.integers(0, 10_000), st.floats(0.1, 10))
+def test_a_vector_adds_no_more_to_class_sums_than_its_bound(seed: int, clip: float) -> None:
+    torch.manual_seed(seed)
+    x = torch.randn(1, 1, 6) * 10 ** (seed % 4)
+    sums = class_sums(LabelledVectors(shortened(x, clip), torch.tensor([[1]]), torch.ones(1, 1)), 3)
+    parts = [triangle(sums.gram), sums.moment.flatten(1), sums.counts]
+    length = torch.cat([part.flatten() for part in parts]).norm()
+    assert float(length) <= (clip**4 + clip**2 + 1) ** 0.5 * (1 + 1e-6)
+
+
+def test_a_class_within_the_noise_is_nobodys() -> None:
+    gram, moment = torch.eye(2).double() * 50, torch.tensor([[5.0, 0], [9.0, 9.0]]).double()
+    usable = without_noise(ClassSums(gram, moment, torch.tensor([10.0, 1.5]).double()), 1.0)
+    assert usable.counts.tolist() == [10.0, 0.0]
+    assert usable.moment.tolist() == [[5.0, 0.0], [0.0, 0.0]]

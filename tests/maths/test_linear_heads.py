@@ -41,18 +41,24 @@ def noise(
     return vectors.astype(np.float32), labels
 
 
-@pytest.mark.parametrize(("penalty", "weight"), [(1.0, 4 / 5), (0.25, 1 / 2), (10.0, 40 / 41)])
-def test_two_points_by_hand(penalty: float, weight: float) -> None:
-    """At ∓1: ½w² + 2·penalty·(1 − w)² is least at w = 4·penalty/(1 + 4·penalty), and b = 0."""
-    head = fit_classifier(column(-1, 1), labels_of(0, 1), 2, penalty)
-    np.testing.assert_allclose(head, [[-weight, 0], [weight, 0]], atol=1e-4)
-
-
-@pytest.mark.parametrize(("penalty", "bias"), [(1.0, 2 / 7), (0.5, 1 / 4), (100.0, 200 / 601)])
-def test_the_bias_is_penalised_as_liblinears(penalty: float, bias: float) -> None:
-    """Three points at 0, two of class 1: b·(1 + 6·penalty) = 2·penalty; a free one would be 1/3."""
-    head = fit_classifier(column(0, 0, 0), labels_of(0, 1, 1), 2, penalty)
-    np.testing.assert_allclose(head, [[0, -bias], [0, bias]], atol=1e-4)
+@pytest.mark.parametrize(
+    ("vectors", "labels", "penalty", "expected"),
+    [
+        # At ∓1: ½w² + 2·penalty·(1 − w)² is least at w = 4·penalty/(1 + 4·penalty), and b = 0.
+        ([-1, 1], [0, 1], 1.0, [4 / 5, 0]),
+        ([-1, 1], [0, 1], 0.25, [1 / 2, 0]),
+        ([-1, 1], [0, 1], 10.0, [40 / 41, 0]),
+        # At 0, two of class 1: b·(1 + 6·penalty) = 2·penalty; a bias without penalty would be 1/3.
+        ([0, 0, 0], [0, 1, 1], 1.0, [0, 2 / 7]),
+        ([0, 0, 0], [0, 1, 1], 0.5, [0, 1 / 4]),
+        ([0, 0, 0], [0, 1, 1], 100.0, [0, 200 / 601]),
+    ],
+)
+def test_few_points_by_hand(
+    vectors: list[float], labels: list[int], penalty: float, expected: list[float]
+) -> None:
+    head = fit_classifier(column(*vectors), labels_of(*labels), 2, penalty)
+    np.testing.assert_allclose(head, [np.negative(expected), expected], atol=1e-4)
 
 
 def test_an_absent_class_says_no_to_all() -> None:
@@ -172,9 +178,7 @@ def test_ridge_by_hand() -> None:
     """Points (∓1, 3 ∓ 2): ½w² + 2·(2 − w)² is least at w = 8/5; b is their mean, untouched."""
     head = fit_regressor(column(-1, 1), np.array([1.0, 5.0]), 1.0)
     np.testing.assert_allclose(head, [[8 / 5, 3]], rtol=1e-6)
-
-
-def test_ridge_of_one_sample_or_of_equal_ones_is_their_mean() -> None:
+    # Of one vector, alone or repeated, it is the mean.
     vector = np.array([[5.0, -7.0, 2.0]], dtype=np.float32)
     assert fit_regressor(vector, np.array([4.5]), 1.0).tolist() == [[0, 0, 0, 4.5]]
     repeated = fit_regressor(np.repeat(vector, 3, axis=0), np.array([1.0, 2.0, 6.0]), 1.0)

@@ -7,10 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from fedproto_app.maths.ridge import (
     Eliminated,
+    clipped_samples,
+    definite,
     solve,
     sums,
     sums_fault,
@@ -113,3 +117,28 @@ def test_a_step_without_any_sample_has_true_sums() -> None:
     )
     assert not gram[1].any()
     assert sums_fault(gram, moment, 30, 3.0) is None
+
+
+@given(st.integers(0, 10_000), st.floats(0.1, 10))
+def test_a_sample_adds_no_more_to_regressions_sums_than_its_bound(seed: int, clip: float) -> None:
+    """Samples have lengths up to some thousand, and weights 0 or 1."""
+    torch.manual_seed(seed)
+    x, y = torch.randn(1, 5) * 10 ** (seed % 4), torch.randn(1, 1) * 10 ** (seed % 3)
+    gram, moment = sums(*clipped_samples(x, y, clip), torch.ones(1))
+    length = torch.cat([triangle(gram), moment.flatten()]).norm()
+    assert float(length) <= clip**2 * (1 + 1e-6)
+
+
+def test_what_may_be_noise_alone_is_raised_to_the_noise() -> None:
+    """Eigenvalues 100 and 1 of two entries; noise of 1 has eigenvalues up to 2·√2 = 2.83."""
+    turned = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double()
+    gram = turned @ torch.diag(torch.tensor([100.0, 1.0]).double()) @ turned.T
+    values = torch.linalg.eigvalsh(definite(gram, 1.0))
+    assert values.tolist() == pytest.approx([8**0.5, 100.0])
+
+
+def test_noise_has_no_larger_eigenvalues_than_the_bound() -> None:
+    width = 200
+    entries = draws(width, width)
+    noise = entries.triu() + entries.triu(1).T
+    assert float(torch.linalg.eigvalsh(noise).abs().max()) < 1.1 * 2 * width**0.5

@@ -106,20 +106,22 @@ def series(clients: int, batch: int, steps: int, dimensions: int) -> Tensor:
 )
 def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int) -> None:
     parameters = clients_parameters(clients, dimensions)
-    inputs = series(clients, 4, steps, dimensions)
+    inputs = series(clients, 4, steps, dimensions).requires_grad_()
     lengths = torch.full((clients, 4), steps)
     ours = causal_cnn(parameters, "encoder.", inputs, lengths)
     assert ours.shape == (clients, 4, SMALL.output_dim)
     upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7)).double()
-    gradients = torch.autograd.grad(ours, list(parameters.values()), upstream)
+    *gradients, of_inputs = torch.autograd.grad(ours, [*parameters.values(), inputs], upstream)
     features = causal_features(parameters, "encoder.", inputs)
     for k in range(clients):
         blocks, final = reference(one_client(parameters, k), dimensions)
-        reference_features = blocks(inputs[k].transpose(1, 2))
+        client_inputs = inputs[k].detach().requires_grad_()
+        reference_features = blocks(client_inputs.transpose(1, 2))
         torch.testing.assert_close(features[k], reference_features.transpose(1, 2))
         expected = final(reference_features.amax(dim=2))
         torch.testing.assert_close(ours[k], expected)
         expected.backward(upstream[k])
+        torch.testing.assert_close(of_inputs[k], client_inputs.grad)
         gradient_of = dict(zip(parameters, gradients, strict=True))
         mine = one_client(gradient_of, k)
         torch.testing.assert_close(mine["linear.weight"], final.weight.grad.T)
@@ -131,17 +133,6 @@ def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int
                 torch.testing.assert_close(mine[stored + "direction"], direction)
                 torch.testing.assert_close(mine[stored + "scale"], kernel.original0.grad.flatten())
                 torch.testing.assert_close(mine[stored + "bias"], convolution.bias.grad)
-
-
-def test_the_gradient_of_the_inputs_is_torchs() -> None:
-    parameters = clients_parameters(2, 3)
-    inputs = series(2, 4, 11, 3).requires_grad_()
-    causal_cnn(parameters, "encoder.", inputs, torch.full((2, 4), 11)).square().sum().backward()
-    for k in range(2):
-        blocks, final = reference(one_client(parameters, k), 3)
-        client_inputs = inputs[k].detach().requires_grad_()
-        final(blocks(client_inputs.transpose(1, 2)).amax(dim=2)).square().sum().backward()
-        torch.testing.assert_close(inputs.grad[k], client_inputs.grad)
 
 
 @settings(max_examples=30, deadline=None)

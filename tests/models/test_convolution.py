@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,48 +24,45 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
+def require_torchs(
+    ours: Callable[..., Tensor], layer: nn.Module, inputs: Tensor, parameters: list[Tensor]
+) -> None:
+    """Compare outputs and gradients with those of torch's layer, client by client."""
+    leaves = [value.requires_grad_() for value in (inputs, *parameters)]
+    outputs = ours(*leaves)
+    upstream = normal(*outputs.shape, seed=3)
+    gradients = torch.autograd.grad(outputs, leaves, upstream)
+    for k, client_inputs in enumerate(inputs):
+        with torch.no_grad():
+            for layer_parameter, value in zip(layer.parameters(), parameters, strict=True):
+                layer_parameter.copy_(value[k])
+        layer.zero_grad()
+        images = client_inputs.detach().requires_grad_()
+        expected = layer(images)
+        expected.backward(upstream[k])
+        torch.testing.assert_close(outputs[k], expected)
+        for gradient, leaf in zip(gradients, (images, *layer.parameters()), strict=True):
+            torch.testing.assert_close(gradient[k], leaf.grad)
+
+
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (1, 2, 0)])
 def test_conv2d_is_each_clients_own(clients: int, kernel: int, stride: int, padding: int) -> None:
-    weight = normal(clients, 4, 2, kernel, kernel).requires_grad_()
-    inputs = normal(clients, 5, 2, 7, 6, seed=1).requires_grad_()
-    ours = conv2d(weight, inputs, stride=stride, padding=padding)
-    upstream = normal(*ours.shape, seed=2)
-    gradients = torch.autograd.grad(ours, (weight, inputs), upstream)
-    for k in range(clients):
-        layer = nn.Conv2d(2, 4, kernel, stride, padding, bias=False).double()
-        with torch.no_grad():
-            layer.weight.copy_(weight[k])
-        images = inputs[k].detach().requires_grad_()
-        expected = layer(images)
-        expected.backward(upstream[k])
-        torch.testing.assert_close(ours[k], expected)
-        torch.testing.assert_close(gradients[0][k], layer.weight.grad)
-        torch.testing.assert_close(gradients[1][k], images.grad)
+    def ours(inputs: Tensor, weight: Tensor) -> Tensor:
+        return conv2d(weight, inputs, stride=stride, padding=padding)
+
+    layer = nn.Conv2d(2, 4, kernel, stride, padding, bias=False).double()
+    weight = normal(clients, 4, 2, kernel, kernel)
+    require_torchs(ours, layer, normal(clients, 5, 2, 7, 6, seed=1), [weight])
 
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_group_norm_is_each_clients_own(clients: int, groups: int) -> None:
-    inputs = normal(clients, 5, 6, 3, 2).requires_grad_()
-    weight, bias = normal(clients, 6, seed=1), normal(clients, 6, seed=2)
-    weight.requires_grad_()
-    bias.requires_grad_()
-    ours = group_norm(inputs, weight, bias, groups)
-    upstream = normal(*ours.shape, seed=3)
-    gradients = torch.autograd.grad(ours, (inputs, weight, bias), upstream)
-    for k in range(clients):
-        layer = nn.GroupNorm(groups, 6).double()
-        with torch.no_grad():
-            layer.weight.copy_(weight[k])
-            layer.bias.copy_(bias[k])
-        images = inputs[k].detach().requires_grad_()
-        expected = layer(images)
-        expected.backward(upstream[k])
-        torch.testing.assert_close(ours[k], expected)
-        torch.testing.assert_close(gradients[0][k], images.grad)
-        torch.testing.assert_close(gradients[1][k], layer.weight.grad)
-        torch.testing.assert_close(gradients[2][k], layer.bias.grad)
+    parameters = [normal(clients, 6, seed=1), normal(clients, 6, seed=2)]
+    ours = partial(group_norm, groups=groups)
+    layer = nn.GroupNorm(groups, 6).double()
+    require_torchs(ours, layer, normal(clients, 5, 6, 3, 2), parameters)
 
 
 def test_group_norm_by_hand() -> None:

@@ -1,33 +1,211 @@
-"""The image classifiers: names, sizes, what is drawn when, and K clients as one by one."""
+"""The image encoders against torch's modules, one client at a time, and classifiers with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
+from fedproto_app.models.image_classifier import (
+    ResNetClassifier,
+    SmallCnnClassifier,
+    _cnn_features,
+    resnet,
+    resnet_parameters,
+    small_cnn,
+    small_cnn_parameters,
+)
 from fedproto_app.models.model import ENCODER, HEAD, Model
+
+Draw = Callable[[torch.Generator], dict[str, Tensor]]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def clients_parameters(clients: int, draw: Draw) -> dict[str, Tensor]:
+    """Stacked; scales and shifts moved off 1 and 0, so that a mix-up of clients shows."""
+    all_parameters = []
+    for k in range(clients):
+        generator = seeded(k)
+        values = draw(generator)
+        for value in values.values():
+            if value.dim() == 1:
+                value += 0.3 * torch.randn(value.shape, generator=generator)
+        all_parameters.append(values)
+    return {
+        "encoder." + name: torch.stack([values[name] for values in all_parameters]).requires_grad_()
+        for name in all_parameters[0]
+    }
+
+
+def images(clients: int, rows: int, shape: tuple[int, int, int]) -> Tensor:
+    return torch.randn(clients, rows, *shape, generator=seeded(99))
+
+
+def small_reference(shape: tuple[int, int, int], width: int, dim: int) -> nn.Sequential:
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        return [conv, nn.GroupNorm(4, outputs), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+
+    convolutions = nn.Sequential(
+        *block(shape[0], width), *block(width, 2 * width), *block(2 * width, 4 * width)
+    )
+    flat = convolutions(torch.zeros(1, *shape)).numel()
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(flat, dim), nn.ReLU())
+
+
+class Block(nn.Module):
+    """A basic block with torchvision's names."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.GroupNorm(32, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.GroupNorm(32, outputs)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(32, outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+        return torch.relu(y + self.downsample(x))
+
+
+def resnet_reference(channels: int, stem_stride: int) -> nn.Sequential:
+    stages = [
+        nn.Sequential(Block(inputs, outputs, stride), Block(outputs, outputs, 1))
+        for inputs, outputs, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+    ]
+    stem = nn.Conv2d(channels, 64, 3, stem_stride, 1, bias=False), nn.GroupNorm(32, 64), nn.ReLU()
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def gradients_beside_torchs(
+    encoder: Callable[[dict[str, Tensor], str, Tensor], Tensor],
+    parameters: dict[str, Tensor],
+    inputs: Tensor,
+    make_reference: Callable[[], nn.Module],
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each client's gradients, ours and torch's; the outputs are compared here."""
+    ours = encoder(parameters, "encoder.", inputs)
+    upstream = torch.randn(ours.shape, generator=seeded(7))
+    gradients = torch.autograd.grad(ours, list(parameters.values()), upstream)
+    for k, client_images in enumerate(inputs):
+        model = make_reference()
+
+        def as_torch(value: Tensor, k: int = k) -> Tensor:
+            return value[k].T if value.dim() == 3 else value[k]  # a matrix of the linear layer
+
+        with torch.no_grad():
+            for reference_value, value in zip(model.parameters(), parameters.values(), strict=True):
+                reference_value.copy_(as_torch(value))
+        expected = model(client_images)
+        expected.backward(upstream[k])
+        torch.testing.assert_close(ours[k], expected, rtol=1e-5, atol=1e-5)
+        for reference_value, gradient in zip(model.parameters(), gradients, strict=True):
+            assert reference_value.grad is not None
+            yield as_torch(gradient), reference_value.grad
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (3, 13, 9)])
+def test_the_small_cnn_equals_torch_for_every_client(
+    clients: int, shape: tuple[int, int, int]
+) -> None:
+    parameters = clients_parameters(clients, partial(small_cnn_parameters, shape, 8, 6))
+    inputs, make_reference = images(clients, 4, shape), partial(small_reference, shape, 8, 6)
+    for ours, torchs in gradients_beside_torchs(small_cnn, parameters, inputs, make_reference):
+        torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("clients", "shape", "stem_stride"),
+    [(2, (3, 32, 32), 1), (1, (3, 64, 64), 2), (2, (1, 8, 8), 1)],
+)
+def test_the_resnet_equals_torch_for_every_client(
+    clients: int, shape: tuple[int, int, int], stem_stride: int
+) -> None:
+    parameters = clients_parameters(clients, partial(resnet_parameters, shape[0]))
+    inputs = images(clients, 2, shape)
+    make_reference = partial(resnet_reference, shape[0], stem_stride)
+    for ours, torchs in gradients_beside_torchs(resnet, parameters, inputs, make_reference):
+        assert (ours - torchs).norm() <= 1e-4 * torchs.norm()
+
+
+def test_the_resnet_has_torchvisions_size_and_names() -> None:
+    parameters = resnet_parameters(3, seeded())
+    assert sum(value.numel() for value in parameters.values()) == 11_168_832
+    blocks = [f"layer{stage}.{block}." for stage in (1, 2, 3, 4) for block in (0, 1)]
+    expected = {"conv1", "norm1"}
+    expected |= {block + part for block in blocks for part in ("conv1", "norm1", "conv2", "norm2")}
+    expected |= {f"{block}downsample.{part}" for block in blocks[2::2] for part in (0, 1)}
+    assert {name.rsplit(".", 1)[0] for name in parameters} == expected
+
+
+def test_the_grouped_path_of_a_gpu_equals_the_loop() -> None:
+    parameters = clients_parameters(3, partial(small_cnn_parameters, (3, 16, 16), 8, 6))
+    inputs = images(3, 4, (3, 16, 16))
+    grouped = _cnn_features(parameters, "encoder.blocks.", inputs)
+    for k in range(3):
+        client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
+        looped = _cnn_features(client_parameters, "encoder.blocks.", inputs[k : k + 1])
+        torch.testing.assert_close(grouped[k : k + 1], looped, rtol=1e-5, atol=1e-5)
+
+
+def test_a_norm_needs_no_batch() -> None:
+    parameters = clients_parameters(2, partial(small_cnn_parameters, (1, 8, 8), 4, 6))
+    inputs = images(2, 5, (1, 8, 8))
+    together = small_cnn(parameters, "encoder.", inputs)
+    alone = torch.cat([small_cnn(parameters, "encoder.", row) for row in inputs.split(1, 1)], 1)
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "draw", "bound"),
+    [
+        (small_cnn, partial(small_cnn_parameters, (3, 16, 16), 8, 32), 0.02),
+        (resnet, partial(resnet_parameters, 3), 0.05),
+    ],
+)
+def test_bfloat16_is_close(
+    encoder: Callable[[dict[str, Tensor], str, Tensor], Tensor], draw: Draw, bound: float
+) -> None:
+    parameters = clients_parameters(2, draw)
+    inputs = images(2, 4, (3, 16, 16))
+    exact = encoder(parameters, "encoder.", inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = encoder(parameters, "encoder.", inputs)
+    assert rough.dtype == torch.bfloat16
+    assert (rough.float() - exact).norm() < bound * exact.norm()
+    gradients = torch.autograd.grad(rough.float().sum(), list(parameters.values()))
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
+
 
 MakeModel = Callable[[int], Model]  # by the number of classes
 SHAPE = (1, 8, 8)
 
 
-def small_cnn(classes: int) -> Model:
+def small_classifier(classes: int) -> Model:
     return SmallCnnClassifier(SHAPE, classes, width=4, representation_dim=6)
 
 
-def resnet(classes: int) -> Model:
+def resnet_classifier(classes: int) -> Model:
     return ResNetClassifier(SHAPE, classes)
 
 
 def one_client(model: Model, seed: int = 0) -> dict[str, Tensor]:
-    return model.initial_parameters(torch.Generator().manual_seed(seed))
+    return model.initial_parameters(seeded(seed))
 
 
-@pytest.mark.parametrize(("make_model", "width"), [(small_cnn, 6), (resnet, 512)])
+@pytest.mark.parametrize(("make_model", "width"), [(small_classifier, 6), (resnet_classifier, 512)])
 def test_clients_are_classified_as_if_alone(make_model: MakeModel, width: int) -> None:
     model = make_model(3)
     assert model.representation_dim == width
@@ -36,7 +214,7 @@ def test_clients_are_classified_as_if_alone(make_model: MakeModel, width: int) -
         name: torch.stack([parameters[name] for parameters in all_parameters])
         for name in all_parameters[0]
     }
-    inputs = torch.randn(2, 5, *SHAPE, generator=torch.Generator().manual_seed(9))
+    inputs = torch.randn(2, 5, *SHAPE, generator=seeded(9))
     representation = model.encode(stacked, inputs)
     logits = model.predict(stacked, representation)
     assert representation.shape == (2, 5, width)
@@ -49,7 +227,7 @@ def test_clients_are_classified_as_if_alone(make_model: MakeModel, width: int) -
         torch.testing.assert_close(logits[k], by_hand, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("make_model", [small_cnn, resnet])
+@pytest.mark.parametrize("make_model", [small_classifier, resnet_classifier])
 def test_the_head_is_drawn_last(make_model: MakeModel) -> None:
     few_classes, many_classes = one_client(make_model(3)), one_client(make_model(7))
     assert all(name.startswith((ENCODER, HEAD)) for name in few_classes)
@@ -60,6 +238,6 @@ def test_the_head_is_drawn_last(make_model: MakeModel) -> None:
 
 
 def test_seed_decides_the_parameters() -> None:
-    first, repeated, other_seed = (one_client(small_cnn(3), seed=seed) for seed in (0, 0, 1))
+    first, repeated, other_seed = (one_client(small_classifier(3), seed=seed) for seed in (0, 0, 1))
     assert all(torch.equal(value, repeated[name]) for name, value in first.items())
     assert not torch.equal(first["encoder.linear.weight"], other_seed["encoder.linear.weight"])

@@ -17,7 +17,7 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
 from tests import users_modules
-from tests.learners.tiny_sequences import sequence_task, with_clients
+from tests.strategies.tiny_sequences import sequence_task, with_clients
 
 WINDOW = 5  # c + q
 CPU = torch.device("cpu")
@@ -66,39 +66,26 @@ def test_parts_have_the_tasks_names_and_the_true_width() -> None:
     }
     assert task.representation_dim == 8
     assert task.model.splits
-
-
-def test_without_the_two_children_all_is_encoder() -> None:
-    task = task_with("whole_perceptron")
-    assert set(task.initial_parameters()) == {
+    whole = task_with("whole_perceptron")  # without the two children, all is the encoder
+    assert set(whole.initial_parameters()) == {
         f"encoder.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")
     }
-    assert not task.model.splits
+    assert not whole.model.splits
 
 
-def test_the_runs_seed_decides_the_start_and_nothing_else_does() -> None:
-    first = task_with("perceptron").initial_parameters()
+def test_the_runs_seed_alone_decides_the_start() -> None:
+    before = torch.get_rng_state()
+    first = task_with("perceptron", seed=0).initial_parameters()
+    assert torch.equal(before, torch.get_rng_state())
+    copies = {name: value.clone() for name, value in first.items()}
     torch.rand(3)  # moves the default generator
+    for value in first.values():
+        value.zero_()  # as training would
     repeated, other_seed = (
         task_with("perceptron", seed=seed).initial_parameters() for seed in (0, 1)
     )
-    assert all(torch.equal(value, repeated[name]) for name, value in first.items())
-    assert not any(torch.equal(value, other_seed[name]) for name, value in first.items())
-
-
-def test_making_a_module_leaves_the_default_generator_alone() -> None:
-    before = torch.get_rng_state()
-    _ = task_with("perceptron", seed=17).model
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_training_does_not_change_the_start() -> None:
-    task = task_with("perceptron")
-    start = task.initial_parameters()
-    copies = {name: value.clone() for name, value in start.items()}
-    for value in start.values():
-        value.zero_()
-    assert all(torch.equal(copies[n], value) for n, value in task.initial_parameters().items())
+    assert all(torch.equal(value, repeated[name]) for name, value in copies.items())
+    assert not any(torch.equal(value, other_seed[name]) for name, value in copies.items())
 
 
 def test_every_client_has_its_own_parameters_and_gradients() -> None:

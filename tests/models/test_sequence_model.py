@@ -1,4 +1,4 @@
-"""The models of sequences against torch's own modules."""
+"""The LSTM against torch's module with packed sequences, and the models of sequences."""
 
 from __future__ import annotations
 
@@ -8,8 +8,134 @@ from torch import Tensor, nn
 
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn
 from fedproto_app.models.model import Model
-from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
-from tests.learners.tiny_sequences import with_clients
+from fedproto_app.models.sequence_model import (
+    CausalCnnModel,
+    LstmModel,
+    lstm_last_hidden,
+    lstm_parameters,
+)
+from tests.strategies.tiny_sequences import with_clients
+
+INPUTS, HIDDEN, ROWS = 3, 5, 4
+
+
+def stacked_clients(
+    clients: int, steps: int, dtype: torch.dtype = torch.float64
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Parameters "a.*" of so many clients, different each, and their inputs [K, B, T, d]."""
+    all_parameters = [lstm_parameters(INPUTS, HIDDEN, seeded(seed)) for seed in range(clients)]
+    parameters = {
+        "a." + n: torch.stack([client_parameters[n] for client_parameters in all_parameters]).to(
+            dtype
+        )
+        for n in all_parameters[0]
+    }
+    inputs = torch.randn(clients, ROWS, steps, INPUTS, generator=seeded(9)).to(dtype)
+    return parameters, inputs
+
+
+def module(parameters: dict[str, Tensor], client: int) -> nn.LSTM:
+    """torch's module with one client's parameters."""
+    reference = nn.LSTM(INPUTS, HIDDEN, batch_first=True).double()
+    with torch.no_grad():
+        for name, value in parameters.items():
+            getattr(reference, name.removeprefix("a.") + "_l0").copy_(transposed(value[client]))
+    return reference
+
+
+def transposed(value: Tensor) -> Tensor:
+    """A matrix as torch stores it, or from torch; a bias as it is."""
+    return value.T if value.dim() == 2 else value
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_every_client_gets_torchs_lstm_of_its_packed_sequences(clients: int, steps: int) -> None:
+    """States and gradients; the lengths differ, and no sequence of the first client is longest."""
+    parameters, inputs = stacked_clients(clients, steps)
+    lengths = torch.randint(1, steps + 1, (clients, ROWS), generator=seeded(1))
+    lengths[0].clamp_(max=max(1, steps - 1))
+    leaves = [value.requires_grad_() for value in (*parameters.values(), inputs)]
+    ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
+    upstream = torch.randn(ours.shape, dtype=ours.dtype, generator=seeded(2))
+    gradients = torch.autograd.grad(ours, leaves, upstream)
+    for k in range(clients):
+        reference = module(parameters, k)
+        sequences = inputs[k].detach().requires_grad_()
+        packed = nn.utils.rnn.pack_padded_sequence(
+            sequences, lengths[k], batch_first=True, enforce_sorted=False
+        )
+        _, (last, _) = reference(packed)
+        last[0].backward(upstream[k])
+        torch.testing.assert_close(ours[k], last[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradients[-1][k], sequences.grad, rtol=0, atol=1e-12)
+        for name, gradient in zip(parameters, gradients, strict=False):
+            expected = getattr(reference, name.removeprefix("a.") + "_l0").grad
+            torch.testing.assert_close(transposed(gradient[k]), expected, rtol=0, atol=1e-12)
+
+
+def test_the_fused_float32_kernel_gives_the_same_as_float64() -> None:
+    """A CPU computes float32 by another library than float64."""
+    parameters, inputs = stacked_clients(2, 20, torch.float32)
+    lengths = torch.tensor([[20, 3, 1, 7], [2, 19, 20, 20]])
+    leaves = [value.requires_grad_() for value in parameters.values()]
+    ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
+    exact_leaves = {n: v.detach().double().requires_grad_() for n, v in parameters.items()}
+    exact = lstm_last_hidden(exact_leaves, "a.", inputs.double(), lengths)
+    torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6)
+    expected = torch.autograd.grad(exact.square().sum(), list(exact_leaves.values()))
+    for got, want in zip(torch.autograd.grad(ours.square().sum(), leaves), expected, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+
+
+def test_a_cohort_is_its_clients_one_by_one_bit_for_bit() -> None:
+    parameters, inputs = stacked_clients(3, 12, torch.float32)
+    lengths = torch.tensor([[12, 5, 2, 1], [4, 4, 1, 3], [1, 1, 1, 1]])
+    together = lstm_last_hidden(parameters, "a.", inputs, lengths)
+    for k, longest in enumerate((12, 4, 1)):
+        alone = {name: value[k : k + 1] for name, value in parameters.items()}
+        single = lstm_last_hidden(alone, "a.", inputs[k : k + 1, :, :longest], lengths[k : k + 1])
+        assert torch.equal(together[k], single[0])
+
+
+@pytest.mark.parametrize("padding", [7.0, float("nan")])
+def test_what_stands_after_the_end_changes_nothing(padding: float) -> None:
+    parameters, inputs = stacked_clients(2, 6)
+    lengths = torch.tensor([[6, 3, 1, 5], [2, 4, 1, 3]])
+    after = torch.arange(6) >= lengths.unsqueeze(2)
+    padded = inputs.masked_fill(after.unsqueeze(3), padding)
+    ours = lstm_last_hidden(parameters, "a.", padded, lengths)
+    assert torch.equal(ours, lstm_last_hidden(parameters, "a.", inputs, lengths))
+
+
+def test_one_step_by_hand() -> None:
+    """From state 0: σ(o)·tanh(σ(i)·tanh(g)); the forget gate and weight_hh have no part."""
+    gates = {"i": 1.0, "f": 99.0, "g": -2.0, "o": 0.5}
+    parameters = {
+        "weight_ih": torch.tensor([[list(gates.values())]]),
+        "weight_hh": torch.full((1, 1, 4), 99.0),
+        "bias_ih": torch.full((1, 4), 0.25),
+        "bias_hh": torch.full((1, 4), -0.25),
+    }
+    inputs = torch.tensor([[[[2.0]]]])
+    ours = lstm_last_hidden(parameters, "", inputs, torch.tensor([[1]]))
+    i, g, o = (torch.tensor(2 * gates[gate]) for gate in "igo")
+    expected = o.sigmoid() * (i.sigmoid() * g.tanh()).tanh()
+    torch.testing.assert_close(ours.flatten()[0], expected)
+
+
+def test_initial_values_are_torchs() -> None:
+    parameters = lstm_parameters(6, 16, seeded())
+    reference = nn.LSTM(6, 16)
+    shapes = {
+        name.removesuffix("_l0"): transposed(value).shape
+        for name, value in reference.named_parameters()
+    }
+    assert {name: value.shape for name, value in parameters.items()} == shapes
+    assert all(0.2 < value.abs().max() <= 0.25 for value in parameters.values())
+    repeated = lstm_parameters(6, 16, seeded())
+    assert all(torch.equal(value, repeated[name]) for name, value in parameters.items())
+
 
 LENGTHS = torch.tensor([[5, 2, 1], [3, 3, 1]])
 LSTM = LstmModel(2, 3, embedding_dim=3, hidden_dim=5)
@@ -41,22 +167,13 @@ def test_parameters_are_drawn_from_the_generator(model: Model, width: int) -> No
     assert model.representation_dim == width
 
 
-def test_the_lstm_encoder_is_torchs_linear_and_lstm() -> None:
+def test_the_lstm_encoder_is_torchs_linear_and_the_lstm() -> None:
     parameters, inputs = two_clients(LSTM)
-    ours = LSTM.encode(parameters, inputs, LENGTHS)
-    for client in range(2):
-        client_parameters = {n.removeprefix("encoder."): v[client] for n, v in parameters.items()}
-        embedding, lstm = nn.Linear(2, 3), nn.LSTM(3, 5, batch_first=True)
-        with torch.no_grad():
-            embedding.weight.copy_(client_parameters["embedding.weight"].T)
-            embedding.bias.copy_(client_parameters["embedding.bias"])
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                value = client_parameters["lstm." + name]
-                getattr(lstm, name + "_l0").copy_(value.T if value.dim() == 2 else value)
-        for row in range(3):
-            length = int(LENGTHS[client, row])
-            _, (last, _) = lstm(embedding(inputs[client, row, :length]))
-            torch.testing.assert_close(ours[client, row], last[0], atol=1e-6, rtol=1e-5)
+    weight, bias = (parameters[f"encoder.embedding.{part}"] for part in ("weight", "bias"))
+    pairs = zip(inputs, weight, bias, strict=True)
+    embedded = torch.stack([nn.functional.linear(x, w.T, b) for x, w, b in pairs])
+    expected = lstm_last_hidden(parameters, "encoder.lstm.", embedded, LENGTHS)
+    torch.testing.assert_close(LSTM.encode(parameters, inputs, LENGTHS), expected)
 
 
 def test_the_cnn_encoder_is_the_causal_cnn() -> None:
@@ -74,12 +191,3 @@ def test_every_parameter_of_each_client_has_a_part(model: Model) -> None:
     gradients = torch.autograd.grad(outputs.square().sum(), list(leaves.values()))
     for name, gradient in zip(leaves, gradients, strict=True):
         assert gradient.flatten(start_dim=1).any(dim=1).all(), name
-
-
-def test_the_head_by_hand() -> None:
-    parameters = {
-        "head.weight": torch.tensor([[[1.0, 0.0], [2.0, -1.0]]]),
-        "head.bias": torch.tensor([[0.5, 3.0]]),
-    }
-    outputs = LSTM.predict(parameters, torch.tensor([[[1.0, 1.0], [0.0, 2.0]]]))
-    assert outputs.tolist() == [[[3.5, 2.0], [4.5, 1.0]]]

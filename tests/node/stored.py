@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedproto_app.node.store import ClientStore
+from fedproto_app.node.store import ClientRecord, ClientStore
 
 
 def state(value: float, clients: int = 1) -> dict[str, Tensor]:
@@ -25,6 +26,33 @@ def write_one(store: ClientStore, client: str, server_round: int, value: float) 
     """Carry out an order that writes one client's state."""
     store.write_states([client], server_round, state(value))
     store.settle()
+
+
+def shared(value: float) -> dict[str, Tensor]:
+    """Return a global model of one number."""
+    return {"parameters/s": torch.full((1,), float(value))}
+
+
+def train_rounds(store: ClientStore, rounds: Iterable[int], kept: Mapping[int, float]) -> None:
+    """Carry out orders of client a, whose states and global models are the rounds' numbers.
+
+    kept: the validation errors of the rounds whose model is kept.
+    """
+    for server_round in rounds:
+        store.begin(server_round)
+        store.write_states(["a"], server_round, state(server_round))
+        store.write_shared(server_round, shared(server_round))
+        if server_round in kept:
+            store.keep("a", ClientRecord(server_round, {"mse": kept[server_round]}))
+        store.settle()
+
+
+def kept_numbers(store: ClientStore, client: str = "a") -> tuple[float, float]:
+    """Return the numbers of the client's kept model: of its own part, and of the global model."""
+    model = store.read_kept(client)
+    assert model is not None
+    [own] = set(model["parameters/w"].tolist()) if "parameters/w" in model else [0.0]
+    return own, float(model["parameters/s"])
 
 
 def state_of(store: ClientStore, client: str, upto: int) -> float | None:

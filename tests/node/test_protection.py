@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,13 @@ import torch
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.node.folder import secret_of_simulation
+from fedproto_app.node.folder import own_secret, secret_of_simulation
 from fedproto_app.node.protection import Leaving, Protection
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
-from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+from tests.strategies.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 
 SECRET = b"s" * 32
 ROWS = [0, 1]
@@ -222,3 +224,31 @@ def test_what_a_learner_did_not_say_it_sends_does_not_leave(
         protection(tmp_path, 1.0).applied(
             learner, cohort, order(learner), ROWS, cohort.parameters, Contribution(arrays)
         )
+
+
+# --- the secret ---------------------------------------------------------------------------------
+
+
+def test_a_node_draws_its_secret_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        secrets = set(pool.map(lambda _: own_secret(tmp_path / "p"), range(16)))
+    [secret] = secrets
+    assert len(secret) == 32
+    assert own_secret(tmp_path / "q") != secret
+    assert [path.name for path in (tmp_path / "p").iterdir()] == ["secret"]
+    assert stat.S_IMODE((tmp_path / "p" / "secret").stat().st_mode) == 0o600
+
+
+def test_a_secret_that_others_can_read_or_that_is_cut_is_none(tmp_path: Path) -> None:
+    own_secret(tmp_path)
+    (tmp_path / "secret").chmod(0o640)
+    with pytest.raises(SettingsError, match="others may read"):
+        own_secret(tmp_path)
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "secret").write_bytes(b"short")
+    with pytest.raises(SettingsError, match="not whole"):
+        own_secret(tmp_path)
+
+
+def test_that_of_a_simulation_repeats() -> None:
+    assert secret_of_simulation(3) == secret_of_simulation(3) != secret_of_simulation(4)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message, MessageType
 
 from fedproto_app.core.errors import FederationError, SettingsError
-from fedproto_app.node.site import read_site
+from fedproto_app.node.orders import require_allowed
+from fedproto_app.node.site import Site, read_site
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import DataSettings
 from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
 from tests.local_grid import (
+    Tamper,
     digits_settings,
     run_locally,
     sequence_settings,
@@ -24,7 +27,7 @@ from tests.local_grid import (
 from tests.reported import Fields, fields_of, reported_metrics
 
 
-def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
+def write_images(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
     """An npz of noise: each stage's classes, a letter a class, so many train images each."""
     rng = np.random.default_rng(len(stages))
     labels = [(letter, n) for n, letters in enumerate(stages) for letter in letters] * images
@@ -36,14 +39,18 @@ def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8
     return file
 
 
-def site(folder: Path, name: str, stages: list[str]) -> dict[str, Any]:
-    """The node config of a site that has such images, and lets methods learn of their classes."""
-    write_site(folder / f"{name}.npz", stages)
+def image_site(
+    folder: Path, name: str, stages: list[str], allows: str = "tells-classes = true"
+) -> dict[str, Any]:
+    """The node config of a site that has such images."""
+    write_images(folder / f"{name}.npz", stages)
+    return site_with(folder, name, f'source = "image-npz"\npath = "{name}.npz"', allows)
+
+
+def site_with(folder: Path, name: str, data: str, allows: str = "") -> dict[str, Any]:
+    """The node config of a site with a file of its own settings."""
     file = folder / f"{name}.toml"
-    file.write_text(
-        f'name = "{name}"\ntells-classes = true\nstate-dir = "state"\n'
-        f'[data]\nsource = "image-npz"\npath = "{name}.npz"\n'
-    )
+    file.write_text(f'name = "{name}"\nstate-dir = "state"\n{allows}\n[data]\n{data}\n')
     return {"site": str(file)}
 
 
@@ -51,95 +58,85 @@ def run(tmp_path: Path, sites: dict[str, list[str]], **changes: Any) -> RunFolde
     settings = digits_settings(
         tmp_path, **{"data.classes": "a,b,c", "data.partition.validation-share": 0.2, **changes}
     )
-    return run_locally(settings, [site(tmp_path, name, files) for name, files in sites.items()])[0]
+    nodes = [image_site(tmp_path, name, stages) for name, stages in sites.items()]
+    return run_locally(settings, nodes)[0]
 
 
-def lines(folder: RunFolder) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
+def listening(replies: list[tuple[str, Fields]]) -> Tamper:
+    """Note the type and the fields of every reply."""
+
+    def listen(node_id: int, reply: Message) -> Message:
+        replies.append((reply.metadata.message_type, fields_of(reply)))
+        return reply
+
+    return listen
 
 
 @pytest.mark.parametrize("method", ["gldp", "fedavg", "apfl"])
 def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, method: str) -> None:
     """North has classes a and b, then c; south b and c for good. Four rounds are two stages."""
     folder = run(tmp_path, {"north": ["ab", "c"], "south": ["bc"]}, method=method)
-    assert [line["clients"] for line in lines(folder)] == [2, 2, 2, 2]
-    assert not any(line["refused"] for line in lines(folder))
-    with (folder.path / "clients.csv").open() as file:
-        samples = {row["node"]: int(row["samples"]) for row in csv.DictReader(file)}
+    assert [line["clients"] for line in read_rounds(folder.path)] == [2, 2, 2, 2]
+    assert not any(line["refused"] for line in read_rounds(folder.path))
+    samples = {row["node"]: int(row["samples"]) for row in read_clients(folder.path)}
     assert samples == {"north": 19, "south": 13}  # of 24 and 16, a fifth of each stage validates
     assert not (folder.path / "partition.csv").exists()
 
 
-def test_how_many_images_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    replies: list[Fields] = []
-
-    def listen(node_id: int, reply: Any) -> Any:
-        replies.append(fields_of(reply))
-        return reply
-
+def test_of_its_classes_a_site_sends_prototypes_and_no_numbers(tmp_path: Path) -> None:
+    replies: list[tuple[str, Fields]] = []
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
-    run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
-    metrics = {metric.name for reply in replies for metric in reported_metrics(reply)}
+    north = image_site(tmp_path, "north", ["ab", "c"])
+    run_locally(settings, [north], tamper=listening(replies))
+    metrics = {metric.name for _, reply in replies for metric in reported_metrics(reply)}
     assert "count/stage-1" in metrics
     assert not [name for name in metrics if "class-" in name]
-    assert [reply["class_counts"] for reply in replies if "class_counts" in reply] == [{}]
+    assert [reply["class_counts"] for _, reply in replies if "class_counts" in reply] == [{}]
+    trained = [reply["classes"] for kind, reply in replies if kind == MessageType.TRAIN]
+    assert trained == [[[0, 1]], [[0, 1]], [[2]], [[2]]]  # only those at hand
 
 
-def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
-    classes_sent: list[list[int]] = []
-
-    def listen(node_id: int, reply: Any) -> Any:
-        if reply.metadata.message_type == "train":
-            classes_sent.extend(fields_of(reply)["classes"])
-        return reply
-
-    settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
-    run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
-    assert classes_sent == [[0, 1], [0, 1], [2], [2]]
-
-
-# Images that a run reserves are none of a site's own; its stages are the site's.
 @pytest.mark.parametrize(
     ("method", "tells", "changes"),
     [
-        ("gldp", "a prototype for each class", {}),
-        ("creff", "a gradient for each class", {"data.partition.reserve-per-class": 6}),
-        ("analytic", "samples of each class", {"data.partition.scheme": "given"}),
-        ("census", "samples of each class", {"census.features": 1}),
+        ("gldp", "a prototype for each class.*tells-classes", {}),
+        ("creff", "a gradient for each class.*tells-classes", {}),
+        ("analytic", "samples of each class.*tells-classes", {}),
+        ("census", "samples of each class.*tells-classes", {"census.features": 1}),
+        ("analytic", "of a cluster.*shares-classes = true", {"analytic.sharing": "clustered"}),
     ],
 )
 def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(
     tmp_path: Path, method: str, tells: str, changes: dict[str, Any]
 ) -> None:
-    write_site(tmp_path / "north.npz", ["ab", "c"])
-    text = 'name = "north"\n{}[data]\nsource = "image-npz"\npath = "north.npz"\n'
-    changes = {"method": method, "data.classes": "a,b,c", **changes}
-    for allowed, line in (("no", ""), ("false", "tells-classes = false\n")):
-        file = tmp_path / f"{allowed}.toml"
-        file.write_text(text.format(line))
-        settings = digits_settings(tmp_path, **{**changes, "output.name": allowed})
-        with pytest.raises(FederationError, match=rf"{tells}.*tells-classes"):
-            run_locally(settings, [{"site": str(file)}])
-    file.write_text(text.format('tells-classes = true\nstate-dir = "state"\n'))
-    folder, _ = run_locally(digits_settings(tmp_path, **changes), [{"site": str(file)}])
-    assert [line["clients"] for line in lines(folder)] == [1, 1, 1, 1]
-    assert int(rows(folder)[0]["samples"]) == 23  # of 24, one validates
+    settings = digits_settings(tmp_path, method=method, **changes)
+    shares = "shares" in tells
+    with pytest.raises(SettingsError, match=tells):
+        require_allowed(settings, Site(tells_classes=shares))
+    require_allowed(settings, Site(tells_classes=True, shares_classes=shares))
 
 
-def test_what_other_sites_may_learn_of_its_classes_its_operator_says(tmp_path: Path) -> None:
-    write_site(tmp_path / "north.npz", ["ab", "c"])
-    text = 'name = "north"\ntells-classes = true\nstate-dir = "state"\n{}[data]\n'
-    text += 'source = "image-npz"\npath = "north.npz"\n'
-    changes = {"method": "analytic", "data.classes": "a,b,c", "data.partition.scheme": "given"}
-    changes["analytic.sharing"] = "clustered"
-    site = tmp_path / "site.toml"
-    site.write_text(text.format(""))
-    with pytest.raises(FederationError, match=r"of a cluster.*shares-classes = true"):
-        run_locally(digits_settings(tmp_path, **changes), [{"site": str(site)}])
-    site.write_text(text.format("shares-classes = true\n"))
-    settings = digits_settings(tmp_path, **changes, **{"output.name": "allowed"})
-    folder, _ = run_locally(settings, [{"site": str(site)}])
-    assert int(rows(folder)[0]["samples"]) == 23
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "creff", "data.partition.reserve-per-class": 6},
+        {
+            "method": "analytic",
+            "analytic.sharing": "clustered",
+            "data.partition.scheme": "given",
+        },
+    ],
+)
+def test_images_that_a_run_reserves_are_none_of_a_sites_own(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Its stages are the site's too."""
+    allows = "tells-classes = true\nshares-classes = true"
+    north = image_site(tmp_path, "north", ["ab", "c"], allows)
+    settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"}, **changes)
+    folder, _ = run_locally(settings, [north])
+    assert [line["clients"] for line in read_rounds(folder.path)] == [1, 1, 1, 1]
+    assert int(read_clients(folder.path)[0]["samples"]) == 23  # of 24, one validates
 
 
 def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
@@ -149,10 +146,12 @@ def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
     sites = {"north": ["ab", "c"], "south": ["bc"]}
     with pytest.raises(SettingsError, match="FEDPROTO_AUXILIARY must name labelled images"):
         run(tmp_path, sites, method="fedic", **{"output.name": "none"})
-    monkeypatch.setenv(AUXILIARY, str(write_site(tmp_path / "own.npz", ["abc"])))
+    monkeypatch.setenv(AUXILIARY, str(write_images(tmp_path / "own.npz", ["abc"])))
     folder = run(tmp_path, sites, method="fedic")
-    assert [line["clients"] for line in lines(folder)] == [2, 2, 2, 2]
-    assert all(line["figures"]["auxiliary_accuracy_student"] > 0 for line in lines(folder))
+    assert [line["clients"] for line in read_rounds(folder.path)] == [2, 2, 2, 2]
+    assert all(
+        line["figures"]["auxiliary_accuracy_student"] > 0 for line in read_rounds(folder.path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,11 +193,6 @@ def sequence_site(
     }
 
 
-def rows(folder: RunFolder) -> list[dict[str, str]]:
-    with (folder.path / "clients.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "fedavg"])
 def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) -> None:
     """data.clusters partitions shared data; a site's clients come from its file."""
@@ -206,10 +200,10 @@ def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) 
     settings = sequence_settings(tmp_path, method=method)
     assert settings.data.clusters.scheme == "dirichlet"
     folder, _ = run_locally(settings, sites)
-    clients = [(row["client"], row["node"], row["group"]) for row in rows(folder)]
+    clients = [(row["client"], row["node"], row["group"]) for row in read_clients(folder.path)]
     names = [("a", "north"), ("b", "north"), ("b", "south"), ("c", "south"), ("d", "south")]
     assert clients == [(client, node, "") for client, node in names]
-    for line in lines(folder):
+    for line in read_rounds(folder.path):
         assert line["refused"] == []
         assert line["clients"] == 5
         assert line["rand_index"] is None  # nobody knows the true clusters
@@ -226,21 +220,16 @@ def test_only_if_all_sites_know_their_groups_is_there_a_rand_index(tmp_path: Pat
     ):
         changes = {"output.name": name, "encoder.rounds": 1, "rounds": 1}
         folder, _ = run_locally(sequence_settings(tmp_path, **changes), sites)
-        assert (lines(folder)[-1]["rand_index"] is not None) == all_known
+        assert (read_rounds(folder.path)[-1]["rand_index"] is not None) == all_known
 
 
 def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    replies: list[Fields] = []
-
-    def listen(node_id: int, reply: Any) -> Any:
-        replies.append(fields_of(reply))
-        return reply
-
-    site = sequence_site(tmp_path, "north", "ab")
-    run_locally(sequence_settings(tmp_path), [site], tamper=listen)
-    metrics = {metric.name for reply in replies for metric in reported_metrics(reply)}
+    replies: list[tuple[str, Fields]] = []
+    north = sequence_site(tmp_path, "north", "ab")
+    run_locally(sequence_settings(tmp_path), [north], tamper=listening(replies))
+    metrics = {metric.name for _, reply in replies for metric in reported_metrics(reply)}
     assert metrics == {"accuracy", "validation-error"}
-    assert [reply["class_counts"] for reply in replies if "class_counts" in reply] == [{}]
+    assert [reply["class_counts"] for _, reply in replies if "class_counts" in reply] == [{}]
 
 
 def wide_csv(file: Path, clients: str) -> Path:
@@ -254,13 +243,6 @@ def wide_csv(file: Path, clients: str) -> Path:
     return file
 
 
-def site_with(folder: Path, name: str, data: str) -> dict[str, Any]:
-    """The node config of a site with a file of its own settings."""
-    file = folder / f"{name}.toml"
-    file.write_text(f'name = "{name}"\nstate-dir = "state"\n[data]\n{data}\n')
-    return {"site": str(file)}
-
-
 def test_a_site_says_in_its_file_which_series_take_part(tmp_path: Path) -> None:
     sites = []
     for name, clients in (("north", "abc"), ("south", "de")):
@@ -268,7 +250,7 @@ def test_a_site_says_in_its_file_which_series_take_part(tmp_path: Path) -> None:
         data = f'source = "wide-csv"\npath = "{name}.csv"\ntime-column = "when"\nclients = '
         sites.append(site_with(tmp_path, name, data + json.dumps(list(clients[-2:]))))
     folder, _ = run_locally(small_settings(tmp_path), sites)
-    clients = [(row["client"], row["node"]) for row in rows(folder)]
+    clients = [(row["client"], row["node"]) for row in read_clients(folder.path)]
     assert clients == [("b", "north"), ("c", "north"), ("d", "south"), ("e", "south")]
     assert [path.name for path in sorted((tmp_path / "state").glob("*/*"))] == ["north", "south"]
 
@@ -279,11 +261,11 @@ def test_a_site_says_which_clients_of_images_and_sequences_take_part(tmp_path: P
     folder, _ = run_locally(
         sequence_settings(tmp_path, method="fedavg"), [site_with(tmp_path, "north", data)]
     )
-    assert [row["client"] for row in rows(folder)] == ["a", "c"]
+    assert [row["client"] for row in read_clients(folder.path)] == ["a", "c"]
     data = 'source = "digits"\nclients = ["client-002", "client-001"]'
     images = {**site_with(tmp_path, "south", data), "partition-id": 0, "num-partitions": 1}
     folder, _ = run_locally(digits_settings(tmp_path, **{"output.name": "images"}), [images])
-    assert [row["client"] for row in rows(folder)] == ["client-001", "client-002"]
+    assert [row["client"] for row in read_clients(folder.path)] == ["client-001", "client-002"]
 
 
 @pytest.mark.parametrize(
@@ -326,14 +308,19 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
     }
 
 
-def test_sites_do_not_join_the_windows_of_their_clients(tmp_path: Path) -> None:
-    """A node with a partition of one data set does not read the run's file either."""
-    settings = small_settings(tmp_path, method="fcgcn")
-    node = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
-    message = "runs in a simulation only, .*: the clients of a community see each other's values"
-    with pytest.raises(FederationError, match=message):
-        run_locally(settings, [node])
-    edges = {"graph.source": "file", "graph.path": "/etc/passwd", "output.name": "edges"}
-    settings = small_settings(tmp_path, method="fcgcn", **edges)
-    with pytest.raises(FederationError, match=r"graph\.path = '/etc/passwd': a run cannot point"):
-        run_locally(settings, [{**node, "partition-id": 0}])
+@pytest.mark.parametrize(
+    ("site", "changes", "message"),
+    [
+        (Site(), {}, "simulation only, .*: the clients of a community see each other's values"),
+        (
+            Site(partition_id=0),  # nor does a node with a part of one data set read the run's file
+            {"graph.source": "file", "graph.path": "/etc/passwd"},
+            r"graph\.path = '/etc/passwd': a run cannot point",
+        ),
+    ],
+)
+def test_sites_do_not_join_the_windows_of_their_clients(
+    tmp_path: Path, site: Site, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        require_allowed(small_settings(tmp_path, method="fcgcn", **changes), site)

@@ -23,7 +23,16 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node import state_file
 from fedproto_app.node.state_file import holds_kept_models
 from fedproto_app.node.store import ClientRecord, ClientStore, file_name
-from tests.node.stored import changed, rounds_in, state, state_of, write_one
+from tests.node.stored import (
+    changed,
+    kept_numbers,
+    rounds_in,
+    shared,
+    state,
+    state_of,
+    train_rounds,
+    write_one,
+)
 
 
 def test_a_state_comes_back_as_of_the_round_asked_for(tmp_path: Path) -> None:
@@ -269,19 +278,9 @@ def test_a_file_that_may_only_be_read_is_read(tmp_path: Path) -> None:
 
 
 def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
-    for server_round in range(1, 9):
-        store.begin(server_round)
-        write_one(store, "a", server_round, server_round)
-        store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
-        if server_round in (2, 4):
-            store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
-        store.settle()
+    train_rounds(ClientStore(tmp_path), range(1, 9), kept={2: 0.5, 4: 0.5})
     reopened = ClientStore(tmp_path)
-    model = reopened.read_kept("a")
-    assert model is not None
-    assert model["parameters/w"].tolist() == [4, 4]
-    assert model["parameters/s"].tolist() == [4]
+    assert kept_numbers(reopened) == (4, 4)
     assert reopened.record("a") == ClientRecord(4, {"mse": 0.5})
     assert rounds_in(tmp_path, "training") == [6, 7, 8]
     for table in ("models", "shared"):  # not 2: no server goes back to where that was kept
@@ -291,52 +290,36 @@ def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
 def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)  # FedRep: evaluated in round 5 with its head of round 3
     write_one(store, "a", 3, 3)
-    store.write_shared(5, {"parameters/s": torch.full((1,), 5.0)})
+    store.write_shared(5, shared(5))
     store.keep("a", ClientRecord(5, {}))
     store.settle()
-    model = store.read_kept("a")
-    assert model is not None
-    assert model["parameters/w"].tolist() == [3, 3]
-    assert model["parameters/s"].tolist() == [5]
+    assert kept_numbers(store) == (3, 5)
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
     """Rounds 1 to 6, kept 2, 4 and 5; then 5 and 6 are done anew, and 5 is no longer good."""
-    store = ClientStore(tmp_path)
-    for server_round in range(1, 7):
-        store.begin(server_round)
-        write_one(store, "a", server_round, server_round)
-        store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
-        if server_round in (2, 4, 5):
-            store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
-        store.settle()
-
+    train_rounds(ClientStore(tmp_path), range(1, 7), kept={2: 0.5, 4: 0.25, 5: 0.2})
     reopened = ClientStore(tmp_path)
     reopened.begin(5)
     assert state_of(reopened, "a", upto=4) == 4
     write_one(reopened, "a", 5, 50)
-    reopened.write_shared(5, {"parameters/s": torch.full((1,), 50.0)})
+    reopened.write_shared(5, shared(50))
     assert reopened.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
     reopened.settle()
     assert state_of(reopened, "a", upto=99) == 50  # not that of the old round 6
     assert ClientStore(tmp_path).record("a") == ClientRecord(4, {"mse": 0.25})
-    model = ClientStore(tmp_path).read_kept("a")
-    assert model is not None
-    assert model["parameters/w"].tolist() == [4, 4]
-    assert model["parameters/s"].tolist() == [4]
+    assert kept_numbers(ClientStore(tmp_path)) == (4, 4)
 
 
 def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         store = ClientStore(tmp_path)
         store.begin(1)
-        store.write_shared(1, {"parameters/s": torch.full((1,), value)})
+        store.write_shared(1, shared(value))
         assert store.record("a", before=1) == ClientRecord()
         store.keep("a", ClientRecord(1, {"mse": value}))
         store.settle()
-    model = ClientStore(tmp_path).read_kept("a")
-    assert model is not None
-    assert model["parameters/s"].tolist() == [2]
+    assert kept_numbers(ClientStore(tmp_path)) == (0, 2)
     assert not list(tmp_path.rglob("*.new"))
 
 

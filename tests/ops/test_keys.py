@@ -7,7 +7,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import threading
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +16,13 @@ import pytest
 import tomli_w
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops import keys
@@ -29,6 +34,12 @@ from fedproto_app.ops.keys import (
     make_keys,
     servers_certificate,
     warnings,
+)
+
+HOST = ["fl.example.org"]
+NO_SERVER: dict[str, bytes | None] = {"server.pem": None, "server.key": None}
+OTHER_KEY = ec.generate_private_key(ec.SECP384R1()).private_bytes(
+    Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
 )
 
 
@@ -158,52 +169,32 @@ def test_nodes_can_be_added_and_the_ca_is_used_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "nodes", "message"),
+    ("changed", "hosts", "nodes", "message"),
     [
-        (["fl.example.org"], ["pier"], r"server\.pem exists already .* move server.pem and"),
-        ([], ["pier", "harbour"], r"nodes/harbour exists already .* leave out --node harbour"),
+        ({}, HOST, ["pier"], r"server\.pem exists already .* move server.pem and"),
+        ({}, [], ["pier", "harbour"], r"nodes/harbour exists already .* leave out --node harbour"),
+        ({"nodes/harbour": None}, [], ["harbour"], r"harbour\.pub exists already"),
+        ({**NO_SERVER, "ca.key": None}, HOST, [], r"ca\.crt exists, but not its other half"),
+        ({**NO_SERVER, "ca.key": OTHER_KEY}, HOST, [], r"is not the key of .*ca\.crt"),
+        ({**NO_SERVER, "ca.key": b"no key"}, HOST, [], "cannot be read"),
     ],
 )
-def test_what_exists_is_refused_and_nothing_changes(
-    folder: Path, hosts: list[str], nodes: list[str], message: str
+def test_what_exists_and_does_not_fit_is_refused_and_nothing_changes(
+    folder: Path,
+    changed: dict[str, bytes | None],
+    hosts: list[str],
+    nodes: list[str],
+    message: str,
 ) -> None:
-    make_keys(folder, ["fl.example.org"], ["harbour"])
+    make_keys(folder, HOST, ["harbour"])
+    for name, content in changed.items():
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
     before = contents(folder)
     with pytest.raises(SettingsError, match=message):
         make_keys(folder, hosts, nodes)
     assert contents(folder) == before
-
-
-def test_a_lone_public_key_is_not_overwritten(folder: Path) -> None:
-    make_keys(folder, [], ["harbour"])
-    (folder / "nodes" / "harbour").unlink()
-    with pytest.raises(SettingsError, match=r"harbour\.pub exists already"):
-        make_keys(folder, [], ["harbour"])
-
-
-def test_half_a_ca_is_refused(folder: Path) -> None:
-    make_keys(folder, ["fl.example.org"], [])
-    for name in ("ca.key", "server.pem", "server.key"):
-        (folder / name).unlink()
-    with pytest.raises(SettingsError, match=r"ca\.crt exists, but not its other half"):
-        make_keys(folder, ["fl.example.org"], [])
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [("other", r"is not the key of .*ca\.crt"), ("text", "cannot be read")],
-)
-def test_a_ca_that_is_not_one_is_refused(
-    folder: Path, tmp_path: Path, key: str, message: str
-) -> None:
-    make_keys(folder, ["fl.example.org"], [])
-    make_keys(tmp_path / "other", ["fl.example.org"], [])
-    for name in ("server.pem", "server.key"):
-        (folder / name).unlink()
-    swapped = {"other": (tmp_path / "other" / "ca.key").read_bytes(), "text": b"no key"}
-    (folder / "ca.key").write_bytes(swapped[key])
-    with pytest.raises(SettingsError, match=message):
-        make_keys(folder, ["fl.example.org"], [])
 
 
 @pytest.mark.parametrize(
@@ -356,7 +347,7 @@ def test_what_a_server_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             with context.wrap_socket(connection, server_side=True) as secure:
                 secure.recv(1)
 
-        thread = threading.Thread(target=serve, daemon=True)
+        thread = Thread(target=serve, daemon=True)
         thread.start()
         shown = servers_certificate("there")
         thread.join(timeout=10)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from flwr.cli.build import build_fab_from_files
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops.gate import replace_steps
@@ -28,7 +27,6 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(module, STEPS[0], lambda content, skip_prompt: done.append(content))
     config = {"method": "fuels", "rounds": 3, "secret-of-mine": "x"}
     monkeypatch.setattr(module, STEPS[1], lambda folder, override: config)
-    TaskIdentity.run_id = 5
     return done
 
 
@@ -56,7 +54,7 @@ def test_a_run_is_told_before_its_code_is_loaded(flower: list[Any], content: byt
     assert flower == [content]
     assert module[STEPS[1]]("folder", {})["rounds"] == 3
     report = report_in(read)
-    assert (report["event"], report["run"], report["app"]) == ("run", 5, "fedproto/fedproto-app")
+    assert (report["event"], report["run"], report["app"]) == ("run", 1, "fedproto/fedproto-app")
     assert report["settings"] == {"method": "fuels", "rounds": 3}
     with pytest.raises(OSError, match="Bad file descriptor"):  # the pipe is closed
         os.write(write, b"x")

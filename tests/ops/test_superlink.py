@@ -219,9 +219,7 @@ def test_the_environment_is_closed_to_the_outside(
     assert superlink._environment(home, Path("/venv/bin"), None)["PYTHONPATH"] == "mine"
 
 
-def test_ray_keeps_its_own_folder_where_ours_is_too_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_keeps_its_own_folder_where_ours_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     short, long = Path("/tmp/fedproto-12345678"), Path("/tmp") / ("x" * 60)
     assert superlink._environment(short, Path("/bin"), None)["RAY_TMPDIR"] == str(short)

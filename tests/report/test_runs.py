@@ -11,7 +11,6 @@ from fedproto_app.report.runs import (
     Run,
     Spread,
     find_runs,
-    flat,
     group_runs,
     labels,
     read_clients,
@@ -19,6 +18,7 @@ from fedproto_app.report.runs import (
     read_run,
     read_task,
 )
+from fedproto_app.settings.reading import flat
 from tests.report.made_runs import make_classification_run, make_run
 
 

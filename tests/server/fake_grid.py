@@ -9,7 +9,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedproto_app.core.messages import NodeRoster
 from fedproto_app.core.wire import write_roster
-from fedproto_app.engine.flower_parts import FIRST_ID, number, take_identity
+from fedproto_app.engine.flower_parts import FIRST_ID, number
 from fedproto_app.settings import Settings
 from tests.local_grid import LocalGrid
 
@@ -50,7 +50,6 @@ class FakeGrid:
     """Nodes answer what `answers` says when the message has waited so many looks."""
 
     def __init__(self) -> None:
-        take_identity()
         self.sent: list[Message] = []
         self.looks: dict[str, int] = {}
         self.takes: bool = True

@@ -14,7 +14,6 @@ from fedproto_app.core.messages import NodeRoster, Order, Refusal, Reply, Sample
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import write_order, write_reply, write_roster
-from fedproto_app.engine.flower_parts import take_identity
 from fedproto_app.server.replies import read_reply
 
 SAMPLES = {"a": 10, "b": 20, "c": 5}
@@ -64,7 +63,6 @@ def fault(metrics: Mapping[Metric, float]) -> str | None:
 
 
 def order_message(order: Order | None = None) -> Message:
-    take_identity()
     message = write_order(order or Order("run", "token", 1, ["a", "b"]), 1, "train")
     message.metadata.__dict__["_message_id"] = "order"
     return message

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from fedproto_app import server_app
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import LEAVING
-from fedproto_app.core.metrics import Metric, Model, metric_row
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.wire import (
     ALIVE,
     MASKING,
@@ -25,10 +25,10 @@ from fedproto_app.core.wire import (
     read_order,
     required_masking_order,
 )
-from fedproto_app.report.runs import flat, read_clients, read_rounds, read_run
+from fedproto_app.report.runs import flat, read_rounds, read_run
 from fedproto_app.server.checkpoint import newest_checkpoint
 from tests.local_grid import BAD_NODE, LocalGrid, Tamper, run_small, small_settings, synthetic_nodes
-from tests.reported import fields_of, with_fields, with_metric
+from tests.reported import fields_of
 from tests.server.bad_replies import (
     change_arrays,
     fail,
@@ -42,6 +42,14 @@ from tests.server.bad_replies import (
 SEQUENCES = "sequence-classification"
 HEADS = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2}
 LOCAL_ACCURACY = Metric("accuracy", Model.LOCAL)
+
+
+def enlarge(arrays: dict[str, Any]) -> None:
+    arrays["prototypes"][1] *= 1e6
+
+
+def without_kept_rounds(reply: Message) -> Message:
+    return say(metrics=fields_of(reply)["metrics"][:1], kept_rounds=[])(reply)
 
 
 class Case(NamedTuple):
@@ -59,80 +67,36 @@ class Case(NamedTuple):
     server_round: int = 2
 
 
-def enlarge(arrays: dict[str, Any]) -> None:
-    arrays["prototypes"][1] *= 1e6
+def in_round_3(row: str, value: Any) -> Tamper:
+    """Another value of one client's row, once heads are trained."""
+    return on_reply(set_row(row, 2, value), server_round=3)
 
 
-NO_REPLY = on_reply(lambda reply: None)
-HEAD = on_reply(set_row("head", 2, np.nan), server_round=3)
-CHOICE = on_reply(set_row("chosen", 2, [2, -1, 0]), server_round=3)
-HUGE_HEAD = on_reply(set_row("head", 2, 1e14), server_round=3)
-IN_EVALUATION = MessageType.EVALUATE
+NAN, LARGE = on_reply(change_arrays(put_nan)), on_reply(change_arrays(enlarge))
+KEPT_ROUND = on_reply(say(kept_rounds=[-1] * 4), MessageType.EVALUATE)
+ACCURACY = on_reply(set_metric(LOCAL_ACCURACY, [1.0, 1.0, 1.5, 1.0]), MessageType.EVALUATE)
+CLASSES = on_reply(say(classes=[[1, 1, 2]] * 4))
+HALF = on_reply(without_kept_rounds)
+FEDAVG, ENCODER = {"method": "fedavg"}, {"encoder.steps": 1, "rounds": 1}
+IFCA = {**HEADS, "method": "ifca", "fed-react.clusters": 3}
+TOGETHER = {**HEADS, "fed-react.clusters": 1}  # a huge head would make all errors infinite
+FAR, REGRESSION = "far beyond the others'", "sequence-regression"
 CASES = {
-    "prototype": Case(on_reply(change_arrays(put_nan)), "holds NaN", [8, 7, 8], True, {}),
-    "model": Case(
-        on_reply(change_arrays(put_nan)), "holds NaN", [8, 4, 8], False, {"method": "fedavg"}
-    ),
-    "kept-round": Case(
-        on_reply(say(kept_rounds=[-1] * 4), IN_EVALUATION),
-        "its kept round is -1",
-        [8, 8, 8],
-        True,
-        {"method": "fedavg"},
-    ),
+    "prototype": Case(NAN, "holds NaN", [8, 7, 8], True, {}),
+    "model": Case(NAN, "holds NaN", [8, 4, 8], False, FEDAVG),
+    "kept-round": Case(KEPT_ROUND, "its kept round is -1", [8, 8, 8], True, FEDAVG),
+    "half": Case(HALF, "an evaluation without all of its kept", [8, 4, 8], False, {}),
     "error": Case(on_reply(fail), "no reply: it broke", [8, 4, 8], False, {}),
-    "silence": Case(NO_REPLY, "no reply within 0.2 s", [8, 4, 8], False, {}),
-    "large": Case(on_reply(change_arrays(enlarge)), "far beyond the others'", [8, 7, 8], True, {}),
-    "large-of-mean": Case(
-        on_reply(change_arrays(enlarge)),
-        "far beyond the others'",
-        [8, 7, 8],
-        True,
-        {"method": "fedproto"},
-    ),
-    "classes": Case(
-        on_reply(say(classes=[[1, 1, 2]] * 4)),
-        "classes [1, 1, 2]",
-        [8, 4, 8, 8],
-        False,
-        {},
-        "classification",
-    ),
-    "encoder": Case(
-        on_reply(change_arrays(put_nan)),
-        "holds NaN",
-        [8, 4, 8],
-        False,
-        {"encoder.steps": 1, "rounds": 1},
-        SEQUENCES,
-    ),
-    "head": Case(HEAD, "its 'head' holds NaN", [8, 8, 7], True, HEADS, SEQUENCES, 3),
-    "choice": Case(
-        CHOICE,
-        "chose clusters [2.0, -1",
-        [8, 8, 8],  # it has trained all the same
-        True,
-        {**HEADS, "method": "ifca", "fed-react.clusters": 3},
-        SEQUENCES,
-        3,
-    ),
-    "huge-head": Case(  # in a mean it would make the errors of honest clients infinite
-        HUGE_HEAD,
-        "its head holds ±1e+14",
-        [8, 8, 8],
-        True,
-        {**HEADS, "fed-react.clusters": 1},
-        "sequence-regression",
-        3,
-    ),
-    "head-metric": Case(
-        on_reply(set_metric(LOCAL_ACCURACY, [1.0, 1.0, 1.5, 1.0]), IN_EVALUATION),
-        "local-accuracy = 1.5",
-        [8, 8, 8],
-        True,
-        HEADS,
-        SEQUENCES,
-    ),
+    "silence": Case(on_reply(lambda _: None), "no reply within 0.2 s", [8, 4, 8], False, {}),
+    "large": Case(LARGE, FAR, [8, 7, 8], True, {}),
+    "large-of-mean": Case(LARGE, FAR, [8, 7, 8], True, {"method": "fedproto"}),
+    "classes": Case(CLASSES, "classes [1, 1, 2]", [8, 4, 8, 8], False, {}, "classification"),
+    "encoder": Case(NAN, "holds NaN", [8, 4, 8], False, ENCODER, SEQUENCES),
+    "head": Case(in_round_3("head", np.nan), "NaN", [8, 8, 7], True, HEADS, SEQUENCES, 3),
+    # Those whose choice, size or metric is refused have trained all the same.
+    "choice": Case(in_round_3("chosen", [2, -1, 0]), "chose", [8, 8, 8], True, IFCA, SEQUENCES, 3),
+    "huge": Case(in_round_3("head", 1e14), "±1e+14", [8, 8, 8], True, TOGETHER, REGRESSION, 3),
+    "metric": Case(ACCURACY, "local-accuracy = 1.5", [8, 8, 8], True, HEADS, SEQUENCES),
 }
 
 
@@ -210,54 +174,15 @@ def test_one_node_of_finite_values_kills_no_run(
     assert max(float(np.abs(array).max()) for array in numbers) < 1e3
 
 
-# --- what clients report of their models ----------------------------------------------------------
-
-
-def reported_by_the_bad_node(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
-    """Change the fields of every reply of one node with metrics."""
-
-    def tamper(node_id: int, reply: Message) -> Message:
+def test_one_node_does_not_say_which_models_a_method_has(tmp_path: Path) -> None:
+    def owns(node_id: int, reply: Message) -> Message:
         fields = fields_of(reply)
         if node_id == BAD_NODE and fields.get("metrics"):
-            with_fields(reply, change(fields))
+            set_metric(LOCAL_ACCURACY, [1.0] * len(fields["names"]))(reply)
         return reply
 
-    return tamper
-
-
-def without_kept_rounds(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "metrics": fields["metrics"][:1], "kept_rounds": []}
-
-
-def with_too_many(fields: dict[str, Any]) -> dict[str, Any]:
-    values = [1.0] * len(fields["names"])
-    flood = [Metric(f"mse/step-{step}", model) for model in Model for step in range(1, 3000)]
-    rows = [(metric_row(metric), values) for metric in flood]
-    return {**fields, "metrics": [*fields["metrics"], *rows]}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (without_kept_rounds, "malformed reply: an evaluation without all of its kept metrics"),
-        (with_too_many, "reports more than 5000 metrics; these are not kept"),
-    ],
-)
-def test_half_of_an_evaluation_leaves_a_whole_run(tmp_path: Path, change: Any, reason: str) -> None:
-    tamper = reported_by_the_bad_node(change)
-    folder, _ = run_small(tmp_path, nodes=4, tamper=tamper, rounds=2)
-    assert read_run(folder.path).summary["status"] == "completed"
-    lines = read_rounds(folder.path)
-    assert {refusal["reason"] for line in lines for refusal in line["refused"]} == {reason}
-    assert len(read_clients(folder.path)) == 6  # of eight clients
-
-
-def test_one_node_does_not_say_which_models_a_method_has(tmp_path: Path) -> None:
-    def owns(fields: dict[str, Any]) -> dict[str, Any]:
-        return with_metric(fields, LOCAL_ACCURACY, [1.0] * len(fields["names"]))
-
     figures = []
-    for name, tamper in (("honest", None), ("liar", reported_by_the_bad_node(owns))):
+    for name, tamper in (("honest", None), ("liar", owns)):
         changes = {"method": "solo", "rounds": 2, "output.name": name}
         folder, _ = run_small(tmp_path, "classification", nodes=4, tamper=tamper, **changes)
         names = [f"{kind}_{model}" for kind in ("accuracy", "balanced") for model in MODELS]

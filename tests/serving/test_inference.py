@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
-from fedproto_app.serving.inference import (
+from fedproto_app.serving import (
     NodeState,
     forecast,
     kept_model,
@@ -294,23 +293,21 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
         open_run(tmp_path)
 
 
-@pytest.fixture
-def state_dir(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder with the states of two runs, one node each."""
-    for run in ("first-1", "second-2"):
-        store = ClientStore(tmp_path / run / "harbour")
-        store.keep("steady", ClientRecord(1))
-        store.settle()
-        store.write_settings({"task": "forecasting", "method": "fuels"})
-    return tmp_path
+def node_with_a_model(folder: Path) -> ClientStore:
+    store = ClientStore(folder)
+    store.keep("steady", ClientRecord(1))
+    store.settle()
+    return store
 
 
-def test_the_only_state_below_is_found_and_several_are_told(state_dir: Path) -> None:
-    first = state_dir / "first-1" / "harbour"
+def test_the_only_state_below_is_found_and_several_are_told(tmp_path: Path) -> None:
+    first, second = (tmp_path / run / "harbour" for run in ("first-1", "second-2"))
+    for folder in (first, second):
+        node_with_a_model(folder).write_settings({"task": "forecasting", "method": "fuels"})
     assert open_state(first).folder == open_state(first.parent).folder == first
     with pytest.raises(FedProtoError, match="several nodes") as error:
-        open_state(state_dir)
-    assert str(error.value).endswith(f"{first}, {state_dir / 'second-2' / 'harbour'}")
+        open_state(tmp_path)
+    assert str(error.value).endswith(f"{first}, {second}")
 
 
 def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
@@ -318,9 +315,7 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
         open_state(tmp_path / "nowhere")
     with pytest.raises(FedProtoError, match="no node's state with a kept model in it"):
         open_state(tmp_path)
-    store = ClientStore(tmp_path)
-    store.keep("steady", ClientRecord(1))
-    store.settle()
+    node_with_a_model(tmp_path)
     with pytest.raises(FedProtoError, match=r"no settings\.toml in it"):
         open_state(tmp_path)
     (tmp_path / "settings.toml").write_text("task = ")
@@ -329,10 +324,8 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_task_is_refused(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
-    store.keep("steady", ClientRecord(1))
-    store.settle()
-    store.write_settings(sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"}))
+    settings = sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"})
+    node_with_a_model(tmp_path).write_settings(settings)
     with pytest.raises(FedProtoError, match="of task = 'sequence-classification'"):
         open_state(tmp_path)
 

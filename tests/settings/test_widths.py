@@ -22,7 +22,7 @@ from fedproto_app.experiments.invariants import (
 from fedproto_app.node.orders import tell_roster, with_own_width
 from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.serving.inference import forecast, open_state
+from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.tasks.table import make_task
 from tests.local_grid import run_locally, small_settings

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, Reply
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.wire import read_order
+from fedproto_app.core.round import Round
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.common.learner import Cohort, make_learner, new_cohort
+from fedproto_app.strategies.common.learner import Cohort, make_learner
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from tests.strategies.one_node import NAMES, NO_GRID, NODE, SAMPLES, one_node
+from tests.strategies.server_half import NAMES, accept, one_node, refusals, replies
+from tests.strategies.tiny_cohort import cohort_of
 
 Floats = NDArray[np.float64]
 
@@ -60,20 +58,15 @@ class KindredPair:
         learner = make_learner(self.settings, ForecastingTask(self.settings))
         assert isinstance(learner, KindredLearner)
         self.learner = learner
-        self.strategy = KindredStrategy(
-            self.settings, self.settings.method_settings, one_node(self.settings)
-        )
-        self.strategy.federation.history.log.server_round = 1
+        section = self.settings.method_settings
+        self.strategy = KindredStrategy(self.settings, section, one_node(self.settings))
 
     def windows(self, series: dict[str, Floats]) -> list[ClientWindows]:
         return [make_windows(ClientSeries(n, v), self.settings.data) for n, v in series.items()]
 
     def cohort(self, series: dict[str, Floats]) -> Cohort:
         """These clients, fitted alone."""
-        initial = self.learner.initial_parameters()
-        copies = {n: v.expand(len(series), *v.shape).clone() for n, v in initial.items()}
-        samples = self.learner.task.gather(self.windows(series), 1)
-        cohort = new_cohort(self.learner, copies, samples, server_round=1)
+        cohort = cohort_of(self.learner, self.windows(series))
         self.learner.conclude(cohort, self.learner.context(Guidance(), cohort))
         return cohort
 
@@ -82,17 +75,17 @@ class KindredPair:
         context = self.learner.context(Guidance(), cohort)
         return self.learner.contribution(cohort, context, 1).arrays
 
-    def report(self, names: list[str], arrays: Arrays) -> None:
-        """It arrives at the server."""
-        reply = Reply(names, [SAMPLES] * len(names), arrays=arrays)
-        self.strategy.federation.history.trained |= {ClientKey(name, NODE) for name in names}
-        self.strategy.take_in([replace(reply, node=NODE)], 1)
+    def report(self, names: list[str], arrays: Arrays) -> dict[str, str]:
+        """It arrives at the server. Returns what was refused, and why."""
+        of_clients = {
+            name: {n: array[row] for n, array in arrays.items()} for row, name in enumerate(names)
+        }
+        return refusals(accept(self.strategy, replies(**of_clients)))
 
     def priors(self) -> Guidance:
-        """What the server then sends to the node, as the node reads it."""
-        no_model, config = ArrayRecord(), ConfigRecord()
-        [message] = self.strategy.configure_evaluate(1, no_model, config, NO_GRID)
-        return read_order(message).guidance
+        """What the server then sends to the node."""
+        keys = self.strategy.federation.members.clients()
+        return self.strategy.guide_evaluation(self.strategy.received, keys, Round())
 
     def fitted(self, series: dict[str, Floats]) -> Tensor:
         """[K, H, D] the clients' coefficients in the end."""

@@ -1,4 +1,4 @@
-"""The server of the closed form for classes: which sums it takes, and what it makes of them."""
+"""The closed form for classes: stages, guesses, clusters, and which sums the server takes."""
 
 from __future__ import annotations
 
@@ -12,124 +12,385 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, NodeRoster, Reply
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends
 from fedproto_app.core.wire import read_order
+from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.experiments.invariants import SmallRuns, invariants_of
-from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
-from fedproto_app.maths.ridge import triangle
+from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
+from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.analytic import classes_strategy as class_groups
+from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
 from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy, ClassGroups
-from fedproto_app.strategies.common.class_fit import packed
-from tests.strategies.one_node import NO_GRID, NODE, SAMPLES, evaluation, one_node
+from fedproto_app.strategies.common.class_fit import (
+    CLUSTER_COUNTS,
+    CLUSTER_MOMENT,
+    COUNTS,
+    GRAM,
+    MOMENT,
+    WITHIN,
+    arrived,
+    clusters_in,
+    packed,
+)
+from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
+from tests.strategies.server_half import (
+    NO_GRID,
+    NODE,
+    accept,
+    admit,
+    class_sums_of,
+    evaluation,
+    refusals,
+    replies,
+    restored,
+    server_of,
+)
+from tests.strategies.tiny_cohort import cohort_of
+from tests.strategies.tiny_images import at_round, image_cohort, image_learner
+from tests.strategies.tiny_sequences import (
+    sequence_client,
+    sequence_settings,
+    task_of,
+)
 
-WIDTH, CLASSES = 8, ("ant", "bee")
+# --- the client's half ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def server() -> AnalyticClassesStrategy:
-    """The server for one filter, so eight features."""
-    settings = settings_from(
-        {
-            "task": "classification",
-            "method": "analytic",
-            "keep": "last",
-            "analytic.features": 1,
-            "data.source": "digits",
-        }
+GUIDANCE = Guidance()
+
+
+def learner_of(**changes: Any) -> AnalyticClassesLearner:
+    learner = image_learner("analytic", **{"analytic.features": 3, **changes})
+    assert isinstance(learner, AnalyticClassesLearner)
+    return learner
+
+
+def trained(learner: AnalyticClassesLearner, rounds: tuple[int, ...] = (1, 2, 3, 4)) -> Cohort:
+    """Both clients after these rounds; the second stage begins in round 3."""
+    cohort = image_cohort(learner)
+    for server_round in rounds:
+        cohort = at_round(learner, cohort, server_round)
+        train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
+    return cohort
+
+
+def guidance_of_totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Guidance:
+    sent_arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort), 4).arrays
+    arrays = {n: array.sum(axis=0) for n, array in sent_arrays.items()}
+    return Guidance(arrays)
+
+
+def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
+    learner = learner_of()
+    contribution = learner.contribution(
+        trained(learner), learner.context(GUIDANCE, image_cohort(learner)), 4
     )
-    return strategy_of(settings, DataShape((1, 8, 8), CLASSES))
+    assert contribution.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
+    assert contribution.arrays[GRAM].shape == (2, 24 * 25 // 2)
+    assert contribution.arrays[MOMENT].shape == (2, 3, 24)
+    first = trained(learner, (1, 2))
+    assert first.memory.sums["counts"].tolist() == [[2, 1, 0], [0, 3, 0]]
 
 
-def strategy_of(settings: object, shape: DataShape) -> AnalyticClassesStrategy:
-    federation = one_node(settings)  # type: ignore[arg-type]
-    federation.members.expect([], shape)
-    return AnalyticClassesStrategy(settings, settings.method_settings, federation)  # type: ignore
+def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
+    learner = learner_of(**{"analytic.sharing": "federated"})
+    cohort = trained(learner)
+    assert learner.receive(cohort, guidance_of_totals(learner, cohort)) == [0, 1]
+    features, labels = [], []
+    for server_round in (1, 3):
+        vectors = learner.task.train_vectors(
+            cohort.parameters, at_round(learner, cohort, server_round).samples
+        )
+        present = vectors.present.bool()
+        features.append(vectors.features[present].numpy())
+        labels.append(vectors.labels[present].numpy())
+    x, y = np.concatenate(features).astype(np.float64), np.concatenate(labels)
+    within = sum(np.cov(x[y == c].T, bias=True) * (y == c).mean() for c in range(3))
+    directions = np.trace(within) ** 2 / np.square(within).sum()
+    ridge = 3 * directions / len(y) * np.trace(within) / 24 * np.eye(24)
+    prior = np.bincount(y) / len(y)
+    oracle = LinearDiscriminantAnalysis(
+        solver="lsqr", covariance_estimator=_FixedCovariance(within + ridge)
+    )
+    oracle.set_params(priors=prior).fit(x, y)
+    scores = torch.from_numpy(x) @ cohort.parameters[HEAD + "weight"][0].double()
+    ours = (scores + cohort.parameters[HEAD + "bias"][0]).log_softmax(dim=1).numpy()
+    reference = oracle.predict_log_proba(x)
+    np.testing.assert_allclose(ours, reference, rtol=2e-3, atol=2e-3)
 
 
-def sums_of(
-    seed: int, scale: float = 1.0, samples: int = SAMPLES, classes: Sequence[int] = ()
+def test_a_total_that_has_no_covariance_leaves_each_its_own() -> None:
+    learner = learner_of()
+    cohort = trained(learner)
+    guidance = guidance_of_totals(learner, cohort)
+    guidance.arrays[GRAM] -= 1e6
+    before = cohort.parameters[HEAD + "weight"].clone()
+    assert learner.receive(cohort, guidance) == []
+    torch.testing.assert_close(cohort.parameters[HEAD + "weight"], before)
+    assert Metric("accuracy", shared=True) not in learner.evaluate(cohort, guidance)
+
+
+class _FixedCovariance:
+    """A covariance estimator that knows the answer of all classes together."""
+
+    def __init__(self, covariance: np.ndarray) -> None:
+        self.covariance_ = covariance
+
+    def fit(self, x: np.ndarray) -> _FixedCovariance:
+        return self
+
+
+@pytest.mark.parametrize("prior", ["own", "even"])
+def test_own_classifiers_keep_what_earlier_stages_taught(prior: str) -> None:
+    learner = learner_of(**{"analytic.prior": prior})
+    cohort = trained(learner)
+    guidance = guidance_of_totals(learner, cohort)
+    learner.receive(cohort, guidance)
+    metrics = learner.evaluate(cohort, guidance)
+    assert metrics[Metric("accuracy")] == [1.0, 1.0]
+    assert len(metrics[Metric("accuracy", shared=True)]) == 2
+    bias = cohort.parameters[HEAD + "bias"]
+    assert not torch.equal(bias[0], bias[1]) or prior == "even"
+
+
+def test_alone_a_client_never_names_a_class_that_it_does_not_have() -> None:
+    learner = learner_of(**{"analytic.sharing": "none"})
+    cohort = trained(learner)
+    assert learner.contribution(cohort, learner.context(GUIDANCE, cohort), 1).arrays == {}
+    assert learner.receive(cohort, GUIDANCE) == []
+    vectors = learner.task.validation_vectors(cohort.parameters, cohort.samples)
+    chosen = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
+    assert set(chosen[1].tolist()) == {1}
+
+
+def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
+    learner = learner_of()
+    cohort = image_cohort(learner)
+    train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
+    counts = cohort.memory.sums["counts"].clone()
+    later = replace(at_round(learner, cohort, 3).samples, trained_stages=[0, 0])
+    cohort = replace(cohort, samples=later)
+    train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
+    torch.testing.assert_close(cohort.memory.sums["counts"], counts)
+
+
+def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() -> None:
+    total = ClassSums(
+        torch.eye(2), torch.tensor([[6.0, 0.0], [0.0, 8.0]]), torch.tensor([3.0, 4.0])
+    )
+    arrays = {
+        WITHIN: np.array([5.0, 1.0, 4.0]),
+        CLUSTER_MOMENT: np.array([[[1.0, 1.0], [0.0, 0.0]]]),
+        CLUSTER_COUNTS: np.array([[2.0, 0.0]]),
+    }
+    guidance = Guidance(arrays, clients=["b"])
+    [cluster] = clusters_in(guidance, ["a", "b"], total)
+    assert cluster.moment.tolist() == [[[6, 0], [0, 8]], [[1, 1], [0, 8]]]
+    assert cluster.counts.tolist() == [[3, 4], [2, 4]]
+    assert cluster.spread.gram.tolist() == [[5, 1], [1, 4]]
+    assert clusters_in(GUIDANCE, ["a", "b"], total) == []
+
+
+# --- sequences without a label -------------------------------------------------------------------
+
+
+LABELLED = 6  # of a client's train sequences have a label
+
+
+def plain(client: ClientSequences) -> ClientSequences:
+    """With classes so far apart that few labels say what the other sequences are."""
+    apart = [
+        values + np.float32(4 * target)
+        for values, target in zip(client.train.values, client.train.targets, strict=True)
+    ]
+    return replace(client, train=replace(client.train, values=apart))
+
+
+COMPLETE = [
+    plain(sequence_client("a", [0, 1, 2] * 8, (6, 9))),
+    plain(sequence_client("b", [0, 2, 1] * 7, (6, 9))),
+    plain(sequence_client("c", [0, 1, 2] * 2, (6, 9))),  # all of it has labels
+]
+PARTLY_LABELLED = [
+    replace(
+        client,
+        train=replace(
+            client.train,
+            values=client.train.values[:LABELLED],
+            targets=client.train.targets[:LABELLED],
+        ),
+        unlabelled=client.train.values[LABELLED:],
+    )
+    for client in COMPLETE
+]
+SHARES = {"analytic.sharing": "shrunk"}
+
+
+def guessing_learner(**changes: Any) -> AnalyticClassesLearner:
+    settings = sequence_settings(
+        method="analytic",
+        keep="last",
+        **{"analytic.features": 20, "analytic.guess-rounds": 2, **SHARES, **changes},
+    )
+    learner = make_learner(settings, task_of(settings))
+    assert isinstance(learner, AnalyticClassesLearner)
+    return learner
+
+
+def a_round(
+    learner: AnalyticClassesLearner,
+    cohort: Cohort,
+    server_round: int,
+    clients: Sequence[ClientSequences] = PARTLY_LABELLED,
 ) -> Arrays:
-    """Return sums of this many samples, of both classes in turn or of `classes`."""
-    draws = torch.Generator().manual_seed(seed)
-    labels = torch.tensor(classes or [n % 2 for n in range(samples)]).unsqueeze(0)
-    features = scale * torch.randn(1, samples, WIDTH, generator=draws)
-    sums = class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2)
-    arrays = {"gram": triangle(sums.gram), "moment": sums.moment, "counts": sums.counts}
-    return {name: value[0].float().numpy() for name, value in arrays.items()}
+    """Train, add up and receive; returns what the clients sent."""
+    cohort.server_round = server_round
+    cohort.samples = learner.task.gather(clients, server_round)
+    context = learner.context(Guidance(), cohort)
+    train_cohort(learner, cohort, context)
+    sent_arrays = learner.contribution(cohort, context, server_round).arrays
+    total = {name: array.sum(axis=0) for name, array in sent_arrays.items()}
+    assert learner.receive(cohort, Guidance(total)) == [0, 1, 2]
+    return sent_arrays
+
+
+def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
+    learner = guessing_learner()
+    cohort = cohort_of(learner, PARTLY_LABELLED, 1)
+    first = a_round(learner, cohort, 1)
+    assert first[COUNTS].sum(axis=1).tolist() == [LABELLED] * 3
+    # By hand: what the model of the first round says of the unlabelled ones.
+    all_samples = learner.task.gather(PARTLY_LABELLED, 2)
+    vectors = learner.task.train_vectors(cohort.parameters, all_samples)
+    predictions = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
+    labels, present = vectors.labels.clone(), torch.zeros_like(vectors.present)
+    for row, client in enumerate(PARTLY_LABELLED):
+        labels[row, LABELLED : client.train_samples] = predictions[
+            row, LABELLED : client.train_samples
+        ]
+        present[row, : client.train_samples] = 1
+    second = a_round(learner, cohort, 2)
+    assert second[COUNTS].sum(axis=1).tolist() == [24, 21, 6]
+    expected = class_sums(vectors._replace(labels=labels, present=present), 3)
+    actual = arrived(second, torch.device("cpu"))
+    for ours, expected_part in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, expected_part, rtol=1e-5, atol=1e-4)
+
+
+def test_guesses_that_are_right_are_as_good_as_labels() -> None:
+    learner = guessing_learner()
+    cohort = cohort_of(learner, PARTLY_LABELLED, 1)
+    for server_round in (1, 2, 3):
+        sent_arrays = a_round(learner, cohort, server_round)
+    complete_learner = guessing_learner()
+    complete_cohort = cohort_of(complete_learner, COMPLETE, 1)
+    complete_arrays = a_round(complete_learner, complete_cohort, 1, COMPLETE)
+    right = [(client.train.targets == label).sum() for client in COMPLETE for label in range(3)]
+    assert sent_arrays[COUNTS].flatten().tolist() == right
+    for name in (GRAM, MOMENT):
+        torch.testing.assert_close(
+            torch.from_numpy(sent_arrays[name]), torch.from_numpy(complete_arrays[name])
+        )
+
+
+def test_who_has_no_model_yet_or_does_not_guess_leaves_such_sequences_out() -> None:
+    learner = guessing_learner()
+    without_model = a_round(learner, cohort_of(learner, PARTLY_LABELLED, 2), 2)
+    learner = guessing_learner(**{"analytic.guess-rounds": 0})
+    cohort = cohort_of(learner, PARTLY_LABELLED)
+    a_round(learner, cohort, 1)
+    for sent_arrays in (without_model, a_round(learner, cohort, 2)):
+        assert sent_arrays[COUNTS].sum(axis=1).tolist() == [LABELLED] * 3
+
+
+def test_alone_a_client_guesses_by_its_own_model() -> None:
+    learner = guessing_learner(**{"analytic.sharing": "none"})
+    cohort = cohort_of(learner, PARTLY_LABELLED, 1)
+    for server_round, count in ((1, [LABELLED] * 3), (2, [24, 21, 6])):
+        cohort.server_round = server_round
+        cohort.samples = learner.task.gather(PARTLY_LABELLED, server_round)
+        train_cohort(learner, cohort, learner.context(Guidance(), cohort))
+        assert cohort.memory.sums["counts"].sum(dim=1).tolist() == count
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
+WIDTH, SHAPE = 8, DataShape((1, 8, 8), ("ant", "bee"))
+
+
+def server(**changes: Any) -> AnalyticClassesStrategy:
+    """The server for one filter, so eight features."""
+    small = {"task": "classification", "keep": "last", "data.source": "digits"}
+    strategy: AnalyticClassesStrategy = server_of(
+        "analytic", SHAPE, **{**small, "analytic.features": 1, **changes}
+    )
+    return strategy
+
+
+def sums_of(seed: int, **changes: Any) -> Arrays:
+    return class_sums_of(WIDTH, seed, **changes)
 
 
 def report(
-    strategy: AnalyticClassesStrategy, node: str = NODE, **clients: Arrays
+    strategy: AnalyticClassesStrategy, node: str = NODE, /, **clients: Arrays
 ) -> dict[str, str]:
-    """What was refused, and why."""
-    names = ("gram", "moment", "counts")
-    arrays = {key: np.stack([sums[key] for sums in clients.values()]) for key in names}
-    reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
-    strategy.take_in([replace(reply, node=node)], 1)
-    return {sums.client: sums.reason for sums in strategy.federation.history.log.refused}
+    """Give the server these sums. Returns what was refused, and why."""
+    return refusals(accept(strategy, replies(node, **clients)))
 
 
 def totals(strategy: AnalyticClassesStrategy) -> Arrays:
     return evaluation(strategy).arrays
 
 
-def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes(
-    server: AnalyticClassesStrategy,
-) -> None:
-    settings = server.settings.model_copy(
-        update={"aggregation": AggregationSettings(rule="median")}
-    )
-    robust = strategy_of(settings, server.federation.shape)
+def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes() -> None:
+    robust = server(**{"aggregation.rule": "median"})
     good, liar = sums_of(0), sums_of(0)
     liar["moment"] = -liar["moment"]
     assert report(robust, a=good, b=good, c=liar) == {}
-    robust_totals = totals(robust)
-    for name, total in robust_totals.items():
+    for name, total in totals(robust).items():
         np.testing.assert_allclose(total, 3 * good[name], rtol=1e-4, atol=1e-4)
 
 
-def test_the_latest_sums_of_each_client_add_up(server: AnalyticClassesStrategy) -> None:
+def test_the_latest_sums_of_each_client_add_up() -> None:
+    strategy = server()
     first, second = sums_of(0), sums_of(1)
-    assert report(server, a=first, b=second) == {}
-    assert report(server, b=second) == {}  # again: it counts once
-    sums_over_clients = totals(server)
-    for name, total in sums_over_clients.items():
+    assert report(strategy, a=first, b=second) == {}
+    assert report(strategy, b=second) == {}  # again: it counts once
+    for name, total in totals(strategy).items():
         np.testing.assert_allclose(total, first[name] + second[name], rtol=1e-6)
-    restored = AnalyticClassesStrategy(server.settings, server.section, server.federation)
-    restored.restore(server.state())
-    np.testing.assert_array_equal(totals(restored)["gram"], sums_over_clients["gram"])
+        np.testing.assert_array_equal(totals(restored(strategy))[name], total)
 
 
-def test_sums_that_cannot_be_true_are_refused(server: AnalyticClassesStrategy) -> None:
+def test_sums_that_cannot_be_true_are_refused() -> None:
+    strategy = server()
     noise = {**sums_of(0), "moment": np.zeros((2, WIDTH), np.float32)}
     noise["gram"] = noise["gram"] * 1e4
     too_many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
     one_class = sums_of(2)
     one_class["moment"] = one_class["moment"] * 9
-    refused = report(server, a=sums_of(3), b=sums_of(4), c=noise, late=too_many)
+    refused = report(strategy, a=sums_of(3), b=sums_of(4), c=noise, late=too_many)
     assert set(refused) == {"c", "late"}
     assert "more than 10 times what is usual" in refused["c"]
     assert "more than the 4 that it declared" in refused["late"]
-    refused = report(server, late=one_class)
+    refused = report(strategy, late=one_class)
     assert "no samples have such sums and products" in refused["late"]
-    np.testing.assert_allclose(totals(server)["counts"], [4, 4])
+    np.testing.assert_allclose(totals(strategy)["counts"], [4, 4])
 
 
-def test_a_node_that_lost_its_memory_does_not_replace_what_it_sent(
-    server: AnalyticClassesStrategy,
-) -> None:
-    report(server, a=sums_of(0))
-    refused = report(server, a=sums_of(0, samples=2))
+def test_a_node_that_lost_its_memory_does_not_replace_what_it_sent() -> None:
+    strategy = server()
+    report(strategy, a=sums_of(0))
+    refused = report(strategy, a=sums_of(0, samples=2))
     assert "fewer samples than its earlier sums" in refused["a"]
-    np.testing.assert_allclose(totals(server)["counts"], [2, 2])
+    np.testing.assert_allclose(totals(strategy)["counts"], [2, 2])
 
 
 def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path) -> None:
@@ -171,31 +432,21 @@ def separated_sums(swapped: bool, seed: int, times: float = 0.1) -> Arrays:
     return {name: (value * times).astype(np.float32) for name, value in sums.items()}
 
 
-def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
+def clustered() -> AnalyticClassesStrategy:
     """With a second node, whose clients are d, e and f."""
-    section = AnalyticSettings(features=1, sharing="clustered")
-    settings = server.settings.model_copy(update={"method_settings": section})
-    strategy = strategy_of(settings, server.federation.shape)
-    samples, groups = dict.fromkeys("def", SAMPLES), dict.fromkeys("def", "")
-    strategy.federation.members.roster.connected.add(2)
-    second_node = NodeRoster("other", 0, samples, groups, dict.fromkeys("def", 0.0), {})
-    strategy.federation.members.roster.admit(2, second_node)
+    strategy = server(**{"analytic.sharing": "clustered"})
+    admit(strategy.federation, "def", "other")
     return strategy
 
 
 def answers(strategy: AnalyticClassesStrategy) -> list[Guidance]:
     """To each node."""
-    no_model, config = ArrayRecord(), ConfigRecord()
-    return [
-        read_order(message).guidance
-        for message in strategy.configure_evaluate(1, no_model, config, NO_GRID)
-    ]
+    orders = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), NO_GRID)
+    return [read_order(order).guidance for order in orders]
 
 
-def test_clients_are_told_the_sums_of_those_who_mean_the_same(
-    server: AnalyticClassesStrategy,
-) -> None:
-    strategy = clustered(server)
+def test_clients_are_told_the_sums_of_those_who_mean_the_same() -> None:
+    strategy = clustered()
     first_node = {name: separated_sums(False, seed) for seed, name in enumerate("abc")}
     second_node = {name: separated_sums(name != "d", 3 + seed) for seed, name in enumerate("def")}
     first_node["late"] = separated_sums(True, 6)
@@ -219,19 +470,16 @@ def test_clients_are_told_the_sums_of_those_who_mean_the_same(
     labels = strategy.findings()["clusters"]["labels"].tolist()
     assert labels == [[0, 0, 0, 0, 1, 1, 1]]  # by name: a, b, c, d, e, f, late
 
-    restored = clustered(server)
-    restored.restore(strategy.state())
-    for name, array in answers(restored)[0].arrays.items():
+    resumed = restored(strategy)
+    for name, array in answers(resumed)[0].arrays.items():
         np.testing.assert_array_equal(array, first.arrays[name])
-    assert restored.findings()["clusters"]["labels"].tolist() == labels * 2
+    assert resumed.findings()["clusters"]["labels"].tolist() == labels * 2
 
 
 @pytest.mark.parametrize("swapped", [("c", "late"), ("late",)])
-def test_nobody_is_told_what_one_other_client_has(
-    swapped: tuple[str, ...], server: AnalyticClassesStrategy
-) -> None:
+def test_nobody_is_told_what_one_other_client_has(swapped: tuple[str, ...]) -> None:
     """Neither a client of the cluster, nor, by the total, one of the others."""
-    strategy = clustered(server)
+    strategy = clustered()
     sums_by_client = {
         name: separated_sums(name in swapped, seed)
         for seed, name in enumerate(["a", "b", "c", "late"])
@@ -275,32 +523,14 @@ def test_clients_without_samples_hide_nobodys_cluster() -> None:
 
 
 def test_too_much_work_is_not_begun(
-    server: AnalyticClassesStrategy,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(class_groups, "MOST_WORK", 10)
-    strategy = clustered(server)
+    strategy = clustered()
     report(strategy, **{name: separated_sums(name < "c", 0) for name in ("a", "b", "c", "late")})
     assert answers(strategy)[0].clients == []
     assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "invariant",
-    [
-        "1 node with 8 clients equals 8 nodes with 1",
-        "a run that is killed and resumed ends the same",
-    ],
-)
-def test_clusters_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
-    task = "sequence-classification"
-    runs = SmallRuns(task, "analytic", tmp_path, **RENAMED, **{"analytic.sharing": "clustered"})
-    deviation = invariants_of(task, "analytic")[invariant](runs)
-    assert deviation.held, deviation
-    for folder in (tmp_path / "runs").iterdir():
-        with np.load(folder / "clusters.npz") as artefact:
-            assert artefact["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
 
 def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
@@ -315,37 +545,14 @@ def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_p
 
 
 def test_a_guess_may_be_another_one_every_round() -> None:
-    settings = settings_from(
-        {
-            "task": "sequence-classification",
-            "method": "analytic",
-            "keep": "last",
-            "analytic.features": WIDTH // 2,
-            "analytic.guess-rounds": 1,
-        }
-    )
-    strategy = strategy_of(settings, DataShape((2,), CLASSES))
+    guesses = {"analytic.features": WIDTH // 2, "analytic.guess-rounds": 1}
+    task = {"task": "sequence-classification", "keep": "last"}
+    strategy = server_of("analytic", DataShape((2,), SHAPE.classes), **task, **guesses)
     report(strategy, a=sums_of(0))
     assert not report(strategy, a=sums_of(1, classes=[0, 0, 0, 1]))
     np.testing.assert_allclose(totals(strategy)["counts"], [3, 1])
     refused = report(strategy, a=sums_of(0, samples=2))
     assert "fewer samples than its earlier sums" in refused["a"]
-
-
-@pytest.mark.parametrize(
-    "invariant",
-    [
-        "1 node with 8 clients equals 8 nodes with 1",
-        "a run that is killed and resumed ends the same",
-    ],
-)
-def test_guesses_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
-    task = "sequence-classification"
-    runs = SmallRuns(task, "analytic", tmp_path, **GUESSED)
-    deviation = invariants_of(task, "analytic")[invariant](runs)
-    assert deviation.held, deviation
-    for folder in (tmp_path / "runs").iterdir():
-        assert len(read_rounds(folder)) == 1 + GUESSED["analytic.guess-rounds"]
 
 
 def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
@@ -362,3 +569,27 @@ def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> 
         runs = SmallRuns("sequence-classification", "analytic", folder, **changes)
         accuracy[rounds] += read_run(runs.run("once", 2)).summary["accuracy"] / 3
     assert accuracy[2] > accuracy[0] + 0.02
+
+
+@pytest.mark.parametrize(
+    "invariant",
+    [
+        "1 node with 8 clients equals 8 nodes with 1",
+        "a run that is killed and resumed ends the same",
+    ],
+)
+@pytest.mark.parametrize("guesses", [False, True], ids=["clusters", "guesses"])
+def test_clusters_and_guesses_hold_the_invariants(
+    guesses: bool, invariant: str, tmp_path: Path
+) -> None:
+    task = "sequence-classification"
+    changes = GUESSED if guesses else {**RENAMED, "analytic.sharing": "clustered"}
+    runs = SmallRuns(task, "analytic", tmp_path, **changes)
+    deviation = invariants_of(task, "analytic")[invariant](runs)
+    assert deviation.held, deviation
+    for folder in (tmp_path / "runs").iterdir():
+        if guesses:
+            assert len(read_rounds(folder)) == 1 + GUESSED["analytic.guess-rounds"]
+        else:
+            with np.load(folder / "clusters.npz") as artefact:
+                assert artefact["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.messages import NodeRoster
@@ -31,7 +30,6 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def federation_of(
     shape: DataShape = DIGITS, dealt: bool = True, **changes: Any
 ) -> tuple[Settings, Federation]:
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     settings = settings_from(
         {
             "task": "classification",

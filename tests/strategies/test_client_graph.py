@@ -1,4 +1,4 @@
-"""The graph over clients at the server: asked for once, the same by every source's rule."""
+"""The graph over clients at the server: profiles asked for once, places and weights of a file."""
 
 from __future__ import annotations
 
@@ -8,130 +8,91 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.core.round import Round
-from fedproto_app.core.sends import Sends
-from fedproto_app.engine.local import LocalGrid, nodes_sharing
+from fedproto_app.core.round import ClientReply, Round
+from fedproto_app.core.sends import Expected
 from fedproto_app.maths.graph import weights_of_profiles
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
-from fedproto_app.strategies.common.federation import Ask
-from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.forecasting.task import mean_day
-from fedproto_app.tasks.table import load_shard, make_task
-from tests.local_grid import small_settings
-from tests.strategies.one_node import one_node
+from tests.strategies.server_half import NAMES, nobody_is_asked, one_node
+from tests.strategies.tiny_cohort import tiny_cohort, tiny_learner
+
+PERIOD = 4
+DAYS = np.random.default_rng(0).normal(size=(4, PERIOD)).astype(np.float32)
 
 
-@pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solo's clients answer the question for a profile."""
-    answer_by(monkeypatch, lambda self, cohort, order: profile(cohort, self.task))
+def asking(days: np.ndarray[Any, Any], asked: list[str]) -> Any:
+    """Clients that answer the question for their profile, once in a run."""
+
+    def ask(keys: Any, guide: Any, expected: Expected, *, once_per_run: bool) -> list[ClientReply]:
+        keys = list(keys)
+        assert once_per_run
+        assert expected.per_client == {PROFILE: (PERIOD,)}
+        assert guide(keys).options == {PROFILE: 1.0}
+        asked.extend(key.client for key in keys)
+        row_of = {name: row for row, name in enumerate([*NAMES, "late"])}
+        return [ClientReply(key, 4, {PROFILE: days[row_of[key.client]]}) for key in keys]
+
+    return ask
 
 
-def answer_by(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    declared = [Sends("profile", {PROFILE: (24,)}, when="question")]
-    monkeypatch.setattr(SoloLearner, "sends", classmethod(lambda cls, section, sizes: declared))
-    monkeypatch.setattr(SoloLearner, "answer", answer, raising=False)
+def graph_of_profiles() -> tuple[ClientGraph, list[ClientKey]]:
+    federation = one_node(settings_from({"data.period": PERIOD, "graph.neighbours": 3}))
+    return ClientGraph(federation.settings, federation), federation.members.clients()
 
 
-def federation_of(tmp_path: Path, **changes: Any) -> tuple[Federation, LocalGrid, ClientGraph]:
-    settings = small_settings(tmp_path, method="solo", **changes)
-    grid = LocalGrid(settings, nodes_sharing(settings.data, 2, tmp_path / "state"))
-    federation = Federation(settings, "run", "token")
-    federation.members.await_nodes(grid)
-    return federation, grid, ClientGraph(settings, federation)
-
-
-class Completing(SoloStrategy):
-    """Completes a graph before each round."""
-
-    graph: ClientGraph
-
-    def begin(self, round_: Round, ask: Ask) -> None:
-        self.graph.complete(round_, ask)
-
-
-def complete(graph: ClientGraph, federation: Federation, grid: LocalGrid, number: int = 1) -> None:
-    settings = federation.settings
-    strategy = Completing(settings, settings.method_settings, federation)
-    strategy.graph = graph
-    strategy.configure_train(number, ArrayRecord(), ConfigRecord(), grid)
-
-
-@pytest.mark.usefixtures("answering")
-def test_every_client_sends_its_mean_day_once(tmp_path: Path) -> None:
-    federation, grid, graph = federation_of(tmp_path, **{"graph.neighbours": 3})
-    keys = federation.members.clients()
+def test_every_client_is_asked_for_its_profile_once() -> None:
+    graph, keys = graph_of_profiles()
     assert not graph.adjacency(keys).any()
-    complete(graph, federation, grid)
-    assert federation.history.log.parameters_up == 8 * 24
-    complete(graph, federation, grid)
-    assert federation.history.log.parameters_up == 8 * 24
-
-    settings = federation.settings
-    shard = load_shard(settings, 0, 1)
-    task = make_task(settings, shard.shape)
-    clients = sorted(shard.clients.values(), key=lambda client: -task.steps(client, 1))
-    days = mean_day(task.gather(clients, 1)).numpy()
-    day_of = {client.name: day for client, day in zip(clients, days, strict=True)}
-    stacked = np.stack([day_of[key.client] for key in keys])
-    np.testing.assert_array_equal(graph.places(keys), stacked)
-    expected = weights_of_profiles(stacked.astype(np.float64), 3)
+    asked: list[str] = []
+    for number in (1, 2):
+        graph.complete(Round(number), asking(DAYS, asked))
+        assert asked == [*NAMES, "late"]
+    np.testing.assert_array_equal(graph.places(keys), DAYS)
+    expected = weights_of_profiles(DAYS.astype(np.float64), 3)
     np.testing.assert_array_equal(graph.adjacency(keys), expected)
-    two_keys = [keys[5], keys[0]]
-    assert graph.adjacency(two_keys)[0, 1] == expected[5, 0]
-
-    restored = ClientGraph(settings, federation)
-    restored.restore({"other": np.zeros(1), **graph.state()})
-    np.testing.assert_array_equal(restored.adjacency(keys), expected)
+    assert graph.adjacency([keys[3], keys[0]])[0, 1] == expected[3, 0]
+    resumed, _ = graph_of_profiles()
+    resumed.restore({"other": np.zeros(1), **graph.state()})
+    np.testing.assert_array_equal(resumed.adjacency(keys), expected)
 
 
-@pytest.mark.usefixtures("answering")
-def test_noise_changes_what_is_sent_by_its_size(tmp_path: Path) -> None:
-    plain, noisy = (
-        federation_of(tmp_path / name, **{"graph.noise": noise, "rounds": 1})
-        for name, noise in (("plain", 0.0), ("noisy", 0.5))
-    )
-    days = []
-    for federation, grid, graph in (plain, noisy):
-        complete(graph, federation, grid)
-        days.append(graph.places(federation.members.clients()))
-    assert (days[1] - days[0]).std() == pytest.approx(0.5, rel=0.15)
+def test_a_profile_is_the_mean_day_with_noise_of_the_set_size() -> None:
+    sent = []
+    for noise in (0.0, 0.5):
+        learner = tiny_learner("cnfgnn", **{"graph.noise": noise})
+        cohort = tiny_cohort(learner)
+        sent.append(profile(cohort, learner.task).arrays[PROFILE])
+    np.testing.assert_array_equal(sent[0], mean_day(cohort.samples).numpy())
+    assert (sent[1] - sent[0]).std() == pytest.approx(0.5, rel=0.5)
 
 
-def test_a_profile_that_cannot_be_true_is_refused_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(self: SoloLearner, cohort: Any, order: Any) -> Any:
-        contribution = profile(cohort, self.task)
-        contribution.arrays[PROFILE][0] = 500
-        return contribution
+def test_a_profile_that_cannot_be_true_is_refused_once() -> None:
+    graph, keys = graph_of_profiles()
+    lies = DAYS.copy()
+    lies[1] = 500
+    refused = {}
+    for number in (1, 2):
+        round_ = Round(number)
+        graph.complete(round_, asking(lies, []))
+        refused[number] = round_.refused
+    assert refused == {1: {keys[1]: "its profile holds ±500, more than 100"}, 2: {}}
+    assert not graph.adjacency(keys)[1].any()
 
-    answer_by(monkeypatch, answer)
-    federation, grid, graph = federation_of(tmp_path)
-    complete(graph, federation, grid)
-    assert [refusal.reason for refusal in federation.history.log.refused] == 2 * [
-        "its profile holds ±500, more than 100"
-    ]
-    keys = federation.members.clients()
-    liars = [row for row, key in enumerate(keys) if not graph.adjacency(keys)[row].any()]
-    assert {keys[row].client for row in liars} >= {
-        refusal.client for refusal in federation.history.log.refused
-    }
-    complete(graph, federation, grid, 2)
-    assert len(federation.history.log.refused) == 2
+
+def with_places(tmp_path: Path) -> Federation:
+    path = tmp_path / "places.csv"
+    path.write_text("name,x,y\na,0,0\nb,1,0\nc,4,0\nlate,4,1\n")
+    return one_node(settings_from({"graph.source": "positions", "graph.path": str(path)}))
 
 
 def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
     """NAMES are a, b, c and "late"; who comes later and is unknown has no edges."""
-    path = tmp_path / "places.csv"
-    path.write_text("name,x,y\na,0,0\nb,1,0\nc,4,0\nlate,4,1\n")
-    places = {"graph.source": "positions", "graph.path": str(path)}
-    federation = one_node(settings_from(places))
+    federation = with_places(tmp_path)
     graph = ClientGraph(federation.settings, federation)
     keys = federation.members.clients()
     assert graph.adjacency(keys)[0, 1] > 0 == graph.adjacency(keys)[0, 2]
@@ -144,14 +105,12 @@ def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
     assert graph.places(keys).shape == (4, 0)
     stranger = keys[0]._replace(client="stranger")
     assert graph.adjacency([keys[0], stranger]).tolist() == [[0, 0], [0, 0]]
-    graph.complete(None, 1)  # type: ignore[arg-type] # no message is sent
+    graph.complete(Round(), nobody_is_asked)
     assert graph.state() == {}
 
 
 def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_path: Path) -> None:
-    path = tmp_path / "places.csv"
-    path.write_text("name,x,y\na,0,0\nb,1,0\nc,4,0\nlate,4,1\n")
-    federation = one_node(settings_from({"graph.source": "positions", "graph.path": str(path)}))
+    federation = with_places(tmp_path)
     true = federation.members.clients()
     thief = replace(
         federation.members.roster.members[true[0].node].clients, label="a-thief"

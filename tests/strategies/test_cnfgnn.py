@@ -1,31 +1,43 @@
-"""CNFGNN's rounds: the gradient by messages, what they cost, and whom the server believes."""
+"""CNFGNN: a client's two GRUs, the gradient by messages, the costs, and which clients count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from flwr.app import Array, Message
+from flwr.app import Message
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.errors import FederationError, FedProtoError
-from fedproto_app.core.messages import SampleTimes
+from fedproto_app.core.messages import Guidance, SampleTimes
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.core.round import ClientReply, Round
+from fedproto_app.core.sends import Expected
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.serving.inference import require_forecasts
+from fedproto_app.serving import require_forecasts
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.learner import make_learner
+from fedproto_app.strategies.common.learner import Cohort, make_learner
 from fedproto_app.strategies.compared.cnfgnn import strategy as cnfgnn
-from fedproto_app.strategies.compared.cnfgnn.learner import ENCODINGS, GRADIENT, CnfgnnLearner
+from fedproto_app.strategies.compared.cnfgnn.learner import (
+    COUNT,
+    ENCODINGS,
+    FIRST,
+    GRADIENT,
+    GRAPH,
+    STEPS,
+    CnfgnnLearner,
+)
 from fedproto_app.strategies.compared.cnfgnn.models import GraphNetwork
 from fedproto_app.strategies.compared.cnfgnn.strategy import (
     CnfgnnStrategy,
@@ -35,8 +47,158 @@ from fedproto_app.strategies.compared.cnfgnn.strategy import (
 )
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.reported import fields_of
-from tests.strategies.one_node import NAMES, NODE, one_node
+from tests.strategies.server_half import NAMES, NODE, one_node, refusals
+from tests.strategies.tiny_cohort import NAMES as TWO
+from tests.strategies.tiny_cohort import PERIOD, tiny_cohort, tiny_learner, train
+
+# --- the client's half ---------------------------------------------------------------------------
+
+
+WIDTH = 3
+GRU = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+GUIDANCE = Guidance()
+
+
+def learner_of(model: str = "paper") -> CnfgnnLearner:
+    learner = tiny_learner("cnfgnn", **{"cnfgnn.hidden": WIDTH, "cnfgnn.model": model})
+    assert isinstance(learner, CnfgnnLearner)
+    return learner
+
+
+def span(cohort: Cohort) -> tuple[int, int]:
+    """The time of the clients' first sample, and how many they have."""
+    return cohort.samples.starts[0], cohort.samples.lengths[0]
+
+
+def with_graph(first: int, values: Tensor, names: list[str] = TWO) -> Guidance:
+    """An order with g [n, T, d_g] of these clients."""
+    options = {FIRST: float(first), COUNT: float(values.shape[1])}
+    return replace(GUIDANCE, arrays={GRAPH: values.numpy()}, clients=names, options=options)
+
+
+def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
+    """The same with torch's modules and its Adam, on the batches that the task draws."""
+    learner, cohort = learner_of(), tiny_cohort(learner_of())
+    start = {name: value.clone() for name, value in cohort.parameters.items()}
+    samples, task = cohort.samples, learner.task
+    draws = [torch_stream(0, name, 1, "local", 0) for name in TWO]
+    batches = list(task.batches(samples, draws))
+    assert len(batches) > 2
+    losses, sent_arrays, cohort = train(learner, GUIDANCE, cohort)
+    assert sent_arrays == {}
+    for k in range(2):
+        encoder, decoder = (torch.nn.GRU(2, size, batch_first=True) for size in (WIDTH, 2 * WIDTH))
+        last = torch.nn.Linear(2 * WIDTH, 1)
+        ours = {
+            **{f"encoder.{name}": getattr(encoder, f"{name}_l0") for name in GRU},
+            **{f"decoder.gru.{name}": getattr(decoder, f"{name}_l0") for name in GRU},
+            "decoder.weight": last.weight,
+            "decoder.bias": last.bias,
+        }
+        with torch.no_grad():
+            for name, value in ours.items():
+                value.copy_(start[name][k].transpose(0, -1))
+        adam = torch.optim.Adam([*ours.values()], lr=1e-3)
+        epoch_losses = []
+        for batch in batches:
+            # Rows have the phases 0 … 3; two days ago, one day ago, two, one step ago.
+            values = batch.inputs[k][:, [2, 3, 0, 1]]
+            phases = (torch.arange(PERIOD)[:, None] + torch.tensor([-8, -4, -2, -1])) % PERIOD
+            read = torch.stack([values, phases / PERIOD], dim=2)
+            _, h = encoder(read)
+            state = torch.cat([h, torch.zeros(1, PERIOD, WIDTH)], dim=2)
+            decoded, _ = decoder(read[:, -1:], state)
+            loss = (last(decoded[:, 0]) - batch.targets[k]).square().mean()
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            epoch_losses.append(loss.item())
+        assert float(losses["total"][k]) == pytest.approx(np.mean(epoch_losses), rel=1e-5)
+        for name, value in ours.items():
+            torch.testing.assert_close(
+                cohort.parameters[name][k].transpose(0, -1), value, rtol=1e-4, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("model", ["paper", "fuels"])
+def test_g_reaches_the_samples_of_its_times(model: str) -> None:
+    """g of all times; in training each sample of a batch has its own."""
+    learner = learner_of(model)
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    values = torch.arange(count - 2.0).reshape(1, -1, 1).repeat(1, 1, WIDTH)
+    # From the second to the second-last sample, for client b alone.
+    learner.context(with_graph(first + 1, values, ["b"]), cohort)
+    graph = learner.model.graph_of(cohort.samples.inputs)
+    assert not graph[0].any()
+    assert graph[1, :, 0].tolist() == [0.0, *range(count - 2), 0.0]
+    phases = learner.model.phase_of(cohort.samples.inputs)
+    assert phases[0].tolist() == [(first + i) % PERIOD for i in range(count)]
+    draws = [torch.Generator().manual_seed(0) for _ in TWO]
+    for batch in learner.batches(cohort.samples, draws):
+        assert learner.model.phase_of(batch.inputs)[0].tolist() == [0, 1, 2, 3]
+        of_batch = learner.model.graph_of(batch.inputs)[1, :, 0]
+        rows = [int(value) + 1 for value in of_batch]
+        torch.testing.assert_close(cohort.samples.targets[1, rows], batch.targets[1])
+
+
+def test_times_at_which_a_client_has_no_sample_are_zeros() -> None:
+    learner = learner_of()
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    guidance = replace(GUIDANCE, options={FIRST: first - 2.0, COUNT: count + 5.0})
+    encodings = learner.answer(cohort, guidance).arrays[ENCODINGS]
+    assert encodings.shape == (2, count + 5, WIDTH)
+    present = np.abs(encodings).max(axis=2) > 0
+    assert present.tolist() == [[False] * 2 + [True] * count + [False] * 3] * 2
+    assert np.abs(encodings).max() < 1
+
+
+@pytest.mark.parametrize("model", ["paper", "fuels"])
+def test_the_gradient_is_of_each_clients_own_loss(model: str) -> None:
+    """Three times: trained on, in no batch, and with a missing target."""
+    learner = learner_of(model)
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    used = sorted(int(place) for place in cohort.samples.batches[0].flatten())
+    places = [used[3], count - 1, used[5]]
+    cohort.samples.present[1, used[5]] = 0
+    graph = torch.randn(2, 3, WIDTH, generator=torch.Generator().manual_seed(1))
+    arrays = {GRAPH: graph.flip(0).numpy(), STEPS: np.array(places, dtype=np.float32)}
+    guidance = replace(GUIDANCE, arrays=arrays, clients=["b", "a"], options={FIRST: float(first)})
+    gradient = torch.from_numpy(learner.answer(cohort, guidance).arrays[GRADIENT])
+
+    leaf = graph.clone().requires_grad_()
+    phases = torch.tensor([(first + place) % PERIOD for place in places]).float().expand(2, -1)
+    inputs = learner.model.guided(cohort.samples.inputs[:, places], phases, leaf)
+    forecast = learner.model.predict(
+        cohort.parameters, learner.model.encode(cohort.parameters, inputs)
+    )
+    is_target = torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).unsqueeze(2)
+    prediction_loss(forecast, cohort.samples.targets[:, places], is_target).sum().backward()
+    assert leaf.grad is not None
+    torch.testing.assert_close(gradient, leaf.grad)
+    counts = gradient.any(dim=2).tolist()
+    assert counts == [[True, False, True], [True, False, False]]
+
+
+def test_evaluation_is_with_the_g_that_comes() -> None:
+    learner = learner_of()
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    values = torch.zeros(1, count, WIDTH)
+    values[0, -1] = 3.0
+    before, after = (
+        learner.evaluate(cohort, guidance)
+        for guidance in (GUIDANCE, with_graph(first, values, ["a"]))
+    )
+    changed = [a != b for a, b in zip(before[Metric("mse")], after[Metric("mse")], strict=True)]
+    assert changed == [True, False]
+    assert before[Metric("validation-mse")] == after[Metric("validation-mse")]
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
 
 HIDDEN = 4
 SIZE = 3 * HIDDEN * (2 + HIDDEN + 2) + 6 * HIDDEN * (2 + 2 * HIDDEN + 2) + 2 * HIDDEN + 1
@@ -50,67 +212,46 @@ def unequal(tmp_path: Path) -> Path:
     """Two clients of 20 days: the second begins two days late, and ends a day early."""
     hours = np.arange(24 * 20)
     late = np.cos(hours * np.pi / 12) * 3 + np.random.default_rng(0).normal(size=len(hours))
-    rows = [
-        f"{np.sin(hour * np.pi / 12):.6f},{late[hour] if 48 <= hour < 456 else ''}"
-        for hour in hours
-    ]
+    late[(hours < 48) | (hours >= 456)] = np.nan
     path = tmp_path / "unequal.csv"
-    path.write_text("\n".join(["early,late", *rows]) + "\n")
+    pd.DataFrame({"early": np.sin(hours * np.pi / 12), "late": late}).to_csv(path, index=False)
     return path
 
 
-class Recorded:
-    """The server's steps: encodings, the network's proposal, and the clients' gradient."""
+def recorded_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[Encoded, Proposal, tuple[Tensor, ...]]]:
+    """The server's steps from now on: encodings, the network's proposal, the slopes of the loss."""
+    steps: list[tuple[Encoded, Proposal, tuple[Tensor, ...]]] = []
+    of_clients, batches = CnfgnnStrategy._gradient, GraphLearning.batches
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.steps: list[tuple[Encoded, Proposal, Tensor]] = []
-        propose, learn = GraphLearning.proposed, GraphLearning.learn
-        encodings: list[Encoded] = []
+    def gradient(
+        strategy: CnfgnnStrategy, encoded: Encoded, proposal: Proposal, ask: Any
+    ) -> tuple[Tensor, int]:
+        result = of_clients(strategy, encoded, proposal, ask)
+        leaves = list(proposal.leaves.values())
+        slopes = torch.autograd.grad(
+            [proposal.outputs], leaves, [result[0]], retain_graph=True, materialize_grads=True
+        )
+        steps.append((encoded, proposal, slopes))
+        return result
 
-        def proposed(learning: GraphLearning, encoded: Encoded, steps: Tensor) -> Proposal:
-            encodings.append(encoded)
-            return propose(learning, encoded, steps)
+    def few_batches(*arguments: Any) -> list[Tensor]:
+        """At the first times one client trains alone."""
+        return [torch.arange(3), *list(batches(*arguments))[:5]]
 
-        def learned(learning: GraphLearning, proposal: Proposal, gradient: Tensor) -> None:
-            self.steps.append((encodings[-1], proposal, gradient.clone()))
-            slopes = torch.autograd.grad(
-                [proposal.outputs],
-                list(proposal.leaves.values()),
-                [gradient],
-                retain_graph=True,
-                materialize_grads=True,
-            )
-            self.by_messages.append(slopes)
-            learn(learning, proposal, gradient)
-
-        self.by_messages: list[tuple[Tensor, ...]] = []
-        monkeypatch.setattr(GraphLearning, "proposed", proposed)
-        monkeypatch.setattr(GraphLearning, "learn", learned)
-        all_batches = GraphLearning.batches
-
-        def five_batches(
-            learning: GraphLearning, encoded: Encoded, server_round: int
-        ) -> list[Tensor]:
-            """At the first times one client trains alone."""
-            return [torch.arange(3), *list(all_batches(learning, encoded, server_round))[:5]]
-
-        monkeypatch.setattr(GraphLearning, "batches", five_batches)
+    monkeypatch.setattr(CnfgnnStrategy, "_gradient", gradient)
+    monkeypatch.setattr(GraphLearning, "batches", few_batches)
+    return steps
 
 
 def test_the_gradient_by_messages_is_that_of_one_central_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two clients of other lengths, on two nodes, three time steps a step of the server."""
-    settings = settings_of(
-        tmp_path,
-        **{
-            "rounds": 1,
-            "cnfgnn.server-batch": 3,
-            "data.source": "wide-csv",
-            "data.path": str(unequal(tmp_path)),
-        },
-    )
-    recorded = Recorded(monkeypatch)
+    data = {"data.source": "wide-csv", "data.path": str(unequal(tmp_path))}
+    settings = settings_of(tmp_path, **{"rounds": 1, "cnfgnn.server-batch": 3, **data})
+    steps = recorded_steps(monkeypatch)
     nodes = nodes_sharing(settings.data, 2, tmp_path / "state")
     folder, _ = run_locally(settings, nodes)
     windows = load_shard(settings, 0, 1).clients.values()
@@ -123,7 +264,7 @@ def test_the_gradient_by_messages_is_that_of_one_central_graph(
     }
 
     steps_with_both = 0
-    for (encoded, proposal, _), slopes in zip(recorded.steps, recorded.by_messages, strict=True):
+    for encoded, proposal, slopes in steps:
         positions = encoded.first + proposal.steps
         leaves = {name: value.detach().requires_grad_() for name, value in proposal.leaves.items()}
         inputs, hidden, present = [], [], []
@@ -155,7 +296,7 @@ def test_the_gradient_by_messages_is_that_of_one_central_graph(
         assert largest > 0.01
         for ours, central in zip(slopes, expected, strict=True):
             torch.testing.assert_close(ours, central, rtol=0, atol=1e-6)
-    assert 0 < steps_with_both < len(recorded.steps)
+    assert 0 < steps_with_both < len(steps)
 
 
 def test_what_a_round_costs(tmp_path: Path) -> None:
@@ -197,53 +338,7 @@ def test_without_epochs_of_the_server_it_is_fedavg_of_the_model(tmp_path: Path) 
     assert line["test_mse"] > 0
 
 
-def spoilt(name: str, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> Any:
-    """A tamper that changes such an array of a node's first client, from the first node."""
-
-    def tamper(node_id: int, reply: Message) -> Message:
-        record = reply.content.array_records.get("arrays")
-        if node_id == 1000 and record is not None and name in record:
-            values = record[name].numpy().copy()
-            values[0] = change(values[0])
-            record[name] = Array(values)
-        return reply
-
-    return tamper
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "reason"),
-    [
-        (ENCODINGS, lambda h: h * 1e3, "its encodings hold ±"),
-        (ENCODINGS, lambda h: h * np.nan, "its 'encodings' holds NaN"),
-        (GRADIENT, lambda g: g + np.nan, "its 'gradient' holds NaN"),
-    ],
-)
-def test_what_cannot_be_true_is_refused_by_name(
-    tmp_path: Path, name: str, change: Any, reason: str
-) -> None:
-    settings = settings_of(tmp_path, rounds=2)
-    nodes = synthetic_nodes(2, tmp_path / "state")
-    folder, grid = run_locally(settings, nodes, tamper=spoilt(name, change))
-    for line in read_rounds(folder.path):
-        assert {refusal["reason"][: len(reason)] for refusal in line["refused"]} == {reason}
-        assert len({refusal["client"] for refusal in line["refused"]}) == 1
-        assert line["test_mse"] < 10
-    orders = [(message.metadata.message_type, fields_of(message)) for message in grid.sent]
-    evaluated = sum(len(order["clients"]) for kind, order in orders if kind == "evaluate")
-    guided = [len(order["guided"]) for kind, order in orders if kind == "train"]
-    # Who has sent no encodings has no g to be judged with, nor to train with in the next round.
-    assert evaluated == 2 * (7 if name == ENCODINGS else 8)
-    assert guided == [0, 0, 3 if name == ENCODINGS else 4, 4]
-
-
-def test_a_huge_gradient_is_shortened_to_those_of_the_others(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, rounds=1)
-    nodes = synthetic_nodes(2, tmp_path / "state")
-    tamper = spoilt(GRADIENT, lambda g: g * 1e4)
-    (line,) = read_rounds(run_locally(settings, nodes, tamper=tamper)[0].path)
-    assert line["figures"] == {"graph_steps": 4, "shortened_gradients": 4}
-    assert line["test_mse"] < 10
+TIMES = SampleTimes("3600 seconds", 0, 4, 6)
 
 
 def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrategy:
@@ -254,6 +349,42 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
         facts: ClientFacts = federation.members.facts[key]
         federation.members.facts[key] = replace(facts, times=times)
     return CnfgnnStrategy(settings, settings.method_settings, federation)
+
+
+def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
+    """A round in which such an array of the first client is multiplied."""
+
+    def ask(keys: Any, guide: Any, expected: Expected, **_: Any) -> list[ClientReply]:
+        [(sent_name, shape)] = expected.per_client.items()
+        draws = np.random.default_rng(0)
+        arrays = {key: draws.uniform(-1, 1, shape).astype(np.float32) for key in sorted(keys)}
+        if sent_name == name and ClientKey("a", NODE) in arrays:
+            arrays[ClientKey("a", NODE)] *= np.float32(factor)
+        return [ClientReply(key, 4, {sent_name: array}) for key, array in arrays.items()]
+
+    round_ = Round(1, strategy.federation.members.facts)
+    strategy.conclude(round_, ask)  # type: ignore[arg-type]
+    return round_
+
+
+def test_encodings_that_cannot_be_true_are_refused_by_name(tmp_path: Path) -> None:
+    """Who has sent no encodings has no g to be judged with, nor to train with."""
+    strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
+    clients = strategy.federation.members.clients()
+    assert strategy.guide(strategy.received, clients, Round(1)).clients == ()
+    refused = refusals(concluded(strategy, ENCODINGS, 1e3))
+    assert set(refused) == {"a"}
+    assert refused["a"].startswith("its encodings hold ±")
+    others = clients[1:]
+    assert strategy.to_evaluate(clients, Round(1)) == others
+    for guidance in (strategy.guide, strategy.guide_evaluation):
+        assert guidance(strategy.received, clients, Round(2)).clients == ["b", "c", "late"]
+
+
+def test_a_huge_gradient_is_shortened_to_those_of_the_others(tmp_path: Path) -> None:
+    strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
+    figures = concluded(strategy, GRADIENT, 1e4).figures
+    assert figures["graph_steps"] == figures["shortened_gradients"] > 0
 
 
 @pytest.mark.parametrize(
@@ -271,8 +402,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
 def test_a_client_of_another_time_is_refused_once_by_name(
     tmp_path: Path, late: SampleTimes, reason: str | None
 ) -> None:
-    usual = dict.fromkeys(NAMES, SampleTimes("3600 seconds", 0, 4, 6))
-    strategy = strategy_of(tmp_path, {**usual, "late": late})
+    strategy = strategy_of(tmp_path, {**dict.fromkeys(NAMES, TIMES), "late": late})
     clients = strategy.federation.members.clients()
     for _ in range(2):
         eligible = [key.client for key in strategy.eligible(clients)]
@@ -287,10 +417,11 @@ def test_a_client_of_another_time_is_refused_once_by_name(
 def test_more_encodings_than_fit_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cnfgnn, "MOST_VALUES", 8 * 248 * HIDDEN - 1)
-    told_of = r"encodings of 8 clients at 248 time steps, 4 values each, are more than 7935 values"
-    with pytest.raises(FederationError, match=told_of):
-        run_locally(settings_of(tmp_path), synthetic_nodes(1, tmp_path / "state"))
+    monkeypatch.setattr(cnfgnn, "MOST_VALUES", 4 * 6 * HIDDEN - 1)
+    strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
+    reason = "encodings of 4 clients at 6 time steps, 4 values each, are more than 95 values"
+    with pytest.raises(FederationError, match=reason):
+        concluded(strategy, ENCODINGS, 1)
 
 
 def test_sites_with_data_of_their_own_do_not_run_it(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""Averaging over clients through Flower's averaging over nodes."""
+"""FedAvg: averaging over clients through Flower's averaging over nodes, and fine-tuning."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from fedproto_app.client_app import app as client_app
@@ -13,28 +15,66 @@ from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.wire import numpy_arrays, write_order
 from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
-from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from tests.local_grid import LocalGrid, run_locally, small_settings
+from tests.local_grid import run_locally, small_settings
 from tests.reported import fields_of
+from tests.strategies.server_half import one_node
+from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
+
+# --- the client's half ---------------------------------------------------------------------------
+
+
+GUIDANCE = Guidance()
+
+
+def test_without_fine_tuning_the_model_is_the_shared_one() -> None:
+    learner = tiny_learner("fedavg")
+    assert all(learner.is_shared(name) for name in learner.initial_parameters())
+    assert learner.personalised(tiny_cohort(learner), GUIDANCE) is None
+    assert global_model(learner).keys() == learner.initial_parameters().keys()
+
+
+def test_fine_tuning_is_training_that_the_shared_model_does_not_see() -> None:
+    learner = tiny_learner("fedavg", **{"fedavg.fine-tune-epochs": 1})
+    cohort = tiny_cohort(learner)
+    before = {name: value.clone() for name, value in cohort.parameters.items()}
+    personalised = learner.personalised(cohort, GUIDANCE)
+    assert personalised is not None
+    assert all(torch.equal(value, cohort.parameters[name]) for name, value in before.items())
+    _, _, trained = train(tiny_learner("fedavg"), GUIDANCE)
+    for name, value in personalised.items():  # one epoch of its own order of batches
+        assert not torch.equal(value[0], before[name][0])
+        assert value.shape == trained.parameters[name].shape
+    assert not torch.equal(personalised["decoder.weight"][0], personalised["decoder.weight"][1])
+
+
+@pytest.mark.parametrize(("epochs", "as_many"), [(0, 1), (3, 3)])
+def test_fedavg_ft_is_fedavg_with_at_least_one_epoch_of_it(epochs: int, as_many: int) -> None:
+    models = []
+    for method, fine_tune_epochs in (("fedavg-ft", epochs), ("fedavg", as_many)):
+        learner = tiny_learner(method, **{"fedavg.fine-tune-epochs": fine_tune_epochs})
+        models.append(learner.personalised(tiny_cohort(learner), GUIDANCE))
+    fine_tuned, plain = models
+    assert fine_tuned is not None
+    assert plain is not None
+    assert all(torch.equal(value, plain[name]) for name, value in fine_tuned.items())
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
 
 LENGTHS = {"long": 24 * 20, "middle": 24 * 15, "short": 24 * 10}
+NODES = (["long", "middle"], ["short"])
 
 
 def nodes(tmp_path: Path) -> list[dict[str, object]]:
     """Two nodes: one with two clients, one with one, all of different length."""
     hours = np.arange(max(LENGTHS.values()))
     configs: list[dict[str, object]] = []
-    for node, clients in enumerate((["long", "middle"], ["short"])):
-        columns = [
-            np.where(hours < LENGTHS[c], np.sin(hours / 4 + LENGTHS[c]), np.nan) for c in clients
-        ]
-        rows = [
-            ",".join("" if np.isnan(v) else f"{v:.6f}" for v in row)
-            for row in zip(*columns, strict=True)
-        ]
+    for node, clients in enumerate(NODES):
+        waves = {c: np.sin(hours[: LENGTHS[c]] / 4 + LENGTHS[c]) for c in clients}
         path = tmp_path / f"node{node}.csv"
-        path.write_text(",".join(clients) + "\n" + "\n".join(rows) + "\n")
+        pd.DataFrame({c: pd.Series(wave) for c, wave in waves.items()}).to_csv(path, index=False)
         configs.append(
             {
                 "node-name": f"n{node}",
@@ -52,10 +92,10 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
     folder, grid = run_locally(settings, nodes(tmp_path))
     averaged = load_file(folder.path / "model" / "global.safetensors")
 
-    start = FedAvgStrategy.initial_arrays(_strategy(settings))
+    start = FedAvgStrategy(settings, None, one_node(settings)).initial_arrays()
     models, weights = [], []
     for node_id, context in grid.contexts.items():
-        for client in (["long", "middle"], ["short"])[node_id - 1000]:
+        for client in NODES[node_id - 1000]:
             order = Order("alone", "t", 1, [client], guidance=Guidance(start))
             message = write_order(order, node_id, "train")
             message.metadata.__dict__["_message_id"] = "x"
@@ -66,20 +106,6 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
     for name, value in averaged.items():
         expected = np.average([model[name] for model in models], axis=0, weights=weights)
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_fedrep_sends_the_encoder_alone(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, method="fedrep")
-    arrays = _strategy(settings).initial_arrays()
-    assert sum(array.size for array in arrays.values()) == 2 * (3 * 8 * (1 + 8 + 2))  # two GRUs
-    assert all(name.startswith("encoder.") for name in arrays)
-
-
-def _strategy(settings: Settings) -> FedAvgStrategy:
-    from fedproto_app.server.federation import Federation
-
-    LocalGrid(settings, [])
-    return FedAvgStrategy(settings, None, Federation(settings, "run", "token"))
 
 
 def test_what_is_made_of_the_averaged_model_is_the_clients_own(tmp_path: Path) -> None:

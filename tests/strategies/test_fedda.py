@@ -1,4 +1,4 @@
-"""FedDA's server: statistics once, clusters, the quasi-global start, attention, refusals."""
+"""FedDA: statistics once, clusters, the quasi-global start, attention, refusals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
 
-from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError, SettingsError
-from fedproto_app.core.messages import Reply
-from fedproto_app.core.wire import array_record, numpy_arrays
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.round import ClientReply, Round, SentModel
+from fedproto_app.core.sends import Expected
+from fedproto_app.core.wire import numpy_arrays
+from fedproto_app.data.shape import DataShape
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.compared.fedda import strategy as module
-from fedproto_app.strategies.compared.fedda.learner import STATISTICS
+from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS, weekly_statistics
 from fedproto_app.strategies.compared.fedda.strategy import (
     FedDaStrategy,
     attended,
@@ -26,69 +28,106 @@ from fedproto_app.strategies.compared.fedda.strategy import (
     two_view_clusters,
 )
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+from fedproto_app.tasks.table import make_task
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.strategies.server_half import admit, refusals, restored, server_of
+from tests.strategies.tiny_cohort import (
+    NAMES,
+    PERIOD,
+    tiny_cohort,
+    tiny_learner,
+)
 
-Server = tuple[FedDaStrategy, LocalGrid]
+# --- the client's half ---------------------------------------------------------------------------
 
 
-def prepared(tmp_path: Path, **changes: Any) -> Server:
-    """The server of a small run, and its two nodes."""
-    settings = small_settings(tmp_path, method="fedda", **changes)
-    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
+GUIDANCE = Guidance()
+QUESTION = Guidance(options={WEEKS: 2.0})
+
+
+def test_a_question_is_answered_with_statistics_of_so_many_weeks() -> None:
+    learner = tiny_learner("fedda", **{"fedda.week": 2})
+    cohort = tiny_cohort(learner)
+    sent_arrays = learner.answer(cohort, QUESTION).arrays
+    assert set(sent_arrays) == {STATISTICS}
+    assert sent_arrays[STATISTICS].shape == (len(NAMES), 2, PERIOD)
+    np.testing.assert_array_equal(sent_arrays[STATISTICS], weekly_statistics(cohort.samples, 2, 2))
+
+
+def test_noise_is_each_clients_own_and_the_same_every_time() -> None:
+    settings = {"fedda.week": 2, "fedda.statistics-noise": 0.5}
+    noisy, plain = tiny_learner("fedda", **settings), tiny_learner("fedda", **{"fedda.week": 2})
+    first, repeated, without = (
+        learner.answer(tiny_cohort(learner), QUESTION).arrays[STATISTICS]
+        for learner in (noisy, noisy, plain)
+    )
+    np.testing.assert_array_equal(first, repeated)
+    noise = first - without
+    assert noise.std() == pytest.approx(0.5, rel=0.6)
+    assert not np.allclose(noise[0], noise[1])
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
+CLIENTS = "abcdef"
+HOURS = np.arange(2 * 24).reshape(2, 24) * np.pi / 12
+# Two weeks of each client: days of two kinds, shifted a little.
+WEEKLY = {
+    name: np.sin(HOURS + row / 20 + (np.pi if row > 3 else 0)).astype(np.float32)
+    for row, name in enumerate(CLIENTS)
+}
+
+
+def server(periods: dict[str, int] | None = None, **changes: Any) -> FedDaStrategy:
+    """periods: on which some clients train; the others train on 14."""
+    small = {"data.close-window": 3, "data.periodic-window": 1, "model.representation-dim": 4}
+    small |= {"method": "fedda", "fedda.warm-up-epochs": 2}
+    settings = settings_from({**small, **changes})
     federation = Federation(settings, "run", "token")
-    federation.members.await_nodes(grid)
-    return FedDaStrategy(settings, settings.method_settings, federation), grid
+    for name in CLIENTS:
+        admit(federation, name, name.upper(), 24 * (periods or {}).get(name, 14))
+    strategy = FedDaStrategy(settings, settings.method_settings, federation)
+    strategy.model = strategy.initial_arrays()
+    return strategy
 
 
-def after_first_orders(tmp_path: Path, **changes: Any) -> Server:
-    """The server after it received the statistics and wrote the orders of round 1."""
-    strategy, grid = prepared(tmp_path, **changes)
-    orders(strategy, grid, 1)
-    return strategy, grid
+def begin(
+    strategy: FedDaStrategy, number: int = 1, lies: dict[str, float] | None = None
+) -> tuple[Round, list[str]]:
+    """Begin a round, in which the statistics of some clients are multiplied. Returns who was asked,
+    too."""
+    asked: list[str] = []
+
+    def ask(keys: list[ClientKey], guide: Any, expected: Expected, **_: bool) -> list[ClientReply]:
+        assert expected.per_client == {STATISTICS: (2, 24)}
+        assert guide(keys) == Guidance(options={WEEKS: 2.0})
+        asked.extend(key.client for key in keys)
+        return [
+            ClientReply(
+                k, 9, {STATISTICS: WEEKLY[k.client] * np.float32((lies or {}).get(k.client, 1))}
+            )
+            for k in keys
+        ]
+
+    round_ = Round(number, strategy.federation.members.facts)
+    strategy.begin(round_, ask)  # type: ignore[arg-type]
+    return round_, asked
 
 
-def orders(strategy: FedDaStrategy, grid: LocalGrid, server_round: int) -> list[Message]:
-    model = array_record(strategy.initial_arrays())
-    return list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
-
-
-def answer(strategy: FedDaStrategy, models: dict[ClientKey, dict[str, np.ndarray]]) -> Reply:
-    (node,) = {key.node for key in models}
-    names = [key.client for key in models]
-    arrays = {
-        name: np.stack([model[name] for model in models.values()])
-        for name in strategy.initial_arrays()
-    }
-    return Reply(names, [1] * len(names), arrays=arrays, node=node)
-
-
-def aggregated(
-    strategy: FedDaStrategy, monkeypatch: pytest.MonkeyPatch, moved: dict[ClientKey, float]
-) -> dict[str, np.ndarray]:
-    """Return the next model after clients return the model that was sent, plus a constant."""
-    start = answered(strategy, monkeypatch, {}) if moved else {}
-    models = {
-        key: {name: value + np.float32(shift) for name, value in start.items()}
-        for key, shift in moved.items()
-    }
-    return answered(strategy, monkeypatch, models)
-
-
-def answered(
-    strategy: FedDaStrategy,
-    monkeypatch: pytest.MonkeyPatch,
-    models: dict[ClientKey, dict[str, np.ndarray]],
-) -> dict[str, np.ndarray]:
-    """Return the next model after these models arrive."""
-    nodes = sorted({key.node for key in models})
-    of_node = [{key: models[key] for key in models if key.node == node} for node in nodes]
-    answers = [answer(strategy, node_models) for node_models in of_node]
-    with monkeypatch.context() as patch:
-        patch.setattr(strategy.federation.pipeline, "read", lambda *_: answers)
-        record, _ = strategy.aggregate_train(1, [])
-    assert record is not None
-    strategy.model = numpy_arrays(record)  # as the next round begins
-    return strategy.model
+def averaged(strategy: FedDaStrategy, moved: dict[str, float]) -> tuple[Arrays, Round]:
+    """Return the next model after clients return the model that was sent, plus a number."""
+    models = [
+        SentModel(
+            ClientKey(n, n.upper()),
+            1,
+            1,
+            {k: v + np.float32(shift) for k, v in strategy.model.items()},
+        )
+        for n, shift in moved.items()
+    ]
+    round_ = Round()
+    strategy.model = strategy.average(models, round_)
+    return strategy.model, round_
 
 
 def test_a_run_asks_once_counts_it_apart_and_begins_with_the_quasi_global_model(
@@ -99,7 +138,8 @@ def test_a_run_asks_once_counts_it_apart_and_begins_with_the_quasi_global_model(
     kinds = [message.metadata.message_type for message in grid.sent]
     assert kinds.count("query.question") == 2
     first, second = read_rounds(folder.path)
-    size = sum(value.size for value in model_sent(grid, "1").values())
+    drawn = make_task(settings, DataShape()).initial_parameters()
+    size = sum(value.numel() for value in drawn.values())
     weeks = int(first["figures"]["statistics_weeks"])
     assert first["parameters_up_once"] == 8 * weeks * 24
     assert first["parameters_up"] == 8 * (size + weeks * 24)
@@ -110,162 +150,101 @@ def test_a_run_asks_once_counts_it_apart_and_begins_with_the_quasi_global_model(
     clusters = dict(np.load(folder.path / "traffic-clusters.npz"))
     assert len(clusters["names"]) == 8
     assert set(clusters["clusters"]) == set(range(int(first["figures"]["traffic_clusters"])))
+    (order, *_) = [m for m in grid.sent if m.metadata.message_type == "train"]
+    started = numpy_arrays(order.content.array_records["arrays"])
+    assert not np.array_equal(started["decoder.weight"], drawn["decoder.weight"].numpy())
 
-    strategy, second_grid = prepared(tmp_path / "again")
+
+def test_every_client_is_asked_once_and_training_begins_with_the_quasi_global_model() -> None:
+    strategy = server(**{"fedda.clusters": 2})
     drawn = strategy.initial_arrays()
-    (message, _) = orders(strategy, second_grid, 1)
-    started = numpy_arrays(message.content.array_records["arrays"])
-    sent_model = model_sent(grid, "1")
-    assert all(np.array_equal(started[name], value) for name, value in sent_model.items())
-    assert not np.array_equal(sent_model["decoder.weight"], drawn["decoder.weight"])
-
-
-def model_sent(grid: LocalGrid, server_round: str) -> dict[str, np.ndarray]:
-    trained = [
-        message.metadata for message in grid.sent if message.metadata.message_type == "train"
-    ]
-    assert trained
-    return next(
-        numpy_arrays(message.content.array_records["arrays"])
-        for message in grid.sent
-        if message.metadata.message_type == "train" and message.metadata.group_id == server_round
+    round_, asked = begin(strategy)
+    assert asked == [*CLIENTS]
+    assert round_.figures["traffic_clusters"] == 2
+    assert not np.array_equal(strategy.model["decoder.weight"], drawn["decoder.weight"])
+    members = strategy.findings()["traffic-clusters"]
+    assert members["names"].tolist() == [*CLIENTS]
+    assert (
+        members["clusters"].tolist() == [members["clusters"][0]] * 4 + [members["clusters"][4]] * 2
     )
-
-
-def test_each_round_a_client_sends_its_model() -> None:
-    settings = settings_from({"method": "fedda"})
-    spec = FedDaStrategy(
-        settings, settings.method_settings, Federation(settings, "run", "token")
-    ).expected(1)
-    assert spec.values(Reply(["a"], [1])) == 100_865
+    assert begin(strategy, 2)[1] == []
+    before = strategy.model
+    assert averaged(strategy, {})[0] is before  # without any usable reply the model stays
 
 
 @pytest.mark.parametrize("anchor", ["last", "quasi-global"])
-def test_models_are_joined_within_clusters_and_then_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anchor: str
-) -> None:
-    changes = {"fedda.clusters": 2, "fedda.cluster-anchor": anchor}
-    strategy, _ = after_first_orders(tmp_path, **changes)
-    members = strategy.findings()["traffic-clusters"]
-    label_of = {
-        ClientKey(name, node): label for name, node, label in zip(*members.values(), strict=True)
-    }
-    assert len(set(label_of.values())) == 2
-    moved = {key: 0.1 * (number + 1) for number, key in enumerate(sorted(label_of))}
-    quasi = aggregated(strategy, monkeypatch, {})
-    model, anchors = quasi, dict.fromkeys((0, 1), quasi)
+def test_models_are_joined_within_clusters_and_then_between(anchor: str) -> None:
+    strategy = server(**{"fedda.clusters": 2, "fedda.cluster-anchor": anchor})
+    begin(strategy)
+    moved = {name: 0.1 * (number + 1) for number, name in enumerate(CLIENTS)}
+    quasi = strategy.model
+    model, anchors = quasi, [quasi, quasi]
 
-    def tensors(model_arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        return {name: torch.from_numpy(value) for name, value in model_arrays.items()}
+    def tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(value) for name, value in arrays.items()}
+
+    def joined(models: list[Arrays], start: Arrays) -> Arrays:
+        stacked = {name: np.stack([member[name] for member in models]) for name in quasi}
+        step = attended(tensors(stacked), tensors(start), tensors(quasi), 1.0, 0.2)
+        return {name: value.numpy() for name, value in step.items()}
 
     for _ in range(2):
-        expected = []
-        for label in (0, 1):
-            shifts = [np.float32(shift) for key, shift in moved.items() if label_of[key] == label]
-            stacked = {n: np.stack([v + shift for shift in shifts]) for n, v in model.items()}
-            joined = attended(tensors(stacked), tensors(anchors[label]), tensors(quasi), 1.0, 0.2)
-            expected.append({name: value.numpy() for name, value in joined.items()})
-        anchors = dict(enumerate(expected)) if anchor == "last" else anchors
-        between = {
-            name: np.stack([model_arrays[name] for model_arrays in expected]) for name in model
-        }
-        joined = attended(tensors(between), tensors(model), tensors(quasi), 1.0, 0.2)
-        new_model = aggregated(strategy, monkeypatch, moved)
-        model = {name: value.numpy() for name, value in joined.items()}
+        clusters = []
+        for place, names in enumerate(("abcd", "ef")):
+            shifted = [{k: v + np.float32(moved[n]) for k, v in model.items()} for n in names]
+            clusters.append(joined(shifted, anchors[place]))
+        anchors = clusters if anchor == "last" else anchors
+        model = joined(clusters, model)
+        new_model, _ = averaged(strategy, moved)
         for name, value in model.items():
             np.testing.assert_allclose(new_model[name], value, rtol=1e-5, atol=1e-6)
-    restored, grid = prepared(tmp_path / "restored", **changes)
-    restored.restore(strategy.state())
-    restored.configure_train(3, array_record(new_model), ConfigRecord(), grid)
-    after = [aggregated(model_arrays, monkeypatch, moved) for model_arrays in (strategy, restored)]
+    resumed = restored(strategy)
+    resumed.model = strategy.model
+    assert begin(resumed, 3)[1] == []
+    after = [averaged(server_half, moved)[0] for server_half in (strategy, resumed)]
     for name, value in after[0].items():
         np.testing.assert_array_equal(after[1][name], value)
 
 
-def test_without_any_usable_reply_the_model_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strategy, _ = after_first_orders(tmp_path)
-    averaged = aggregated(strategy, monkeypatch, {})
-    assert not np.array_equal(
-        averaged["decoder.weight"], strategy.initial_arrays()["decoder.weight"]
-    )
-
-
-def test_a_model_far_from_the_others_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, _ = after_first_orders(tmp_path / "first")
-    second, _ = after_first_orders(tmp_path / "second")
-    keys = sorted(first.federation.members.clients())
-    honest = dict.fromkeys(keys[:5], 0.01)
-    expected = aggregated(first, monkeypatch, honest)
-    with_liar = aggregated(second, monkeypatch, {**honest, keys[5]: 1e30})
+def test_a_model_far_from_the_others_changes_nothing() -> None:
+    honest = dict.fromkeys("abcde", 0.01)
+    with_liar, without = server(), server()
+    for strategy in (with_liar, without):
+        begin(strategy)
+    model, round_ = averaged(with_liar, {**honest, "f": 1e30})
+    expected, _ = averaged(without, honest)
     for name, value in expected.items():
-        np.testing.assert_array_equal(with_liar[name], value)
-    (refusal,) = second.federation.history.log.refused
-    assert (refusal.client, refusal.node) == keys[5]
-    assert refusal.reason.startswith("its model is not used: its distance from the one sent is")
+        np.testing.assert_array_equal(model[name], value)
+    reason = refusals(round_)["f"]
+    assert reason.startswith("its model is not used: its distance from the one sent is")
 
 
-def told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: int, factor: float
-) -> tuple[FedDaStrategy, LocalGrid, ClientKey]:
-    """Round 1 where one client's statistics are multiplied."""
-    strategy, grid = prepared(tmp_path)
-    real = strategy.federation.pipeline.question
-    key = sorted(strategy.federation.members.clients())[liar]
-
-    def question(*arguments: Any, **options: Any) -> list[Reply]:
-        answers = real(*arguments, **options)
-        for reply in answers:
-            for row, reply_key in enumerate(keys_in(reply)):
-                if reply_key == key:
-                    reply.arrays[STATISTICS][row] *= factor
-        return answers
-
-    monkeypatch.setattr(strategy.federation.pipeline, "question", question)
-    orders(strategy, grid, 1)
-    return strategy, grid, key
-
-
-def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strategy, grid, liar = told_of(tmp_path, monkeypatch, 2, 1e10)
-    (refusal,) = strategy.federation.history.log.refused
-    assert (refusal.client, refusal.node) == liar
-    assert refusal.reason == "its statistics have mean square 1e+20, more than 2"
+def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again() -> None:
+    strategy = server()
+    round_, _ = begin(strategy, lies={"c": 1e10})
+    assert refusals(round_) == {"c": "its statistics have mean square 5e+19, more than 2"}
     clients = strategy.federation.members.clients()
-    assert strategy.eligible(clients) == [key for key in clients if key != liar]
-    monkeypatch.undo()
-    strategy.federation.history.begin_round(2)
-    orders(strategy, grid, 2)  # as a newcomer, it goes to the nearest cluster
+    assert [key.client for key in strategy.eligible(clients)] == [*"abdef"]
+    assert begin(strategy, 2)[1] == ["c"]  # as a newcomer, it goes to the nearest cluster
     assert strategy.eligible(clients) == clients
-    kinds = [message.metadata.message_type for message in grid.sent]
-    assert kinds.count("query.question") == 3
 
 
-def test_a_short_history_is_refused_with_the_length_that_it_needs(tmp_path: Path) -> None:
-    strategy, _ = after_first_orders(tmp_path, **{"data.synthetic.days": 21})
-    (refusal,) = strategy.federation.history.log.refused
-    assert refusal.reason == (
+def test_a_short_history_is_refused_with_the_length_that_it_needs() -> None:
+    strategy = server({"e": 13})
+    round_, _ = begin(strategy)
+    assert refusals(round_)["e"] == (
         "it trains on 13 periods; method = 'fedda' needs 14 periods to train on, which a series of "
         "504 steps has: 2 weeks of fedda.week = 7 periods, for a look-back of 24 steps (1 periodic "
         "values at period 24)"
     )
-    clients = strategy.federation.members.clients()
-    assert len(strategy.eligible(clients)) == len(clients) - 1
+    assert len(strategy.eligible(strategy.federation.members.clients())) == 5
 
 
-def test_where_every_history_is_too_short_the_run_does_not_begin(tmp_path: Path) -> None:
-    strategy, grid = prepared(tmp_path, **{"data.synthetic.days": 14})
+def test_where_every_history_is_too_short_the_run_does_not_begin() -> None:
     with pytest.raises(FederationError, match=r"no client has statistics .* 14 periods"):
-        orders(strategy, grid, 1)
-    assert len(strategy.federation.history.log.refused) == 8  # each client with its reason
-    settings = settings_from({"method": "fedda", "data.history": 27})
+        begin(server(dict.fromkeys(CLIENTS, 9)))
     with pytest.raises(SettingsError, match=r"data.history = 27: method = 'fedda' needs 28 per"):
-        FedDaStrategy(settings, settings.method_settings, Federation(settings, "run", "token"))
+        server_of("fedda", **{"data.history": 27})
 
 
 def test_places_of_the_clients_count_where_the_graph_has_them(
@@ -278,16 +257,13 @@ def test_places_of_the_clients_count_where_the_graph_has_them(
         return two_view_clusters(patterns, places, number, seed)
 
     monkeypatch.setattr(module, "two_view_clusters", clusters)
-    plain, _ = after_first_orders(tmp_path / "plain")
-    names = [key.client for key in plain.federation.members.clients()]
     path = tmp_path / "places.csv"
-    lines = [f"{name},{number},{-number}" for number, name in enumerate(names)]
+    lines = [f"{name},{number},{-number}" for number, name in enumerate(CLIENTS)]
     path.write_text("\n".join(["name,x,y", *lines]))
-    after_first_orders(
-        tmp_path / "placed", **{"graph.source": "positions", "graph.path": str(path)}
-    )
+    for graph in ({}, {"graph.source": "positions", "graph.path": str(path)}):
+        begin(server(**graph))
     assert seen_places[0] is None
-    assert seen_places[1].tolist() == [[number, -number] for number in range(len(names))]
+    assert seen_places[1].tolist() == [[number, -number] for number in range(len(CLIENTS))]
 
 
 # --- the quasi-global model ---------------------------------------------------------------------

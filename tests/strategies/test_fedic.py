@@ -9,167 +9,131 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
-from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
-from fedproto_app.core.messages import Arrays, NodeRoster, Reply
-from fedproto_app.core.wire import array_record, numpy_arrays, write_reply
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.experiments.invariants import TOLERANCE, SmallRuns, apart, results
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.federation import Federation
-from fedproto_app.settings import settings_from
 from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
 from fedproto_app.strategies.compared.fedic.strategy import LARGEST_LOGIT, FedicStrategy, Judgement
 from fedproto_app.tasks.table import load_shard
-from tests.local_grid import LocalGrid, small_settings
+from tests.local_grid import small_settings
+from tests.strategies.server_half import NAMES, NODE, assert_same_state, one_node, restored
 
-NAMES = ["a", "b", "c"]
 NO_STEPS = {f"fedic.{key}-steps": 0 for key in ("tuning", "calibration", "student")}
 
 
-class Server:
-    """A strategy with one node of three clients, whose replies are made by hand."""
-
-    def __init__(self, **changes: Any) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-        table = small_settings(Path("none"), "classification", method="fedic").model_dump(
-            by_alias=True
-        )
-        settings = settings_from({**table, **changes})
-        self.federation = Federation(settings, "run", "token")
-        self.federation.members.expect([], load_shard(settings, 0, 1).shape)
-        counts = dict.fromkeys(NAMES, ((1,) * 10,))
-        shares, groups = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, "")
-        samples = dict.fromkeys(NAMES, 9)
-        roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=counts)
-        self.federation.members.roster.connected = {1}
-        self.federation.members.roster.admit(1, roster)
-        self.strategy = FedicStrategy(settings, settings.method_settings, self.federation)
-        self.grid = LocalGrid(settings, [])
-
-    def model(self, seed: int, size: float = 1.0) -> Arrays:
-        rng = np.random.default_rng(seed)
-        return {
-            name: (size * (value + 0.1 * rng.normal(size=value.shape))).astype(np.float32)
-            for name, value in self.strategy.initial_arrays().items()
-        }
-
-    def round(self, number: int, models: dict[str, tuple[Arrays, int]]) -> Arrays:
-        """The next global model, of these clients' and their samples."""
-        start = array_record(self.strategy.initial_arrays())
-        (order,) = self.strategy.configure_train(number, start, ConfigRecord(), self.grid)
-        order.metadata.__dict__["_message_id"] = f"order {number}"
-        arrays = {
-            name: np.stack([model[name] for model, _ in models.values()])
-            for name in self.strategy.initial_arrays()
-        }
-        samples = [count for _, count in models.values()]
-        reply = Reply(list(models), samples, losses={"total": [1.0] * len(models)}, arrays=arrays)
-        message: Message = write_reply(reply, to=order)
-        self.federation.pipeline.exchange.original = lambda message_sent: message_sent  # type: ignore[method-assign]
-        record, _ = self.strategy.aggregate_train(number, [message])
-        assert record is not None
-        return numpy_arrays(record)
+def server(**changes: Any) -> FedicStrategy:
+    settings = small_settings(Path("none"), "classification", method="fedic", **changes)
+    counts = dict.fromkeys(NAMES, ((1,) * 10,))
+    federation = one_node(settings, load_shard(settings, 0, 1).shape, counts)
+    strategy = FedicStrategy(settings, settings.method_settings, federation)
+    strategy.model = strategy.initial_arrays()
+    return strategy
 
 
-def three(server: Server) -> dict[str, tuple[Arrays, int]]:
-    return {name: (server.model(row), row + 1) for row, name in enumerate(NAMES)}
+def model(strategy: FedicStrategy, seed: int, size: float = 1.0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {
+        name: (size * (value + 0.1 * rng.normal(size=value.shape))).astype(np.float32)
+        for name, value in strategy.initial_arrays().items()
+    }
+
+
+def three(strategy: FedicStrategy) -> list[SentModel]:
+    """The models of a, b and c, with 1, 2 and 3 samples."""
+    return [
+        SentModel(ClientKey(name, NODE), row + 1, 1, model(strategy, row))
+        for row, name in enumerate(NAMES)
+    ]
+
+
+def next_model(
+    strategy: FedicStrategy, models: list[SentModel], number: int = 1
+) -> tuple[Arrays, Round]:
+    """Return the next global model, and the round with what was refused."""
+    round_ = Round(number)
+    mean = strategy.average(models, round_)
+    assert mean is not None
+    return strategy.renewed(mean, round_), round_
 
 
 def equal_arrays(first: Arrays, second: Arrays) -> bool:
     return all(np.array_equal(value, second[name]) for name, value in first.items())
 
 
+def assert_b_is_refused(liar: Arrays, reason: str) -> None:
+    """b's model is not used, and the others' count as without it."""
+    strategy = server()
+    a, b, c = three(strategy)
+    with_liar, round_ = next_model(strategy, [a, b._replace(arrays=liar), c])
+    assert list(round_.refused) == [b.key]
+    assert reason in round_.refused[b.key]
+    assert equal_arrays(with_liar, next_model(server(), [a, c])[0])
+
+
 def test_without_steps_it_is_fedavg_over_clients() -> None:
-    server = Server(**NO_STEPS)
-    models = three(server)
-    averaged = server.round(1, models)
+    strategy = server(**NO_STEPS)
+    models = three(strategy)
+    averaged, _ = next_model(strategy, models)
     for name, value in averaged.items():
-        mean = sum(count * model[name].astype(np.float64) for model, count in models.values()) / 6
+        mean = sum(sent.samples * sent.arrays[name].astype(np.float64) for sent in models) / 6
         np.testing.assert_allclose(value, mean, rtol=1e-5, atol=1e-7)
 
 
 def test_the_student_is_better_than_the_mean_on_the_servers_images() -> None:
     steps = {f"fedic.{key}-steps": 60 for key in ("tuning", "calibration", "student")}
-    server = Server(**steps, **{"fedic.adam-rate": 1e-2})
-    server.round(1, three(server))
-    figures = {key.removeprefix("auxiliary_accuracy_"): v for key, v in _figures(server).items()}
+    strategy = server(**steps, **{"fedic.adam-rate": 1e-2})
+    _, round_ = next_model(strategy, three(strategy))
+    figures = {key.removeprefix("auxiliary_accuracy_"): v for key, v in round_.figures.items()}
     assert list(figures) == ["mean", "fine_tuned", "teacher", "student"]
     for better in ("fine_tuned", "teacher", "student"):
-        assert figures[better] > figures["mean"] + 0.2
-
-
-def _figures(server: Server) -> dict[str, float]:
-    return {name: value or 0.0 for name, value in server.federation.history.log.figures.items()}
+        assert figures[better] > figures["mean"] + 0.2  # type: ignore[operator]
 
 
 def test_a_restored_server_goes_on_as_the_first_with_its_adam() -> None:
-    first, second, new_server = Server(), Server(), Server()
-    first.round(1, three(first))
-    state = {name: value.copy() for name, value in first.strategy.state().items()}
+    first = server()
+    next_model(first, three(first))
+    second = restored(first)
+    state = second.state()
     assert {name.split(".")[0] for name in state} == {"value", "first", "second", "steps"}
     assert set(state["steps.score"]) == {5}
-    second.strategy.restore(state)
-    models = [server.round(2, three(server)) for server in (first, second, new_server)]
-    assert equal_arrays(models[0], models[1])
-    assert not equal_arrays(models[0], models[2])
-    for name, value in first.strategy.state().items():
-        np.testing.assert_array_equal(second.strategy.state()[name], value)
+    new, _ = next_model(server(), three(first), 2)
+    models = [next_model(strategy, three(first), 2)[0] for strategy in (first, second)]
+    assert equal_arrays(*models)
+    assert not equal_arrays(models[0], new)
+    assert_same_state(first, second)
 
 
 def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() -> None:
     """Its logits are 0 and its parameters small enough; Adam would never forget such features."""
-    spoilt, expected = Server(), Server()
-    models = three(spoilt)
-    liar = spoilt.model(1)
+    liar = model(server(), 1)
     for name, value in liar.items():
         if "head" in name:
             value[:] = 0
         elif "blocks.2.norm" in name:
             value[:] = 300
-    with_liar = spoilt.round(1, {**models, "b": (liar, 2)})
-    (refusal,) = spoilt.federation.history.log.refused
-    assert refusal.client == "b"
-    assert "the server's images get features of size" in refusal.reason
-    del models["b"]
-    assert equal_arrays(with_liar, expected.round(1, models))
+    assert_b_is_refused(liar, "the server's images get features of size")
 
 
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (90.0, "its model is not used: the server's images get logits of"),
-        (1e6, "its model has a root mean square of"),
-        (np.nan, "holds NaN"),
-    ],
-)
-def test_a_model_beyond_measure_is_refused_and_the_others_count(size: float, message: str) -> None:
-    spoilt, expected = Server(), Server()
-    models = three(spoilt)
-    with_liar = spoilt.round(1, {**models, "b": (spoilt.model(1, size), 2)})
-    (refusal,) = spoilt.federation.history.log.refused
-    assert (refusal.node, refusal.client) == ("m", "b")
-    assert message in refusal.reason
-    del models["b"]
-    assert equal_arrays(with_liar, expected.round(1, models))
+def test_a_model_with_logits_beyond_measure_is_refused_and_the_others_count() -> None:
+    liar = model(server(), 1, size=90.0)
+    assert_b_is_refused(liar, "its model is not used: the server's images get logits of")
 
 
 def test_the_order_of_clients_does_not_matter() -> None:
-    servers = Server(), Server()
-    models = []
-    for server, reverse in zip(servers, (False, True), strict=True):
-        models.append(server.round(1, dict(sorted(three(server).items(), reverse=reverse))))
-    assert equal_arrays(*models)
+    models = three(server())
+    assert equal_arrays(*(next_model(server(), ordered)[0] for ordered in (models, models[::-1])))
 
 
 def test_more_models_than_fit_are_refused_before_anybody_trains() -> None:
-    server = Server(**{"model.width": 64, "model.representation-dim": 512})
+    strategy = server(
+        **{"model.width": 64, "model.representation-dim": 512, "aggregation.most-megabytes": 1}
+    )
     with pytest.raises(FederationError, match=r"most-megabytes = 1: .* 3 clients, \d+ values each"):
-        Server(
-            **{"model.width": 64, "model.representation-dim": 512, "aggregation.most-megabytes": 1}
-        ).round(1, {})
-    assert server.round(1, three(server))
+        strategy.chosen(strategy.federation.members.clients(), 1)
 
 
 def test_a_run_without_steps_is_fedavgs_and_costs_as_much(

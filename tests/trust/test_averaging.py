@@ -11,14 +11,13 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from fedproto_app.core.errors import FederationError, SettingsError
-from fedproto_app.core.methods import METHODS
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.averaging import Averaging, clipped
-from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from tests.local_grid import run_small
 
 slow = pytest.mark.exhaustive
 ROBUST = ["clipped-mean", "median", "trimmed-mean", "krum", "multi-krum"]
@@ -80,8 +79,7 @@ def test_what_no_rule_can_be_about_is_refused(changes: dict[str, Any], reason: s
 
 
 def model_of(tmp_path: Path, name: str, nodes: int, **changes: Any) -> dict[str, Any]:
-    settings = small_settings(tmp_path, **{"output.name": name, "rounds": 2, **changes})
-    folder, _ = run_locally(settings, synthetic_nodes(nodes, tmp_path / name))
+    folder, _ = run_small(tmp_path, nodes=nodes, **{"output.name": name, "rounds": 2, **changes})
     return load_file(folder.path / "model" / "global.safetensors")
 
 
@@ -118,6 +116,12 @@ def two_hostile(node_id: int, reply: Message) -> Message:
     return reply
 
 
+def hostile_rounds(tmp_path: Path, rule: str, share: float) -> list[dict[str, Any]]:
+    changes = {"method": "fedavg", "rounds": 4, "aggregation.rule": rule}
+    changes |= {"aggregation.hostile-share": share}
+    return read_rounds(run_small(tmp_path, tamper=two_hostile, **changes)[0].path)
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -126,10 +130,7 @@ def two_hostile(node_id: int, reply: Message) -> Message:
     ],
 )
 def test_two_hostile_clients_of_eight_are_borne(tmp_path: Path, rule: str) -> None:
-    changes = {"method": "fedavg", "rounds": 4, "aggregation.rule": rule}
-    settings = small_settings(tmp_path, **changes, **{"aggregation.hostile-share": 0.25})
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=two_hostile)
-    lines = read_rounds(folder.path)
+    lines = hostile_rounds(tmp_path, rule, 0.25)
     assert [line["refused"] for line in lines] == [[]] * 4  # within what is possible
     assert lines[-1]["test_mse"] < 1.2 * lines[0]["test_mse"]
     assert max(line["test_mse"] for line in lines) < 3
@@ -137,10 +138,7 @@ def test_two_hostile_clients_of_eight_are_borne(tmp_path: Path, rule: str) -> No
 
 def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
     """What the rules are for; without it the test above could not fail."""
-    changes = {"method": "fedavg", "rounds": 4, "aggregation.rule": "trimmed-mean"}
-    settings = small_settings(tmp_path, **changes, **{"aggregation.hostile-share": 0.0})
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=two_hostile)
-    assert read_rounds(folder.path)[-1]["test_mse"] > 3
+    assert hostile_rounds(tmp_path, "trimmed-mean", 0.0)[-1]["test_mse"] > 3
 
 
 @pytest.mark.parametrize(
@@ -148,9 +146,9 @@ def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
     ["gldp", *(pytest.param(method, marks=slow) for method in ("creff", "census"))],
 )
 def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, method: str) -> None:
-    settings = digits_settings(tmp_path, method=method, **{"aggregation.rule": "median"})
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state", "digits"))
-    assert [line["refused"] for line in read_rounds(folder.path)] == [[]] * settings.rounds
+    changes = {"method": method, "aggregation.rule": "median"}
+    folder, _ = run_small(tmp_path, "classification", **changes)
+    assert not any(line["refused"] for line in read_rounds(folder.path))
 
 
 def test_clipping_holds_for_fedic_too(tmp_path: Path) -> None:
@@ -160,10 +158,8 @@ def test_clipping_holds_for_fedic_too(tmp_path: Path) -> None:
     """
     runs = []
     for rule in ("trimmed-mean", "clipped-mean"):
-        changes = {**METHODS["fedic"].small, "aggregation.hostile-share": 0.0}
-        names = {"output.name": rule, "aggregation.rule": rule}
-        settings = digits_settings(tmp_path, method="fedic", **changes, **names)
-        folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / rule, "digits"))
+        changes = {"aggregation.hostile-share": 0.0, "aggregation.rule": rule, "output.name": rule}
+        folder, _ = run_small(tmp_path, "classification", method="fedic", **changes)
         runs.append(load_file(folder.path / "model" / "global.safetensors"))
     plain, shortened = runs
     assert any(not np.allclose(plain[name], shortened[name], rtol=1e-3) for name in plain)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.node.folder import own_secret, secret_of_simulation
 from fedproto_app.settings import PrivacySettings
 from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger, SitePrivacy
 from fedproto_app.trust.privacy_loss import epsilon_of
@@ -99,28 +97,3 @@ def test_what_does_as_much_is_let_in() -> None:
     SitePrivacy().require(PrivacySettings(), None)
     SitePrivacy(max_epsilon=1.0, min_noise=2.0).require(RUN, 2.0)
     SitePrivacy(min_noise=4.0).require(REPLACING, 2.0)
-
-
-def test_a_node_draws_its_secret_once(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        secrets = set(pool.map(lambda _: own_secret(tmp_path / "p"), range(16)))
-    [secret] = secrets
-    assert len(secret) == 32
-    assert own_secret(tmp_path / "q") != secret
-    assert [path.name for path in (tmp_path / "p").iterdir()] == ["secret"]
-    assert stat.S_IMODE((tmp_path / "p" / "secret").stat().st_mode) == 0o600
-
-
-def test_a_secret_that_others_can_read_or_that_is_cut_is_none(tmp_path: Path) -> None:
-    own_secret(tmp_path)
-    (tmp_path / "secret").chmod(0o640)
-    with pytest.raises(SettingsError, match="others may read"):
-        own_secret(tmp_path)
-    (tmp_path / "secret").chmod(0o600)
-    (tmp_path / "secret").write_bytes(b"short")
-    with pytest.raises(SettingsError, match="not whole"):
-        own_secret(tmp_path)
-
-
-def test_that_of_a_simulation_repeats() -> None:
-    assert secret_of_simulation(3) == secret_of_simulation(3) != secret_of_simulation(4)

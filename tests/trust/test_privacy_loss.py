@@ -1,19 +1,66 @@
-"""ε against values worked by hand, and against three other accountants."""
+"""Clipping by hand, noise that a key decides, and ε against three other accountants."""
 
 from __future__ import annotations
 
 import math
 import sys
 
+import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.trust.privacy_loss import epsilon_of, multiplier_for
+from fedproto_app.trust.privacy_loss import (
+    clipped_rows,
+    clipped_together,
+    epsilon_of,
+    gaussian_noise,
+    multiplier_for,
+)
+
+
+def test_a_row_is_shortened_to_the_length_and_a_short_one_stays() -> None:
+    """‖(3, 4)‖ = 5, so at C = 2 it becomes (1.2, 1.6)."""
+    rows = np.array([[3.0, 4.0], [0.6, 0.8], [0.0, 0.0]], np.float32)
+    np.testing.assert_allclose(clipped_rows(rows, 2.0), [[1.2, 1.6], [0.6, 0.8], [0, 0]], rtol=1e-6)
+
+
+def test_arrays_that_are_one_vector_are_shortened_together() -> None:
+    """‖(2, (2, 1))‖ = 3."""
+    clipped = clipped_together({"a": np.array([2.0]), "b": np.array([2.0, 1.0])}, 1.5)
+    assert clipped["a"].tolist() == [1.0]
+    assert clipped["b"].tolist() == [1.0, 0.5]
+
+
+def test_huge_values_are_shortened_too() -> None:
+    rows = np.full((1, 4), 3e38, np.float32)
+    np.testing.assert_allclose(clipped_rows(rows, 1.0), 0.5)
+
+
+def test_what_is_no_number_is_nothing() -> None:
+    """Its place would tell of the data, however much noise is added."""
+    rows = np.array([[np.nan, 3.0, 4.0], [np.inf, 0.0, 1.0]], np.float32)
+    assert clipped_rows(rows, 5.0).tolist() == [[0, 3, 4], [0, 0, 1]]
+    assert clipped_together({"a": rows[0]}, 5.0)["a"].tolist() == [0, 3, 4]
+
+
+def test_noise_is_standard_normal_and_of_independent_entries() -> None:
+    noise = gaussian_noise(b"key", 200_000)
+    assert kstest(noise, "norm").pvalue > 0.01
+    assert abs(np.corrcoef(noise[:-1], noise[1:])[0, 1]) < 0.01
+    half = len(noise) // 2  # what one pair of uniform numbers made
+    assert abs(np.corrcoef(noise[:half] ** 2, noise[half:] ** 2)[0, 1]) < 0.01
+
+
+def test_the_key_decides_the_noise() -> None:
+    assert np.array_equal(gaussian_noise(b"key", 7), gaussian_noise(b"key", 7))
+    other_noise = gaussian_noise(b"kez", 10_000)
+    assert abs(np.corrcoef(gaussian_noise(b"key", 10_000), other_noise)[0, 1]) < 0.05
+
 
 DELTA = 1e-5
 

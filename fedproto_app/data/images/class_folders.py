@@ -11,14 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.file_tree import FileTree, opened
-from fedproto_app.data.images.decoding import SUFFIXES, decode
+from fedproto_app.data.files import FileTree, open_tree
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,
@@ -28,6 +28,11 @@ from fedproto_app.data.images.pool import (
 )
 from fedproto_app.settings import DataSettings
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+_FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are too risky for untrusted files
+_GREY = ("1", "L", "LA")  # Pillow's modes
+MOST_PIXELS = 2**26  # 8192 x 8192: decoded, four times as many bytes; a file of 20 kB may hold more
+_WIDE = ("I", "F")  # and those with more than 8 bits a pixel, which it would cut off at 255
 _OTHER_IMAGES = (".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif", ".heic")
 _STAGE = "stage-[0-9]+"
 _LAYOUT = re.compile(
@@ -65,23 +70,20 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
     refused when it is decoded; a damaged image is listed in `LoadedImages.corrupt`.
     """
     path = Path(settings.path)
-    with opened(path) as tree:
+    with open_tree(path) as tree:
         files = _files(tree, path)
-        train, test = (
-            [file for file in files if file.split == split] for split in ("train", "test")
-        )
-        for split, split_files in (("train", train), ("test", test)):
+        splits: dict[str, list[ImageFile]] = {"train": [], "test": []}
+        for file in files:
+            splits[file.split].append(file)
+        for split, split_files in splits.items():
             if not split_files:
                 raise DataError(f"{path}: no image in a folder {split}/<class>")
         _require_alike(files, path)
-        pattern = _pattern(tree, train, path)
-    classes = all_classes(_labels(train), _labels(test), settings, str(path))
-    return ImagePool(
-        classes,
-        pattern.shape,
-        _split(train, classes, pattern, path),
-        _split(test, classes, pattern, path),
-    )
+        pattern = _pattern(tree, splits["train"], path)
+    labels = {split: sorted({file.label for file in splits[split]}) for split in splits}
+    classes = all_classes(labels["train"], labels["test"], settings, str(path))
+    train, test = (_split(split, classes, pattern, path) for split in splits.values())
+    return ImagePool(classes, pattern.shape, train, test)
 
 
 def _files(tree: FileTree, path: Path) -> list[ImageFile]:
@@ -128,10 +130,6 @@ def _require_alike(files: Sequence[ImageFile], path: Path) -> None:
                 )
 
 
-def _labels(files: Sequence[ImageFile]) -> list[str]:
-    return sorted({file.label for file in files})
-
-
 def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
     reason = ""
     for file in files:
@@ -150,29 +148,21 @@ def _split(
     files: Sequence[ImageFile], classes: Sequence[str], pattern: Pattern, path: Path
 ) -> ImageSplit:
     label_of = {name: label for label, name in enumerate(classes)}
+    clients = [file.client for file in files if file.client is not None]
+    stages = [file.stage for file in files if file.stage is not None]
     return ImageSplit(
         np.array([label_of[file.label] for file in files], dtype=np.int64),
         [f"{path.name}/{file.name}" for file in files],
         partial(_load, path, [file.name for file in files], pattern),
-        _clients(files),
-        _stages(files),
+        np.array(clients, dtype=np.str_) if clients else None,
+        np.array(stages, dtype=np.int64) if stages else None,
     )
-
-
-def _clients(files: Sequence[ImageFile]) -> NDArray[np.str_] | None:
-    names = [file.client for file in files if file.client is not None]
-    return np.array(names, dtype=np.str_) if names else None
-
-
-def _stages(files: Sequence[ImageFile]) -> NDArray[np.int64] | None:
-    stages = [file.stage for file in files if file.stage is not None]
-    return np.array(stages, dtype=np.int64) if stages else None
 
 
 def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positions) -> LoadedImages:
     pixels = np.zeros((len(positions), *pattern.shape), dtype=np.uint8)
     corrupt: dict[int, str] = {}
-    with opened(path) as tree:
+    with open_tree(path) as tree:
         for row, position in enumerate(positions):
             name = names[position]
             try:
@@ -193,3 +183,31 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]} × {shape[1]}"
+
+
+def decode(data: bytes, channels: int | None = None) -> NDArray[np.uint8]:
+    """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width], no transparency.
+
+    channels: 3 (red, green, blue) or 1 (grey); None: as in the file. Raises `ValueError` or one of
+    Pillow's errors if the file is damaged.
+    """
+    from PIL import Image, UnidentifiedImageError  # needed by tasks on images only
+
+    if not data:
+        raise ValueError("empty file")
+    try:
+        image = Image.open(BytesIO(data), formats=_FORMATS)
+    except UnidentifiedImageError:  # its text contains a memory address
+        raise ValueError("not a JPEG, PNG or BMP image") from None
+    with image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS}")
+        mode = image.mode
+        if mode.startswith(_WIDE):
+            raise ValueError("more than 8 bits a pixel")
+        grey = mode in _GREY if channels is None else channels == 1
+        if mode in ("P", "PA"):
+            pixels = np.asarray(image.convert("RGBA").convert("L" if grey else "RGB"))
+        else:
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+    return pixels[np.newaxis] if grey else pixels.transpose(2, 0, 1)

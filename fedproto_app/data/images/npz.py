@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
@@ -18,7 +17,7 @@ from fedproto_app.data.images.pool import (
     Positions,
     all_classes,
 )
-from fedproto_app.data.npz_archive import array, column, column_of, header, opened, require_names
+from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.settings import DataSettings
 
 _SPLITS = ("train", "test")
@@ -38,22 +37,22 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
     stage_train, stage_test: [n] integers from 0, optional: the stage of each image.
     """
     path = Path(settings.path)
-    with path.open("rb") as file, opened(file, path) as archive:
-        _require_arrays(archive, path)
-        layouts = {split: _layout(archive, f"x_{split}", path) for split in _SPLITS}
+    with open_archive(path) as archive:
+        _require_arrays(archive)
+        layouts = {split: _layout(archive, f"x_{split}") for split in _SPLITS}
         if layouts["train"].image != layouts["test"].image:
             raise DataError(
                 f"{path}: images of x_train are {layouts['train'].image}, of x_test "
                 f"{layouts['test'].image} (channels, height, width)"
             )
-        classes, labels = _labels(archive, settings, path)
+        classes, labels = _labels(archive, settings)
         train, test = (
             ImageSplit(
                 labels[split],
                 [f"{path.name}/x_{split}[{number}]" for number in range(layouts[split].images)],
                 _Pixels(path, f"x_{split}", layouts[split]).load,
-                _clients(archive, f"client_{split}", layouts[split].images, path),
-                _stages(archive, f"stage_{split}", layouts[split].images, path),
+                archive.texts_of(f"client_{split}", layouts[split].images, "images"),
+                _stages(archive, f"stage_{split}", layouts[split].images),
             )
             for split in _SPLITS
         )
@@ -89,8 +88,8 @@ class _Pixels:
 
     def _read(self) -> NDArray[np.uint8]:
         try:
-            with self._path.open("rb") as file, opened(file, self._path) as archive:
-                pixels = array(archive, self._name, self._path)
+            with open_archive(self._path) as archive:
+                pixels = archive.array(self._name)
         except (OSError, KeyError) as error:
             raise DataError(f"{self._path}: cannot be read any more: {error}") from None
         if self._layout.channel_axis == 3:
@@ -98,19 +97,20 @@ class _Pixels:
         return pixels.reshape(self._layout.images, *self._layout.image)
 
 
-def _require_arrays(archive: NpzFile, path: Path) -> None:
-    require_names(archive, _REQUIRED, _OPTIONAL, path)
+def _require_arrays(archive: Archive) -> None:
+    archive.require_names(_REQUIRED, _OPTIONAL)
     for kind in ("client", "stage"):
-        names = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.files]
+        names = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.names]
         if len(names) == 1:
-            raise DataError(f"{path}: {names[0]} alone; both splits need it or none")
+            raise DataError(f"{archive.path}: {names[0]} alone; both splits need it or none")
 
 
-def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
-    shape, dtype = header(archive, name, path)
+def _layout(archive: Archive, name: str) -> Layout:
+    shape, dtype = archive.header(name)
+    where = f"{archive.path}: array {name!r}"
     if dtype != np.uint8:
-        raise DataError(f"{path}: array {name!r} holds {dtype}, expected uint8")
-    expected = f"{path}: array {name!r} has shape {shape}, expected [n, H, W], [n, H, W, C] or "
+        raise DataError(f"{where} holds {dtype}, expected uint8")
+    expected = f"{where} has shape {shape}, expected [n, H, W], [n, H, W, C] or "
     expected += "[n, C, H, W] with C of 1 or 3"
     if min(shape, default=0) < 1 or len(shape) not in (3, 4):
         raise DataError(expected)
@@ -127,17 +127,17 @@ def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
 
 
 def _labels(
-    archive: NpzFile, settings: DataSettings, path: Path
+    archive: Archive, settings: DataSettings
 ) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
     """Return the classes, and the labels of both splits."""
-    values = {split: column(archive, f"y_{split}", "iuU", path) for split in _SPLITS}
+    path, values = archive.path, {split: archive.column(f"y_{split}", "iuU") for split in _SPLITS}
     train, test = values["train"], values["test"]
     if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
         raise DataError(f"{path}: y_train holds {train.dtype}, y_test {test.dtype}")
-    if "classes" not in archive.files:
+    if "classes" not in archive.names:
         classes = all_classes(_distinct(train), _distinct(test), settings, str(path))
     else:
-        classes = tuple(column(archive, "classes", "U", path).tolist())
+        classes = tuple(archive.column("classes", "U").tolist())
         if train.dtype.kind != "U":
             return classes, {split: values[split].astype(np.int64) for split in _SPLITS}
     label_of = {name: label for label, name in enumerate(classes)}
@@ -156,11 +156,6 @@ def _distinct(values: NDArray[Any]) -> list[str]:
     return [str(value) for value in np.unique(values)]
 
 
-def _clients(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.str_] | None:
-    values = column_of(archive, name, "iuU", images, "images", path)
-    return None if values is None else values.astype(np.str_)
-
-
-def _stages(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.int64] | None:
-    values = column_of(archive, name, "iu", images, "images", path)
+def _stages(archive: Archive, name: str, images: int) -> NDArray[np.int64] | None:
+    values = archive.column_of(name, "iu", images, "images")
     return None if values is None else values.astype(np.int64)

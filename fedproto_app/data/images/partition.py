@@ -1,8 +1,10 @@
 """Deal images to clients and stages, by a drawing scheme or as the source gives them.
 
 Only labels are read. Everything is drawn from streams of the seed, so every node that loads the
-same images makes the same clients, whichever of them it hosts. docs/gldp.md explains the setting
-[N, S, M] and the details that the paper leaves open.
+same images makes the same clients, whichever of them it hosts. A *row* is one client at one stage.
+The long tail, S classes a row and equal sample counts are the setting [N, S, M] of GLDP;
+docs/gldp.md explains it and the details that the paper leaves open. Dirichlet mixes are drawn as by
+Hsu et al. 2019.
 """
 
 from __future__ import annotations
@@ -17,14 +19,22 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.data.choice import chosen
-from fedproto_app.data.held_out import held_out_counts, split_off
 from fedproto_app.data.images.pool import ImagePool
-from fedproto_app.data.images.shares import draw_shares, long_tail_counts
+from fedproto_app.data.mixes import (
+    LEAST_WEIGHT,
+    client_names,
+    deal,
+    dirichlet_mixes,
+    held_out_counts,
+    split_off,
+    spread,
+)
+from fedproto_app.data.source_checks import chosen
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 Counts = NDArray[np.int64]
 Places = NDArray[np.int64]  # of images in one split of the pool
+ClassMask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,31 @@ def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[H
     )
 
 
+def reserved_places(pool: ImagePool, per_class: int, seed: int) -> Places:
+    """Draw n = `per_class` train images of each class that no client gets, [C·n], ascending.
+
+    They are drawn from a separate stream, so they are the same for every method and scheme. Raises
+    `DataError` if a class would have no image left to deal.
+    """
+    if per_class == 0:
+        return np.empty(0, dtype=np.int64)
+    counts = np.bincount(pool.train.labels, minlength=len(pool.classes))
+    if (counts <= per_class).any():
+        rarest = int(counts.argmin())
+        raise DataError(
+            f"data.partition.reserve-per-class = {per_class}: class {pool.classes[rarest]!r} has "
+            f"{counts[rarest]} train images, so none would be left to deal; at most "
+            f"{max(0, counts[rarest] - 1)}"
+        )
+    rng = numpy_stream(seed, "partition", "reserve")
+    places = [
+        rng.choice(np.flatnonzero(pool.train.labels == label), per_class, replace=False)
+        for label in range(len(pool.classes))
+    ]
+    reserved: Places = np.sort(np.concatenate(places))
+    return reserved
+
+
 def draw_partition(
     train_labels: NDArray[np.int64],
     test_labels: NDArray[np.int64],
@@ -111,15 +146,16 @@ def draw_partition(
 
     rows = settings.clients * settings.stages
     shares = draw_shares(counts, rows, settings, rng)  # [R, C]
-    parts = _deal(pool, shares, settings.samples > 0, rng)
+    if settings.samples > 0:  # rows draw independently, so that they may have images in common
+        parts = [_drawn(pool, share, rng) for share in shares]
+    else:
+        parts = deal(pool, shares)
     test_shares, test_ratio = shares, settings.test_ratio
     if settings.test_mix == "everybody":  # as many test images as with the client's own mix
         test_shares = np.broadcast_to(shares.sum(axis=0), shares.shape)
         test_ratio /= rows
     holdings = []
-    digits = max(3, len(str(settings.clients - 1)))
-    for number in range(settings.clients):
-        name = f"client-{number:0{digits}d}"
+    for number, name in enumerate(client_names(settings.clients)):
         stages = slice(number * settings.stages, (number + 1) * settings.stages)
         rng = numpy_stream(seed, "partition", settings.scheme, name)
         splits = zip(
@@ -149,21 +185,10 @@ def _by_class(
     return [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
 
 
-def _deal(pool: Sequence[Places], shares: Counts, shared: bool, rng: Generator) -> list[Places]:
-    """Return [R] lists of each row's train images.
-
-    pool: [C] lists of images, shuffled. shared: whether rows draw independently, so that they may
-    have images in common; otherwise each row takes the next images of the pool.
-    """
-    ends = np.cumsum(shares, axis=0)
-    dealt = []
-    for first, share in zip(ends - shares, shares, strict=True):
-        images = [
-            rng.choice(places, n, replace=False) if shared else places[k : k + n]
-            for places, k, n in zip(pool, first, share, strict=True)
-        ]
-        dealt.append(np.sort(np.concatenate(images)))
-    return dealt
+def _drawn(pool: Sequence[Places], share: Counts, rng: Generator) -> Places:
+    """Draw a row's images, ascending, from the pool's [C] lists of images."""
+    images = [rng.choice(places, n, replace=False) for places, n in zip(pool, share, strict=True)]
+    return np.sort(np.concatenate(images))
 
 
 def images_of_the_same_mix(
@@ -192,6 +217,175 @@ def images_of_the_same_mix(
         first += numbers
         drawn.append(np.sort(np.concatenate(images)))
     return drawn
+
+
+def long_tail_counts(available: Counts, imbalance_factor: float) -> Counts:
+    """Return n_c = ⌊n_max · IF^(−c/(C−1))⌋, at least 1, the images kept of each class, [C].
+
+    available: [C] images of each class. n_max is the smallest of them, so that every class can
+    follow the profile. Class 0 is the largest.
+    """
+    largest, classes = int(available.min()), len(available)
+    exponents = np.arange(classes) / max(classes - 1, 1)
+    counts = np.floor(largest * imbalance_factor**-exponents + 1e-9)  # 27 may come out as 26.99…
+    return np.maximum(counts, 1).astype(np.int64)
+
+
+def draw_shares(counts: Counts, rows: int, settings: PartitionSettings, rng: Generator) -> Counts:
+    """Draw the train images of each class for each row, [R, C].
+
+    counts: [C] images to deal. All rows sum to the same number, the largest possible if
+    ``samples`` = 0; else to ``samples``, or to all images of the row's classes if these are fewer.
+    Raises `DataError` if there are too few images or classes.
+    """
+    if settings.scheme == "dirichlet":
+        weights = dirichlet_mixes(len(counts), settings.alpha, rows, rng)
+        least = np.zeros(weights.shape, dtype=np.int64)
+    else:
+        mask = _draw_classes(counts, rows, settings, rng)
+        least = mask.astype(np.int64)
+        if settings.class_draw == "uniform":
+            weights = np.where(mask, counts, 0.0)
+        else:  # the draw has followed the class sizes already; each row's mix is drawn separately
+            drawn = np.maximum(rng.exponential(size=mask.shape), LEAST_WEIGHT)
+            weights = np.where(mask, drawn, 0.0)
+    if settings.samples > 0:  # rows may share images, so each is dealt as if it were alone
+        sizes = [min(settings.samples, int(counts[weight > 0].sum())) for weight in weights]
+        parts = zip(weights[:, None], least[:, None], sizes, strict=True)
+        return np.concatenate([spread(*part, counts) for part in parts])
+    if settings.scheme == "dirichlet":
+        images = int(counts.sum()) // rows
+        _require(images >= 1, counts, rows, settings)
+    else:
+        images = equal_share(mask, counts)
+    return spread(weights, least, images, counts)
+
+
+def _draw_classes(
+    counts: Counts, rows: int, settings: PartitionSettings, rng: Generator
+) -> ClassMask:
+    """Draw the S classes of each row, [R, C], after checking that there are enough."""
+    classes, limits = settings.classes, counts
+    if classes > len(counts):
+        raise DataError(
+            f"data.partition.classes = {classes}: the images have only {len(counts)} classes "
+            "(--classes-per-stage of fedproto data check)"
+        )
+    if settings.samples > 0:
+        if settings.samples < classes:
+            raise DataError(
+                f"data.partition.samples = {settings.samples}: fewer than one image for each of "
+                f"data.partition.classes = {classes}"
+            )
+        limits = counts * rows  # rows may share images, so each image counts for every row
+    _require(np.minimum(limits, rows).sum() >= rows * classes, counts, rows, settings)
+    if settings.class_draw == "by-size":
+        limits = class_quotas(limits, rows, classes)
+    return draw_classes(limits, rows, classes, rng)
+
+
+def _require(
+    enough: bool | np.bool_, counts: Counts, rows: int, settings: PartitionSettings
+) -> None:
+    if enough:
+        return
+    classes = f"classes = {settings.classes}, " if settings.scheme == "long-tail" else ""
+    raise DataError(
+        f"data.partition: too few images: {counts.sum()} ({counts.min()} … {counts.max()} a "
+        f"class) cannot give each of {rows} client stages an image of each of its classes; "
+        f"clients = {settings.clients}, {classes}stages = {settings.stages}, "
+        f"imbalance-factor = {settings.imbalance_factor:g}"
+    )
+
+
+def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
+    """Return how many rows have each class if its chances follow its size, [C], Σ = R·S.
+
+    As if the images were sorted by class, cut into R·S equal shards and each row given S shards
+    of different classes (McMahan et al. 2017, with a long tail). A class so large that some row
+    would get it twice is in every row instead, and the others share the rest. Every class is in at
+    least one row, and in no more rows than it has images; the caller checks
+    Σ min(n_c, R) ≥ R·S.
+    """
+    limits = np.minimum(counts, rows)
+    quotas = np.ones_like(counts)
+    while (missing := rows * classes - quotas.sum()) > 0:
+        growing = quotas < limits
+        share = np.where(growing, counts, 0)
+        grown = quotas + missing * share / share.sum()
+        rounded = np.minimum(np.floor(grown).astype(np.int64), limits)
+        if (rounded == quotas).all():  # less than one each is left: the largest remainders
+            order = np.argsort(np.where(growing, quotas - grown, np.inf), kind="stable")
+            rounded[order[: min(missing, growing.sum())]] += 1
+        quotas = rounded
+    return quotas
+
+
+def draw_classes(limits: Counts, rows: int, classes: int, rng: Generator) -> ClassMask:
+    """Draw the S classes of each row, [R, C], uniformly except for what the limits forbid.
+
+    limits: [C] the most rows that can have a class; the caller checks Σ min(limit, R) ≥ R·S.
+    Every class is in some row if R·S ≥ C.
+    """
+    limits = np.minimum(limits, rows)
+    mask = np.zeros((rows, len(limits)), dtype=np.bool_)
+    for row in mask:
+        row[rng.choice(len(limits), classes, replace=False)] = True
+    holders = mask.sum(axis=0)
+    while (over := holders > limits).any():
+        _move(mask, _random_place(over, rng), _random_place(holders < limits, rng), rng)
+        holders = mask.sum(axis=0)
+    while (holders == 0).any() and (holders > 1).any():
+        _move(mask, _random_place(holders > 1, rng), _random_place(holders == 0, rng), rng)
+        holders = mask.sum(axis=0)
+    return mask
+
+
+def _random_place(mask: ClassMask, rng: Generator) -> int:
+    return int(rng.choice(np.flatnonzero(mask)))
+
+
+def _move(mask: ClassMask, source: int, target: int, rng: Generator) -> None:
+    """Let one row fewer have the class `source` and one more the class `target`, in place."""
+    if (able := mask[:, source] & ~mask[:, target]).any():
+        mask[_random_place(able, rng), [source, target]] = False, True
+        return
+    # Every row with `source` has `target` too: a row without `target` takes it and passes on, in
+    # exchange, a class that the first row lacks. There is one, as both have S classes.
+    first, second = _random_place(mask[:, source], rng), _random_place(~mask[:, target], rng)
+    exchanged = _random_place(mask[second] & ~mask[first], rng)
+    mask[first, [source, exchanged]] = False, True
+    mask[second, [exchanged, target]] = False, True
+
+
+def equal_share(mask: ClassMask, counts: Counts) -> int:
+    """Return the largest n such that every row can have n images, at least one of each class.
+
+    mask: [R, C], S classes in every row. counts: [C] images, at least one for each row of the
+    class. A number is possible if the maximum flow from rows to classes fills every row.
+    """
+    from scipy.sparse import coo_array, csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    rows, classes = mask.shape
+    row, column = np.nonzero(mask)
+    source, sink = rows + classes, rows + classes + 1
+    tails = np.concatenate([np.full(rows, source), row, rows + np.arange(classes)])
+    heads = np.concatenate([np.arange(rows), rows + column, np.full(classes, sink)])
+    spare = counts - mask.sum(axis=0)
+
+    def is_possible(images: int) -> bool:
+        row_sums = images - mask.sum(axis=1)
+        limits = np.concatenate([row_sums, spare[column], spare]).astype(np.int32)
+        edges: Any = (limits, (tails, heads))
+        network = csr_array(coo_array(edges, shape=(sink + 1, sink + 1)))
+        return bool(maximum_flow(network, source, sink).flow_value == row_sums.sum())
+
+    low, high = int(mask[0].sum()), int(counts.sum()) // rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if is_possible(middle) else (low, middle - 1)
+    return low
 
 
 def given_partition(
@@ -276,28 +470,3 @@ def _grouped(
             starts, np.split(order, starts[1:]), strict=False
         )  # 0 images: 1 part
     }
-
-
-def reserved_places(pool: ImagePool, per_class: int, seed: int) -> Places:
-    """Draw n = `per_class` train images of each class that no client gets, [C·n], ascending.
-
-    They are drawn from a separate stream, so they are the same for every method and scheme. Raises
-    `DataError` if a class would have no image left to deal.
-    """
-    if per_class == 0:
-        return np.empty(0, dtype=np.int64)
-    counts = np.bincount(pool.train.labels, minlength=len(pool.classes))
-    if (counts <= per_class).any():
-        rarest = int(counts.argmin())
-        raise DataError(
-            f"data.partition.reserve-per-class = {per_class}: class {pool.classes[rarest]!r} has "
-            f"{counts[rarest]} train images, so none would be left to deal; at most "
-            f"{max(0, counts[rarest] - 1)}"
-        )
-    rng = numpy_stream(seed, "partition", "reserve")
-    places = [
-        rng.choice(np.flatnonzero(pool.train.labels == label), per_class, replace=False)
-        for label in range(len(pool.classes))
-    ]
-    reserved: Places = np.sort(np.concatenate(places))
-    return reserved

@@ -12,11 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.images.cifar import load_cifar
 from fedproto_app.data.images.class_folders import load_class_folders
-from fedproto_app.data.images.digits import load_digits
 from fedproto_app.data.images.npz import load_image_npz
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
+from fedproto_app.data.images.public_sets import load_cifar, load_digits
 from fedproto_app.data.source_checks import (
     PathKind,
     chosen_loader,

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.sequences.clusters import Holding, Places
+from fedproto_app.data.sequences.partition import Holding, Places, Split, split_holding, why_refused
 from fedproto_app.data.sequences.pool import SequencePool, Targets
-from fedproto_app.data.sequences.split import Split, split_holding, why_refused
 from fedproto_app.settings import DataSettings, SequenceSettings
 
 Steps = NDArray[np.float32]

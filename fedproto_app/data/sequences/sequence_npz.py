@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.npz_archive import array, column, column_of, opened, require_names
+from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.data.sequences.pool import (
     SequencePool,
     Targets,
@@ -60,17 +59,15 @@ class Part:
 def load_sequence_npz(settings: DataSettings) -> SequencePool:
     """Return the sequences of an archive; the names of the arrays determine the layout."""
     path = Path(settings.path)
-    with path.open("rb") as file, opened(file, path) as archive:
-        layout = _layout(archive, path)
+    with open_archive(path) as archive:
+        layout = _layout(archive)
         if layout == "points":
-            client = "subject" if "subject" in archive.files else "client"
-            parts = [_part(archive, _pieces(archive, path), "label", client, "group", path)]
+            client = "subject" if "subject" in archive.names else "client"
+            parts = [_part(archive, _pieces(archive), "label", client, "group")]
         else:
             suffixes = ("",) if layout == "x" else _SPLITS
             parts = [
-                _part(
-                    archive, _rows(archive, f"x{s}", path), f"y{s}", f"client{s}", f"group{s}", path
-                )
+                _part(archive, _rows(archive, f"x{s}"), f"y{s}", f"client{s}", f"group{s}")
                 for s in suffixes
             ]
     classes, targets = _targets([part.labels for part in parts], path)
@@ -89,71 +86,57 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
     )
 
 
-def _layout(archive: NpzFile, path: Path) -> str:
+def _layout(archive: Archive) -> str:
     """Return the layout, by the name of its first array; check that the archive is complete."""
-    layouts = [name for name in _LAYOUTS if name in archive.files]
+    layouts = [name for name in _LAYOUTS if name in archive.names]
     if len(layouts) != 1:
         raise DataError(
-            f"{path}: expected one of the arrays {', '.join(_LAYOUTS)}, found "
-            f"{', '.join(archive.files) or 'none'}"
+            f"{archive.path}: expected one of the arrays {', '.join(_LAYOUTS)}, found "
+            f"{', '.join(archive.names) or 'none'}"
         )
-    required, optional = _LAYOUTS[layouts[0]]
-    require_names(archive, required, optional, path)
-    if {"subject", "client"} <= set(archive.files):
+    archive.require_names(*_LAYOUTS[layouts[0]])
+    if {"subject", "client"} <= set(archive.names):
         raise DataError(
-            f"{path}: both 'subject' and 'client'; only one of them can name the clients"
+            f"{archive.path}: both 'subject' and 'client'; only one of them can name the clients"
         )
     return layouts[0]
 
 
 def _part(
-    archive: NpzFile,
-    sequences: list[NDArray[np.float32]],
-    label: str,
-    client: str,
-    group: str,
-    path: Path,
+    archive: Archive, sequences: list[NDArray[np.float32]], label: str, client: str, group: str
 ) -> Part:
-    labels, clients, groups = (
-        column_of(archive, name, kinds, len(sequences), "sequences", path)
-        for name, kinds in ((label, "iufU"), (client, "iuU"), (group, "iuU"))
-    )
+    count, items = len(sequences), "sequences"
+    labels = archive.column_of(label, "iufU", count, items)
     assert labels is not None  # the layout has it
-    return Part(
-        sequences,
-        labels,
-        None if clients is None else clients.astype(np.str_),
-        None if groups is None else groups.astype(np.str_),
-    )
+    clients, groups = (archive.texts_of(name, count, items) for name in (client, group))
+    return Part(sequences, labels, clients, groups)
 
 
-def _pieces(archive: NpzFile, path: Path) -> list[NDArray[np.float32]]:
+def _pieces(archive: Archive) -> list[NDArray[np.float32]]:
     """Return the pieces of `points` between the offsets."""
-    points = _numbers(archive, "points", "[P, d]", 2, path)
-    offsets = column(archive, "offsets", "iu", path).astype(np.int64)
+    points = _numbers(archive, "points", "[P, d]", 2)
+    offsets = archive.column("offsets", "iu").astype(np.int64)
+    where = f"{archive.path}: array 'offsets'"
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(points):
         raise DataError(
-            f"{path}: array 'offsets' must begin with 0 and end with {len(points)}, the number of "
-            "points"
+            f"{where} must begin with 0 and end with {len(points)}, the number of points"
         )
     if (lengths := np.diff(offsets)).min() < 1:
         empty = int(np.argmax(lengths < 1))
-        raise DataError(f"{path}: array 'offsets': sequence {empty} has {lengths[empty]} points")
+        raise DataError(f"{where}: sequence {empty} has {lengths[empty]} points")
     return np.split(points, offsets[1:-1])
 
 
-def _rows(archive: NpzFile, name: str, path: Path) -> list[NDArray[np.float32]]:
-    return list(_numbers(archive, name, "[n, T, d]", 3, path))
+def _rows(archive: Archive, name: str) -> list[NDArray[np.float32]]:
+    return list(_numbers(archive, name, "[n, T, d]", 3))
 
 
-def _numbers(
-    archive: NpzFile, name: str, expected: str, axes: int, path: Path
-) -> NDArray[np.float32]:
-    numbers = array(archive, name, path)
+def _numbers(archive: Archive, name: str, expected: str, axes: int) -> NDArray[np.float32]:
+    numbers, where = archive.array(name), f"{archive.path}: array {name!r}"
     if numbers.dtype.kind not in "iuf":
-        raise DataError(f"{path}: array {name!r} holds {numbers.dtype}, expected numbers")
+        raise DataError(f"{where} holds {numbers.dtype}, expected numbers")
     if numbers.ndim != axes or min(numbers.shape) < 1:
-        raise DataError(f"{path}: array {name!r} has shape {numbers.shape}, expected {expected}")
+        raise DataError(f"{where} has shape {numbers.shape}, expected {expected}")
     return float32_steps(numbers)
 
 

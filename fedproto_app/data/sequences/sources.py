@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.sequences.csv_files import load_recordings, load_sequence_folder
 from fedproto_app.data.sequences.pool import NO_CLASS, UNLABELLED, SequencePool
-from fedproto_app.data.sequences.recordings import load_recordings
-from fedproto_app.data.sequences.sequence_folder import load_sequence_folder
 from fedproto_app.data.sequences.sequence_npz import load_sequence_npz
 from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writing
 from fedproto_app.data.sequences.uea import load_uea

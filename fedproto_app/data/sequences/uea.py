@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.room import whole_content
+from fedproto_app.data.files import content_of, require_inside, unpacked
 from fedproto_app.data.sequences.pool import (
     NO_CLASS,
     SequencePool,
     float32_steps,
     numbered_dimensions,
 )
-from fedproto_app.data.source_checks import require_inside
-from fedproto_app.data.text_table import decoded
+from fedproto_app.data.table import decoded
 from fedproto_app.settings import DataSettings
 
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
@@ -90,7 +89,6 @@ def _paths(path: Path) -> list[Path]:
     """Return the file, or the train and the test file of a folder."""
     if path.is_file():
         return [path]
-    inside = path.resolve()
     train_files = _one_version(sorted(path.glob(f"*{_TRAIN}")))
     if len(train_files) != 1:
         names = ", ".join(file.name for file in train_files) or "none"
@@ -99,7 +97,7 @@ def _paths(path: Path) -> list[Path]:
     if not test.is_file():
         raise DataError(f"{path}: {train_files[0].name} is there, but {test.name} is not")
     for file in (train_files[0], test):
-        require_inside(file, inside)
+        require_inside(file, path)
     return [train_files[0], test]
 
 
@@ -135,7 +133,7 @@ def _begins_data(line: str) -> bool:
 
 
 def _read(path: Path) -> tuple[Header, list[Case]]:
-    lines = decoded(whole_content(path), str(path)).splitlines()
+    lines = decoded(unpacked(content_of(path), path), str(path)).splitlines()
     tags: dict[str, list[str]] = {}
     numbered = enumerate(map(str.strip, lines), start=1)
     for number, line in numbered:

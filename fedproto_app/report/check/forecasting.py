@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -304,70 +304,49 @@ def _common_period(clients: Sequence[ClientFacts]) -> int:
 def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
     """Return a line for each kind of oddity, with the most affected clients first."""
     odd = [(client, client.oddities) for client in clients if client.oddities is not None]
-    lines = [
-        _outliers([(client, oddities.outliers) for client, oddities in odd if oddities.outliers]),
-        _constants(
-            [client.name for client, oddities in odd if oddities.constant and not client.constant]
-        ),
-        _sizes(
-            {client.name: oddities.largest for client, oddities in odd if oddities.is_too_large}
-        ),
-        _shifts({client.name: oddities.shift for client, oddities in odd if oddities.is_shifted}),
-        _ratios({client.name: oddities.ratio for client, oddities in odd if oddities.is_spread}),
-    ]
-    return [line for line in lines if line]
-
-
-def _outliers(odd: Sequence[tuple[ClientFacts, Outliers]]) -> str:
-    if not odd:
-        return ""
-    odd = sorted(odd, key=lambda pair: -pair[1].distance)
-    first = odd[0][0]
-    count = sum(outliers.count for _, outliers in odd)
-    return (
-        f"{listed([client.name for client, _ in odd])}: outliers ({count} values), over "
-        f"{FARTHEST} robust deviations from the median and from the values a period before and "
-        f"after; the farthest: {first.name}, {first.worst}"
+    lines = []
+    pairs = [(client, oddities.outliers) for client, oddities in odd if oddities.outliers]
+    if outliers := sorted(pairs, key=lambda pair: -pair[1].distance):
+        first, count = outliers[0][0], sum(of_client.count for _, of_client in outliers)
+        lines.append(
+            f"{listed([client.name for client, _ in outliers])}: outliers ({count} values), over "
+            f"{FARTHEST} robust deviations from the median and from the values a period before and "
+            f"after; the farthest: {first.name}, {first.worst}"
+        )
+    if constant := [
+        client.name for client, oddities in odd if oddities.constant and not client.constant
+    ]:
+        lines.append(
+            f"{listed(constant)}: the train part is constant, so errors cannot be standardised "
+            "and are in the data's unit"
+        )
+    lines += _most_affected(
+        {client.name: oddities.largest for client, oddities in odd if oddities.is_too_large},
+        abs,
+        "values up to {:.4g} train deviations from the train mean; a server refuses such large "
+        "errors",
     )
-
-
-def _constants(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    return (
-        f"{listed(names)}: the train part is constant, so errors cannot be standardised "
-        "and are in the data's unit"
+    lines += _most_affected(
+        {client.name: oddities.shift for client, oddities in odd if oddities.is_shifted},
+        abs,
+        f"the mean of the test part lies over {LARGEST_SHIFT:g} train deviation from that of the "
+        "train part (at most {:+.2g})",
     )
-
-
-def _sizes(largest: Mapping[str, float]) -> str:
-    if not largest:
-        return ""
-    names = sorted(largest, key=lambda name: -largest[name])
-    return (
-        f"{listed(names)}: values up to {largest[names[0]]:.4g} train deviations from the train "
-        "mean; a server refuses such large errors"
+    lines += _most_affected(
+        {client.name: oddities.ratio for client, oddities in odd if oddities.is_spread},
+        lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
+        f"the deviation of the test part is over {LARGEST_RATIO:g} times that of the train part, "
+        "or as much below (at most ×{:.2g})",
     )
+    return lines
 
 
-def _shifts(shifts: Mapping[str, float]) -> str:
-    if not shifts:
-        return ""
-    names = sorted(shifts, key=lambda name: -abs(shifts[name]))
-    return (
-        f"{listed(names)}: the mean of the test part lies over {LARGEST_SHIFT:g} train deviation "
-        f"from that of the train part (at most {shifts[names[0]]:+.2g})"
-    )
-
-
-def _ratios(ratios: Mapping[str, float]) -> str:
-    if not ratios:
-        return ""
-    names = sorted(ratios, key=lambda name: min(ratios[name], 1 / max(ratios[name], 1e-30)))
-    return (
-        f"{listed(names)}: the deviation of the test part is over {LARGEST_RATIO:g} times that of "
-        f"the train part, or as much below (at most ×{ratios[names[0]]:.2g})"
-    )
+def _most_affected(
+    values: Mapping[str, float], strength: Callable[[float], float], text: str
+) -> list[str]:
+    """Return a line about these clients, the strongest first. text: with a place for its value."""
+    names = sorted(values, key=lambda name: -strength(values[name]))
+    return [f"{listed(names)}: {text.format(values[names[0]])}"] if names else []
 
 
 def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tuple[str, Cell]]:

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from fedproto_app.core.charts import Matrix
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.clients import make_sequence_clients
-from fedproto_app.data.sequences.clusters import deal_sequences
+from fedproto_app.data.sequences.partition import deal_sequences, split_holding, why_refused
 from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.data.sequences.split import split_holding, why_refused
 from fedproto_app.report.check.findings import (
     Cell,
     Checked,

@@ -108,7 +108,7 @@ def _evaluated(run_dir: Path) -> list[dict[str, str]]:
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
     from fedproto_app.node.store import ClientStore
-    from fedproto_app.serving.inference import kept_model
+    from fedproto_app.serving import kept_model
     from fedproto_app.strategies.common.learner import make_learner
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -133,7 +133,7 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
     them, or if its error differs from the run's because data or model have changed.
     """
     from fedproto_app.data.sources import load_series
-    from fedproto_app.serving.inference import require_forecasts
+    from fedproto_app.serving import require_forecasts
 
     require_forecasts(settings)
     series = {client.name: client for client in load_series(settings.data)}

@@ -62,18 +62,19 @@ class SequenceReport(TaskReport):
         """Return a row for each figure that the method has."""
         metrics, test = self.metrics, f"test {self._title(self.metrics.latest)}"
         name, validation = metrics.latest.round.name, metrics.validation.round.name
+        named = (metrics.latest, metrics.validation)
         further = [
-            figure
+            (f"test {self._title(figure)}, last round", field.name)
             for figure in metrics.figures
-            if figure.metric == Metric(figure.metric.name)
-            and figure not in (metrics.latest, metrics.validation)
+            if figure.metric == Metric(figure.metric.name) and figure not in named
+            for field in figure.summary
         ]
         rows = [
             (f"{test}, last round", name),
             (f"{test}, mean of all rounds", f"{name}_rounds"),
             (f"{test}, client's own head", f"{name}_local"),
             (f"{test}, averaged model", f"{name}_global"),
-            *((f"test {self._title(f)}, last round", f.round.name) for f in further),
+            *further,
         ]
         return [
             (f"{test}, kept model ({kept_model(summary)})", self._texts(summary, f"{name}_kept")),

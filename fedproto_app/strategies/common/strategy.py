@@ -276,16 +276,19 @@ class BaseStrategy(Strategy):
         return None
 
     def take_in(self, answers: Iterable[Reply], server_round: int) -> None:
-        """Validate the clients' arrays other than the model, and update the method's state."""
+        """Take in the clients' arrays other than the model, and record what was refused."""
         round_, expected = self.round_of(server_round), self.expected(server_round)
-        replies = [reply for answer in answers for reply in client_replies(answer, expected)]
+        self.accept([r for answer in answers for r in client_replies(answer, expected)], round_)
+        self.report(round_)
+
+    def accept(self, replies: Sequence[ClientReply], round_: Round) -> None:
+        """Validate a round's replies, and update the method's state with the valid ones."""
         faults = {r.key: why for r in replies if (why := self.fault(r, round_))}
         good = [reply for reply in replies if reply.key not in faults]
         faults |= self.outliers(good)
         round_.refused |= faults
         self.received.take([reply for reply in good if reply.key not in faults])
         self.update(self.received, round_)
-        self.report(round_)
 
     def take_in_total(self, sums: Sums, server_round: int) -> None:
         """Take in masked sums, and update the method's state."""

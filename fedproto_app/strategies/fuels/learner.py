@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
 from fedproto_app.models.forecaster import PROJECTOR, project
@@ -240,3 +240,57 @@ def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) ->
         ]
         norms[name] = torch.stack(squares).sum(dim=0).sqrt()
     return norms
+
+
+# The contrastive losses are computed in log space: exp(1/0.02) = 5·10²¹ would overflow half
+# precision and lose all digits in float32.
+
+
+def intra_client_loss(
+    projected: Tensor, augmented: Tensor, filter_weight: Tensor, temperature: float, negatives: str
+) -> Tensor:
+    """Return the intra-client contrastive loss: [K, B, D], [K, B, D], filter W [K, B, B] → [K].
+
+    With SM = exp(cos/τ) (P, eq. 3) and Z = ReLU(SM ⊙ W) (P, eq. 4), row b's true negatives are
+    {i : Z[b,i] > 0} (P, eq. 5), which is {i : W[b,i] > 0} as SM is positive. The loss is the mean
+    over b of
+        −log( SM[b,b] / (SM[b,b] + Σ_i N[b,i]) )
+    with N = Z for ``negatives="filtered"`` (P, eq. 6) and N = SM on the true negatives for
+    ``"similarity"`` (A, eq. 2). There W has no gradient, so it receives the gradient that it would
+    have under P (straight through).
+    """
+    log_similarity = cosine_matrix(projected, augmented) / temperature  # log SM, [K, B, B]
+    is_negative = filter_weight > 0
+    if negatives == "similarity":
+        # Value 0; its gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z's would be at Z = SM.
+        log_filter = filter_weight - filter_weight.detach()
+    else:
+        # log W for the negatives; the inner where keeps log's gradient finite elsewhere.
+        log_filter = torch.where(is_negative, filter_weight, 1.0).log()
+    log_negatives = torch.where(is_negative, log_similarity + log_filter, -torch.inf)
+    log_positive = log_similarity.diagonal(dim1=1, dim2=2)  # log SM[b,b], [K, B]
+    everything = torch.cat([log_positive.unsqueeze(2), log_negatives], dim=2)
+    return (everything.logsumexp(dim=2) - log_positive).mean(dim=1)
+
+
+def inter_client_loss(
+    projected: Tensor, positive: Tensor, negative: Tensor, guided: Tensor, temperature: float
+) -> Tensor:
+    """Return the inter-client contrastive loss (A, eq. 3; P, eqs. 11 to 13): [K, B, D] each → [K].
+
+    −log( e⁺ / (e⁺ + e⁻) ) = softplus( (cos(r', NR) − cos(r', PR)) / τ ), mean over the rows.
+    guided: [K] bool, False for a client that has no positive or no negative prototype: loss 0.
+    """
+    unit = _unit(projected)
+    toward = (unit * _unit(positive)).sum(dim=2)  # (K, B)
+    away = (unit * _unit(negative)).sum(dim=2)
+    return functional.softplus((away - toward) / temperature).mean(dim=1) * guided
+
+
+def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:
+    """Return cos of every row of first with every row of second: 2 × [K, B, D] → [K, B, B]."""
+    return torch.bmm(_unit(first), _unit(second).transpose(1, 2))
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return functional.normalize(rows, dim=2, eps=1e-8)

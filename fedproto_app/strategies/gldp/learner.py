@@ -20,9 +20,6 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.class_prototypes import (
     class_means,
-    global_relation,
-    local_relation,
-    local_relation_of_predictions,
     moving_average,
     nearest_prototype,
 )
@@ -190,3 +187,48 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return moving_average(
             memory.old, memory.old_known, memory.new, memory.new_known, self.section.memory
         )
+
+
+def local_relation(means: Tensor, counts: Tensor, old: Tensor, old_known: Tensor) -> Tensor:
+    """Return L_LP in the embedding space (GLDP, eq. 7): KL(softmax(Ĉ_n) ‖ softmax(C_n)), [K].
+
+    Mean over the classes that have images here and an old local prototype; 0 if there is none.
+    """
+    log_old, log_new = old.log_softmax(dim=2), means.log_softmax(dim=2)
+    divergence = (log_old.exp() * (log_old - log_new)).sum(dim=2)  # (K, C)
+    return _mean(divergence, old_known & (counts > 0))
+
+
+def local_relation_of_predictions(
+    logits: Tensor, labels: Tensor, present: Tensor, old_logits: Tensor, old_known: Tensor
+) -> Tensor:
+    """Return L_LP of predictions (GLDP, eq. 8): KL(p(Ĉ_n) ‖ p(x)) over images x of class n, [K].
+
+    Mean over a class's images, then over the classes with an old local prototype. logits:
+    [K, B, C]; old_logits: [K, C, C], the head's logits for the prototypes, without gradient.
+    """
+    log_target = old_logits.detach().log_softmax(dim=2)
+    index = labels.unsqueeze(2).expand(-1, -1, logits.shape[2])
+    log_target = log_target.gather(1, index)  # (K, B, C), of each image's own class
+    divergence = (log_target.exp() * (log_target - logits.log_softmax(dim=2))).sum(dim=2)
+    by_class, counts = class_means(divergence.unsqueeze(2), labels, present, old_known.shape[1])
+    return _mean(by_class.squeeze(2), old_known & (counts > 0))
+
+
+def global_relation(
+    means: Tensor, counts: Tensor, prototypes: Tensor, has_prototype: Tensor
+) -> Tensor:
+    """Return L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over classes with a prototype (GLDP, eq. 10), [K].
+
+    prototypes: [C, D] and has_prototype: [C], the same for all clients. T counts all images,
+    including images of classes without a global prototype.
+    """
+    distance = (means - prototypes).square().mean(dim=2)  # (K, C)
+    share = counts / counts.sum(dim=1, keepdim=True)
+    return (share * distance * has_prototype).sum(dim=1)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the classes in the mask, 0 without any: [K, C] → [K]."""
+    masked = torch.where(mask, values, 0.0)
+    return masked.sum(dim=1) / mask.sum(dim=1).clamp(min=1)

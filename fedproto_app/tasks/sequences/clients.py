@@ -6,10 +6,14 @@ from functools import lru_cache
 
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.sequences.clients import make_sequence_clients
-from fedproto_app.data.sequences.clusters import Holding, deal_sequences
+from fedproto_app.data.sequences.partition import (
+    Holding,
+    deal_sequences,
+    split_holding,
+    why_refused,
+)
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.data.sequences.split import split_holding, why_refused
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import Settings

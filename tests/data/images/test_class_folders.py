@@ -3,14 +3,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.images.class_folders import decode
+from fedproto_app.data.images.pool import ImageSplit
 from tests.data.images.made_images import (
     encoded,
     noise,
@@ -25,6 +30,7 @@ SOURCE = "class-folders"
 COLOUR = [noise(seed, 4, 5, 3) for seed in range(5)]
 GREY = noise(9, 4, 5)
 PNG = encoded(COLOUR[0])
+RGB, LUMA = noise(0, 6, 5, 3), noise(1, 6, 5)
 PLAIN = {
     "train/cat/b.png": encoded(COLOUR[1]),
     "train/cat/a.bmp": encoded(COLOUR[0], "BMP"),
@@ -56,14 +62,12 @@ def test_labels_names_and_pixels(tmp_path: Path, write: Writer) -> None:
     pool = pool_of(SOURCE, root)
     assert pool.classes == ("ant", "cat")
     assert pool.shape == (3, 4, 5)
-    assert pool.train.labels.tolist() == [0, 1, 1]
+    assert columns_of(pool.train) == ([0, 1, 1], None, None)
     assert pool.test.labels.tolist() == [1]
     inside = f"{root.name}/wrap" if write is wrapped else root.name
     assert list(pool.train.names) == [
         f"{inside}/train/{name}" for name in ("ant/z.PNG", "cat/a.bmp", "cat/b.png")
     ]
-    assert pool.train.clients is None
-    assert pool.train.stages is None
     expected = np.stack([COLOUR[2], COLOUR[0], COLOUR[1]]).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(pixels_of(pool.train), expected)
     loaded = pool.train.load(np.array([2, 0, 2]))
@@ -71,62 +75,46 @@ def test_labels_names_and_pixels(tmp_path: Path, write: Writer) -> None:
     assert pool.train.load(np.array([], dtype=np.int64)).pixels.shape == (0, 3, 4, 5)
 
 
-@written
-def test_clients_and_stages(tmp_path: Path, write: Writer) -> None:
-    places = [
-        "ann/stage-10/train/cat",
-        "ann/stage-2/test/ant",
-        "bob/stage-1/train/ant",
-        "bob/stage-1/test/cat",
-    ]
-    pool = pool_of(SOURCE, write(tmp_path, {f"{place}/x.png": PNG for place in places}))
-    assert pool.classes == ("ant", "cat")
-    for split, labels, stages in ((pool.train, [1, 0], [9, 0]), (pool.test, [0, 1], [1, 0])):
-        assert split.labels.tolist() == labels
-        assert split.clients is not None
-        assert split.clients.tolist() == ["ann", "bob"]
-        assert split.stages is not None
-        assert split.stages.tolist() == stages
+def columns_of(split: ImageSplit) -> tuple[list[Any] | None, ...]:
+    columns = (split.labels, split.clients, split.stages)
+    return tuple(None if column is None else column.tolist() for column in columns)
 
 
 @written
-def test_clients_without_stages_and_stages_without_clients(tmp_path: Path, write: Writer) -> None:
-    for level in ("ann", "stage-3"):
-        files = {f"{level}/{split}/cat/x.png": PNG for split in ("train", "test")}
-        if level == "ann":
-            files |= {f"bob/train/cat/{n}.png": PNG for n in range(2)}
-        (tmp_path / level).mkdir()
-        train = pool_of(SOURCE, write(tmp_path / level, files)).train
-        if level == "ann":
-            assert train.clients is not None
-            assert train.clients.tolist() == ["ann", "bob", "bob"]
-            assert train.stages is None
-        else:
-            assert train.clients is None
-            assert train.stages is not None
-            assert train.stages.tolist() == [2]
+@pytest.mark.parametrize(
+    ("places", "train", "test"),
+    [
+        (
+            "ann/stage-10/train/cat ann/stage-2/test/ant b/stage-1/train/ant b/stage-1/test/cat",
+            ([1, 0], ["ann", "b"], [9, 0]),
+            ([0, 1], ["ann", "b"], [1, 0]),
+        ),
+        ("a/train/cat a/test/cat b/train/cat", ([0, 0], ["a", "b"], None), ([0], ["a"], None)),
+        ("stage-3/train/cat stage-3/test/cat", ([0], None, [2]), ([0], None, [2])),
+    ],
+    ids=["both", "clients", "stages"],
+)
+def test_clients_and_stages(
+    tmp_path: Path, write: Writer, places: str, train: Any, test: Any
+) -> None:
+    pool = pool_of(SOURCE, write(tmp_path, {f"{place}/x.png": PNG for place in places.split()}))
+    assert (columns_of(pool.train), columns_of(pool.test)) == (train, test)
 
 
 def test_a_class_may_be_called_as_a_split(tmp_path: Path) -> None:
     files = {"train/test/x.png": PNG, "test/test/x.png": PNG, "train/train/x.png": PNG}
     pool = pool_of(SOURCE, foldered(tmp_path, files))
     assert pool.classes == ("test", "train")
-    assert pool.train.clients is None
+    assert columns_of(pool.train) == ([0, 1], None, None)
 
 
-def test_grey_images_stay_grey_if_the_first_is(tmp_path: Path) -> None:
-    files = {
-        "train/a/1.png": encoded(GREY),
-        "train/a/2.png": encoded(np.repeat(GREY[:, :, None], 3, axis=2)),
-        "test/a/1.png": encoded(GREY),
-    }
-    pool = pool_of(SOURCE, foldered(tmp_path, files))
+def test_all_images_have_the_channels_of_the_first(tmp_path: Path) -> None:
+    coloured = encoded(np.repeat(GREY[:, :, None], 3, axis=2))
+    files = {"train/a/1.png": encoded(GREY), "train/a/2.png": coloured, "test/a/1.png": coloured}
+    pool = pool_of(SOURCE, foldered(tmp_path / "grey", files))
     assert pool.shape == (1, 4, 5)
     np.testing.assert_array_equal(pixels_of(pool.train), np.stack([GREY, GREY])[:, None])
-
-
-def test_a_grey_image_among_coloured_ones_gets_three_channels(tmp_path: Path) -> None:
-    pool = pool_of(SOURCE, foldered(tmp_path, PLAIN | {"train/cat/c.png": encoded(GREY)}))
+    pool = pool_of(SOURCE, foldered(tmp_path / "rgb", PLAIN | {"train/cat/c.png": encoded(GREY)}))
     np.testing.assert_array_equal(pixels_of(pool.train)[3], np.stack([GREY] * 3))
 
 
@@ -142,15 +130,14 @@ def test_corrupt_images_are_rows_of_zeros_with_a_reason(tmp_path: Path, write: W
         "train/aa/6.jpg": encoded(GREY, "GIF"),
     }
     pool = pool_of(SOURCE, write(tmp_path, bad | PLAIN))
-    loaded = pool.train.load(np.array([8, 3, 2, 1, 0, 4, 5]))
-    assert set(loaded.corrupt) == {1, 2, 3, 4, 5, 6}
+    loaded = pool.train.load(np.array([8, 3, 1, 0, 5, 2, 4]))
+    no_image = "not a JPEG, PNG or BMP image"
+    reasons = [loaded.corrupt[row] for row in range(1, 7)]
+    assert reasons[:4] == ["more than 8 bits a pixel", no_image, "empty file", no_image]
+    assert all("truncated" in reason.lower() for reason in reasons[4:])
+    assert set(loaded.corrupt) == set(range(1, 7))
     assert not loaded.pixels[1:].any()
     np.testing.assert_array_equal(loaded.pixels[0], COLOUR[1].transpose(2, 0, 1))
-    assert loaded.corrupt[1] == "more than 8 bits a pixel"
-    assert loaded.corrupt[3] == "not a JPEG, PNG or BMP image"
-    assert loaded.corrupt[4] == "empty file"
-    assert "truncated" in loaded.corrupt[2].lower()
-    assert loaded.corrupt[6] == "not a JPEG, PNG or BMP image"
 
 
 def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
@@ -165,7 +152,10 @@ def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train/cat/c.png": encoded(noise(0, 5, 4, 3))}, None),
+        (
+            {"train/cat/c.png": encoded(noise(0, 5, 4, 3))},
+            "cat/c.png has 4 × 5 pixels, but .*ant/z.PNG 5 × 4; all images must",
+        ),
         ({"test/dog/a.png": PNG}, "class 'dog' has test images but no train image"),
         ({"train/cat/sub/a.png": PNG}, "train/cat/sub/a.png: expected .<client>/"),
         ({"val/cat/a.png": PNG}, "val/cat/a.png: expected .<client>/"),
@@ -179,18 +169,11 @@ def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
     ],
 )
 def test_files_outside_the_layout_are_refused(
-    tmp_path: Path, write: Writer, changes: dict[str, bytes], message: str | None
+    tmp_path: Path, write: Writer, changes: dict[str, bytes], message: str
 ) -> None:
     path = write(tmp_path, PLAIN | changes)
-    if message is None:
-        train = pool_of(SOURCE, path).train  # the other size is seen when it is decoded
-        with pytest.raises(
-            DataError, match=r"cat/c.png has 4 × 5 pixels, but .*ant/z.PNG 5 × 4; all images must"
-        ):
-            train.load(np.arange(4))
-    else:
-        with pytest.raises(DataError, match=f"^{path}: .*{message}"):
-            pool_of(SOURCE, path)
+    with pytest.raises(DataError, match=f"^{path}: .*{message}"):
+        pool_of(SOURCE, path).train.load(np.arange(4))  # the other size is seen when decoded
 
 
 @written
@@ -241,15 +224,12 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(tmp_path: Path) 
     assert pool.train.labels.tolist() == [0, 1, 1, 2, 2]
 
 
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_links_in_a_circle_end_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     root = foldered(tmp_path, PLAIN)
     (root / "train/cat/up").symlink_to(root)
     with pytest.raises(DataError, match="more than 8 folders deep"):
         pool_of(SOURCE, root)
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    root = foldered(tmp_path, PLAIN)
+    (root / "train/cat/up").unlink()
     os.mkfifo(root / "train/cat/pipe.png")
     with pytest.raises(DataError, match=r"pipe\.png: neither a file nor a folder"):
         pool_of(SOURCE, root)
@@ -262,20 +242,18 @@ def test_members_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: 
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_members_with_the_same_name_are_refused(tmp_path: Path) -> None:
+def test_archives_with_a_name_twice_or_encrypted_are_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path, PLAIN)
-    content = path.read_bytes().replace(b"train/cat/b.png", b"train/cat/a.bmp")
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"train/cat/b.png", b"train/cat/a.bmp"))
     with pytest.raises(DataError, match=r"two files are named 'train/cat/a\.bmp'"):
         pool_of(SOURCE, path)
-
-
-def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
-    path = zipped(tmp_path, PLAIN)
-    content = bytearray(path.read_bytes())
-    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flags in the first directory entry
-    path.write_bytes(content)
+    flags = content.index(b"PK\x01\x02") + 8  # in the first directory entry
+    path.write_bytes(content[:flags] + bytes([content[flags] | 1]) + content[flags + 1 :])
     with pytest.raises(DataError, match=r"'train/cat/b\.png' is encrypted"):
+        pool_of(SOURCE, path)
+    path.write_bytes(b"neither")
+    with pytest.raises(DataError, match=f"^{path}: neither a folder nor a zip archive"):
         pool_of(SOURCE, path)
 
 
@@ -300,9 +278,7 @@ def test_threads_may_load_at_once(tmp_path: Path, write: Writer) -> None:
 
 @given(data=st.data())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_archive_never_escapes_as_another_error(
-    tmp_path: Path, data: st.DataObject
-) -> None:
+def test_damage_never_escapes_as_another_error(tmp_path: Path, data: st.DataObject) -> None:
     path = zipped(tmp_path, PLAIN)
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -324,3 +300,76 @@ def test_cifar_10_as_files() -> None:
     loaded = pool.test.load(np.arange(0, 10_000, 500))
     assert loaded.corrupt == {}
     assert loaded.pixels.std(axis=(1, 2, 3)).min() > 10
+
+
+def png(image: Image.Image, **options: bytes) -> bytes:
+    image.save(buffer := BytesIO(), "PNG", **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP"])
+def test_forms_without_loss(form: str) -> None:
+    np.testing.assert_array_equal(decode(encoded(RGB, form)), RGB.transpose(2, 0, 1))
+    np.testing.assert_array_equal(decode(encoded(LUMA, form)), LUMA[None])
+
+
+def test_jpeg_is_near() -> None:
+    smooth = np.add.outer(np.arange(0, 160, 10), np.arange(0, 80, 5)).astype(np.uint8)
+    assert decode(encoded(smooth, "JPEG")).shape == (1, 16, 16)
+    three = decode(encoded(np.stack([smooth, smooth // 2, 255 - smooth], 2), "JPEG"))
+    expected = np.stack([smooth, smooth // 2, 255 - smooth])
+    assert np.abs(three.astype(int) - expected).mean() < 8
+
+
+def test_channels_as_wanted() -> None:
+    np.testing.assert_array_equal(decode(encoded(LUMA), 3), np.stack([LUMA] * 3))
+    luma = RGB @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2
+    assert np.abs(decode(encoded(RGB), 1)[0] - luma).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+def test_every_mode_keeps_its_colours_and_loses_its_transparency(mode: str) -> None:
+    black_and_white = np.where(LUMA > 127, 255, 0).astype(np.uint8)
+    image = Image.fromarray(black_and_white).convert(mode)
+    grey = mode in ("1", "L", "LA")
+    assert decode(png(image)).shape == (1 if grey else 3, 6, 5)
+    for channels in (1, 3):
+        np.testing.assert_array_equal(
+            decode(png(image), channels), np.stack([black_and_white] * channels)
+        )
+
+
+def test_a_palette_with_transparency_gives_no_warning() -> None:
+    image = Image.fromarray(np.array([[0, 1]], dtype=np.uint8), "L").convert("P")
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    pixels = decode(png(image, transparency=bytes([0, 128])))
+    assert pixels[:, 0].T.tolist() == [[10, 20, 30], [40, 50, 60]]
+
+
+def test_a_damaged_png_never_gives_wrong_pixels() -> None:
+    """Its checksums reveal damage; bytes after the last pixel do not matter."""
+    content = encoded(RGB)
+    damaged = [content[:length] for length in range(len(content))]
+    damaged += [
+        content[:n] + bytes([content[n] ^ 16]) + content[n + 1 :] for n in range(len(content))
+    ]
+    refused = 0
+    for data in damaged:
+        try:
+            pixels = decode(data)
+        except (ValueError, OSError, SyntaxError):
+            refused += 1
+        else:
+            np.testing.assert_array_equal(pixels, RGB.transpose(2, 0, 1))
+    assert refused > 0.8 * len(damaged)
+
+
+def test_a_small_file_with_huge_pixels_is_refused_before_it_is_decoded() -> None:
+    """20 kB that would take 1.9 GB."""
+    content = png(Image.new("1", (13_000, 13_000)))
+    assert len(content) < 50_000
+    with (
+        pytest.warns(Image.DecompressionBombWarning),
+        pytest.raises(ValueError, match="13000 x 13000 pixels, more than 67108864"),
+    ):
+        decode(content)

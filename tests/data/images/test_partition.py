@@ -1,24 +1,30 @@
-"""Partitions deal every image at most once, in equal parts, and the same on every node."""
+"""Partitions deal every image at most once, in equal parts, and the same on every node; the long
+tail, the classes drawn from it, and the equal share that they allow.
+"""
 
 from __future__ import annotations
 
+from itertools import combinations
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.partition import (
     Holding,
     Stage,
+    class_quotas,
+    draw_classes,
     draw_partition,
+    equal_share,
     given_partition,
     images_of_the_same_mix,
+    long_tail_counts,
 )
-from fedproto_app.data.images.shares import long_tail_counts
 from fedproto_app.settings import PartitionSettings
 
 
@@ -49,28 +55,22 @@ def places(holdings: list[Holding]) -> list[list[int]]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    scheme=st.sampled_from(["long-tail", "dirichlet"]),
-    clients=st.integers(1, 8),
-    classes=st.integers(1, 6),
-    stages=st.integers(1, 3),
-    factor=st.sampled_from([1.0, 7.0, 50.0]),
-    share=st.sampled_from([0.0, 0.1]),
+    chosen=st.fixed_dictionaries(
+        {
+            "scheme": st.sampled_from(["long-tail", "dirichlet"]),
+            "clients": st.integers(1, 8),
+            "classes": st.integers(1, 6),
+            "stages": st.integers(1, 3),
+            "imbalance_factor": st.sampled_from([1.0, 7.0, 50.0]),
+            "validation_share": st.sampled_from([0.0, 0.1]),
+        }
+    ),
     seed=st.integers(0, 99),
 )
-def test_no_image_twice_and_equal_parts(
-    scheme: str, clients: int, classes: int, stages: int, factor: float, share: float, seed: int
-) -> None:
-    holdings, rows = partition(
-        per_class=1500,  # 30 of the last class: one for every row that could want it
-        num_classes=6,
-        seed=seed,
-        scheme=scheme,
-        clients=clients,
-        classes=classes,
-        stages=stages,
-        imbalance_factor=factor,
-        validation_share=share,
-    )
+def test_no_image_twice_and_equal_parts(chosen: dict[str, Any], seed: int) -> None:
+    # 30 of the last class: one for every row that could want it
+    holdings, rows = partition(per_class=1500, num_classes=6, seed=seed, **chosen)
+    factor, share = chosen["imbalance_factor"], chosen["validation_share"]
     counts = long_tail_counts(np.full(6, 1500 - round(1500 * share)), factor)
     trained = np.concatenate([stage.train for stage in stages_of(holdings)])
     validated = np.concatenate([stage.validation for stage in stages_of(holdings)])
@@ -78,31 +78,26 @@ def test_no_image_twice_and_equal_parts(
     assert not np.intersect1d(trained, validated).size
     assert bool(validated.size) == (share > 0)
     assert len(set(rows.sum(axis=1).tolist())) == 1
-    assert rows.shape[0] == clients * stages
+    assert rows.shape[0] == chosen["clients"] * chosen["stages"]
     assert (rows.sum(axis=0) <= counts).all()
-    if scheme == "long-tail":
-        assert ((rows > 0).sum(axis=1) == classes).all()
+    if chosen["scheme"] == "long-tail":
+        assert ((rows > 0).sum(axis=1) == chosen["classes"]).all()
     else:
         assert rows[0].sum() == counts.sum() // len(rows)
 
 
 @pytest.mark.parametrize("scheme", ["long-tail", "dirichlet"])
 def test_a_seed_is_a_partition(scheme: str) -> None:
-    first, repeated, other_seed = (
-        partition(per_class=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2)
+    first, repeated, other = (
+        places(partition(per_class=500, seed=seed, scheme=scheme)[0]) for seed in (1, 1, 2)
     )
-    assert places(first) == places(repeated)
-    assert places(first) != places(other_seed)
+    assert first == repeated != other
 
 
 def test_names_sort_as_numbers() -> None:
     assert [h.name for h in partition(clients=2)[0]] == ["client-000", "client-001"]
-    names = [
-        h.name
-        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, per_class=200)[
-            0
-        ]
-    ]
+    many = {"clients": 1001, "stages": 1, "classes": 1, "per_class": 200}
+    names = [h.name for h in partition(**many, imbalance_factor=1.0)[0]]
     assert (names[7], names[-1]) == ("client-0007", "client-1000")
 
 
@@ -121,32 +116,24 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
 
 
-def test_test_images_have_the_mix_of_the_train_images() -> None:
-    pool = [np.arange(100), 100 + np.arange(100), 200 + np.arange(10), 210 + np.arange(100)]
-    (drawn,) = images_of_the_same_mix(
-        pool, np.array([[50, 13, 1, 0]]), 0.2, np.random.default_rng(5)
-    )
-    # 10, 2.6 up to 3, 0.2 up to 1
-    assert np.bincount(np.searchsorted([100, 200, 210], drawn, "right")).tolist() == [10, 3, 1]
-
-
-def test_where_a_class_is_scarce_there_are_fewer_of_all() -> None:
-    pool = [np.arange(100), 100 + np.arange(10)]
-    (drawn,) = images_of_the_same_mix(pool, np.array([[60, 40]]), 0.5, np.random.default_rng(5))
-    assert np.bincount(drawn // 100).tolist() == [15, 10]
-
-
-def test_a_class_without_images_does_not_keep_the_others_out() -> None:
-    pool = [np.arange(10), np.empty(0, dtype=np.int64)]
-    (drawn,) = images_of_the_same_mix(pool, np.array([[20, 20]]), 0.5, np.random.default_rng(5))
-    assert drawn.tolist() == list(range(10))
+@pytest.mark.parametrize(
+    ("sizes", "train", "ratio", "expected"),
+    [
+        ([100, 100, 10, 100], [50, 13, 1, 0], 0.2, [10, 3, 1, 0]),  # 10, 2.6 up to 3, 0.2 up to 1
+        ([100, 10], [60, 40], 0.5, [15, 10]),  # where a class is scarce there are fewer of all
+        ([10, 0], [20, 20], 0.5, [10, 0]),  # an empty class does not keep the others out
+    ],
+)
+def test_images_of_the_same_mix(sizes: Any, train: Any, ratio: float, expected: Any) -> None:
+    pool = [1000 * label + np.arange(size) for label, size in enumerate(sizes)]
+    (drawn,) = images_of_the_same_mix(pool, np.array([train]), ratio, np.random.default_rng(5))
+    assert len(set(drawn)) == len(drawn)
+    assert np.bincount(drawn // 1000, minlength=len(sizes)).tolist() == expected
 
 
 def test_stages_take_turns_through_the_images() -> None:
-    pool = [np.arange(10)]
-    drawn = images_of_the_same_mix(
-        pool, np.array([[20], [20], [20]]), 0.2, np.random.default_rng(5)
-    )
+    pool, train = [np.arange(10)], np.array([[20], [20], [20]])
+    drawn = images_of_the_same_mix(pool, train, 0.2, np.random.default_rng(5))
     assert [len(set(part.tolist())) for part in drawn] == [4, 4, 4]
     assert len(set(np.concatenate(drawn).tolist())) == 10  # 8 in two stages, then the last two
     assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
@@ -156,56 +143,37 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
     """The train images do not change; every client is tested on all classes, in common shares."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
-    client_mix, common = (
-        stages_of(
-            draw_partition(
-                train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
-            )
-        )
-        for mix in ("own", "everybody")
-    )
+
+    def stages(mix: str) -> list[Stage]:
+        partition_settings = PartitionSettings(**chosen, test_mix=mix)
+        return stages_of(draw_partition(train_labels, test_labels, 4, partition_settings, 0))
+
+    client_mix, common = stages("own"), stages("everybody")
     dealt = np.concatenate([train_labels[stage.train] for stage in client_mix])
-    dealt_counts = np.bincount(dealt, minlength=4)
-    expected = np.floor(dealt_counts * 0.5 / 8 + 0.5)  # of eight client stages
+    expected = np.floor(np.bincount(dealt, minlength=4) * 0.5 / 8 + 0.5)  # of eight client stages
     for own_stage, common_stage in zip(client_mix, common, strict=True):
         assert own_stage.train.tolist() == common_stage.train.tolist()
         assert own_stage.validation.tolist() == common_stage.validation.tolist()
-        assert (
-            np.bincount(test_labels[common_stage.test], minlength=4).tolist() == expected.tolist()
-        )
+        tested = np.bincount(test_labels[common_stage.test], minlength=4)
+        assert tested.tolist() == expected.tolist()
 
 
 def test_a_small_alpha_makes_clients_more_different() -> None:
-    purity = []
+    purity, chosen = [], {"scheme": "dirichlet", "stages": 1, "imbalance_factor": 1.0}
     for alpha in (0.05, 50.0):
-        _, rows = partition(
-            scheme="dirichlet", alpha=alpha, clients=10, stages=1, imbalance_factor=1.0
-        )
+        _, rows = partition(alpha=alpha, clients=10, **chosen)
         purity.append((rows.max(axis=1) / rows.sum(axis=1)).mean())
     assert purity[0] > 0.5
     assert purity[1] < 0.2
-
-
-def test_dirichlet_shares_of_almost_nothing_still_deal_everything() -> None:
-    _, rows = partition(
-        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, per_class=90,
-        validation_share=0.0,
-    )  # fmt: skip
+    # Shares of almost nothing still deal everything.
+    _, rows = partition(alpha=0.001, clients=9, per_class=90, validation_share=0.0, **chosen)
     assert rows.sum(axis=1).tolist() == [100] * 9
 
 
 def test_shared_images_follow_the_long_tail() -> None:
-    holdings, rows = partition(
-        num_classes=3,
-        clients=30,
-        classes=2,
-        stages=2,
-        class_draw="uniform",
-        samples=55,
-        imbalance_factor=100.0,
-        per_class=100,
-        validation_share=0.0,
-    )
+    sizes = {"num_classes": 3, "clients": 30, "classes": 2, "stages": 2, "samples": 55}
+    tail = {"class_draw": "uniform", "imbalance_factor": 100.0, "validation_share": 0.0}
+    holdings, rows = partition(**sizes, **tail)
     # Of the classes' 100, 10 and 1 images; no row of the last two has 55.
     mixes = {(50, 5, 0), (54, 0, 1), (0, 10, 1)}
     assert {tuple(row) for row in rows.tolist()} == mixes
@@ -244,10 +212,8 @@ def test_a_class_without_train_images_and_a_strange_label_are_refused() -> None:
 @pytest.mark.parametrize(("clients", "stages"), [(20, 5), (100, 1)])
 @pytest.mark.parametrize("factor", [10.0, 50.0, 100.0])
 def test_the_papers_settings_on_cifar10(clients: int, stages: int, factor: float) -> None:
-    begin = perf_counter()
-    _, rows = partition(
-        per_class=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
-    )
+    begin, chosen = perf_counter(), {"clients": clients, "stages": stages}
+    _, rows = partition(per_class=5000, test=1000, imbalance_factor=factor, **chosen)
     assert perf_counter() - begin < 10  # 0.1 s on an idle machine
     share = long_tail_counts(np.full(10, 4750), factor).sum() // 100
     assert 0.9 * share <= rows[0].sum() <= share
@@ -279,6 +245,9 @@ def test_given_clients_and_stages() -> None:
         "b": [([0, 1], [0]), ([], []), ([4, 5], [2])],  # nothing at the second stage
         "c": [([], []), ([6, 7], [0, 1])],
     }
+    assert given_clients(train_stages=STAGES) == {
+        "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], [0, 1]), ([4, 5], [2])]
+    }
 
 
 def test_test_images_can_have_clients_and_stages_too() -> None:
@@ -299,12 +268,6 @@ def test_test_images_can_have_clients_and_stages_too() -> None:
     assert with_both["c"] == [([], [1]), ([6, 7], [2])]
     unknown_stage = given_clients(train_clients=CLIENTS, train_stages=STAGES, test_clients=owners)
     assert unknown_stage["c"] == [([], []), ([6, 7], [1])]  # no class 2 there
-
-
-def test_stages_of_one_client_alone() -> None:
-    assert given_clients(train_stages=STAGES) == {
-        "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], [0, 1]), ([4, 5], [2])]
-    }
 
 
 @pytest.mark.parametrize("kind", ["clients", "stages"])
@@ -328,3 +291,112 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
         assert np.bincount(train_labels[stage.validation]).tolist() == [15, 5]
     assert places(holdings) == places(drawn(0))
     assert places(holdings) != places(drawn(1))
+
+
+@pytest.mark.parametrize(
+    ("available", "factor", "expected"),
+    [
+        ([100, 100, 100], 100.0, [100, 10, 1]),
+        ([500, 600, 700], 100.0, [500, 50, 5]),
+        ([243] * 6, 243.0, [243, 81, 27, 9, 3, 1]),  # 243 · 243^(-2/5) is 26.99… in floats
+        ([1000] * 4, 1000.0, [1000, 100, 10, 1]),
+        ([7, 9, 8], 1.0, [7, 7, 7]),
+        ([5, 5], 100.0, [5, 1]),  # 0.05, but every class keeps an image
+        ([42], 50.0, [42]),
+    ],
+)
+def test_counts_fall_by_the_same_factor(available: Any, factor: float, expected: Any) -> None:
+    counts = long_tail_counts(np.array(available), factor)
+    assert counts.tolist() == expected
+    assert counts.dtype == np.int64
+
+
+def test_cifar10_has_the_counts_of_its_usual_long_tailed_versions() -> None:
+    """Cui et al. 2019: 5000 · 100^(−c/9), rounded down."""
+    expected = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert long_tail_counts(np.full(10, 5000), 100.0).tolist() == expected
+
+
+@given(
+    limits=st.lists(st.integers(1, 8), min_size=2, max_size=7),
+    rows=st.integers(1, 8),
+    classes=st.integers(1, 7),
+    seed=st.integers(0, 99),
+)
+def test_rows_hold_different_classes_within_the_limits(
+    limits: list[int], rows: int, classes: int, seed: int
+) -> None:
+    row_limits = np.minimum(limits, rows)
+    if classes > len(limits) or row_limits.sum() < rows * classes:
+        return
+    mask = draw_classes(np.array(limits), rows, classes, np.random.default_rng(seed))
+    assert (mask.sum(axis=1) == classes).all()
+    assert (mask.sum(axis=0) <= row_limits).all()
+    if rows * classes >= len(limits):
+        assert mask.any(axis=0).all()
+
+
+def test_free_draws_are_uniform() -> None:
+    rng = np.random.default_rng(0)
+    mask = draw_classes(np.full(10, 5000), 5000, 4, rng)
+    assert np.abs(mask.mean(axis=0) - 0.4).max() < 4 * np.sqrt(0.24 / 5000)
+
+
+def share_by_hall(mask: np.ndarray, counts: np.ndarray) -> int:
+    """Return the largest n by Hall's condition: every set of classes has enough for its rows."""
+    rows, classes = mask.shape
+    degree, spare, best = int(mask[0].sum()), counts - mask.sum(axis=0), int(counts.sum()) // rows
+    for size in range(1, classes + 1):
+        for chosen in combinations(range(classes), size):
+            outside = np.setdiff1d(np.arange(classes), chosen)
+            bound = int((~mask[:, outside].any(axis=1)).sum())
+            if bound:
+                best = min(best, degree + int(spare[list(chosen)].sum()) // bound)
+    return best
+
+
+@given(
+    tail=st.lists(st.integers(0, 30), min_size=3, max_size=6),
+    rows=st.integers(2, 9),
+    classes=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_the_equal_share_agrees_with_halls_condition(
+    tail: list[int], rows: int, classes: int, seed: int
+) -> None:
+    counts = np.array(tail) + rows  # an image for every row
+    mask = draw_classes(counts, rows, classes, np.random.default_rng(seed))
+    assert equal_share(mask, counts) == share_by_hall(mask, counts)
+
+
+def test_an_equal_share_by_hand() -> None:
+    mask = np.array([[1, 1, 0], [0, 1, 1], [0, 1, 1]], dtype=np.bool_)
+    counts = np.array([90, 10, 10])
+    # Rows 1 and 2 share classes 1 and 2, except one image for row 0: (20 - 1) // 2.
+    assert equal_share(mask, counts) == 9
+
+
+@pytest.mark.parametrize(
+    ("counts", "rows", "classes", "expected"),
+    [
+        ([50, 30, 20], 10, 1, [5, 3, 2]),
+        ([80, 10, 10], 10, 2, [10, 5, 5]),  # the head would be dealt twice to six rows
+        ([96, 2, 2], 4, 1, [2, 1, 1]),  # no class goes without a row
+        ([90, 1, 9], 10, 2, [10, 1, 9]),  # nor has more rows than images
+        ([1, 1, 1], 2, 1, [1, 1, 1]),
+    ],
+)
+def test_quotas_follow_the_sizes(counts: Any, rows: int, classes: int, expected: Any) -> None:
+    assert class_quotas(np.array(counts), rows, classes).tolist() == expected
+
+
+@given(st.lists(st.integers(1, 300), min_size=2, max_size=8), st.integers(1, 40), st.data())
+def test_quotas_add_up_within_limits(sizes: list[int], rows: int, data: st.DataObject) -> None:
+    counts, classes = np.array(sizes), data.draw(st.integers(1, len(sizes)))
+    limits = np.minimum(counts, rows)
+    assume(limits.sum() >= rows * classes >= len(sizes))
+    quotas = class_quotas(counts, rows, classes)
+    assert quotas.sum() == rows * classes
+    assert ((quotas >= 1) & (quotas <= limits)).all()
+    order = np.argsort(-counts, kind="stable")
+    assert (np.diff(quotas[order]) <= 0).all()  # the larger class is never behind

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,14 +31,10 @@ def factory(settings: DataSettings) -> Any:
 handed_over: Any = None
 
 
-def load(source: str, **settings: Any) -> ImagePool:
-    return load_pool(DataSettings(source=source, **settings))
-
-
 def load_given(pool: Any, **settings: Any) -> ImagePool:
     global handed_over
     handed_over = pool
-    return load(f"{MODULE}:factory", **settings)
+    return load_pool(DataSettings(source=f"{MODULE}:factory", **settings))
 
 
 def test_a_users_factory() -> None:
@@ -77,16 +70,13 @@ def test_bad_lists_of_classes(classes: str, message: str) -> None:
     [
         (None, "returned NoneType, expected an ImagePool"),
         (replace(POOL, classes=()), "classes .*: expected a tuple of names"),
-        (replace(POOL, classes=["cat", "ant"]), "classes .*: expected a tuple of names"),  # type: ignore[arg-type]
+        (replace(POOL, classes=["cat", "ant"]), "classes .*: expected a tuple of names"),
         (replace(POOL, classes=("cat", "cat")), "classes .* none of them twice"),
         (replace(POOL, classes=("cat", " ")), "classes .* not empty"),
         (replace(POOL, shape=(2, 2, 2)), r"image shape \(2, 2, 2\): expected .* 1 or 3 channels"),
-        (replace(POOL, shape=(3, 2)), r"image shape \(3, 2\): expected"),  # type: ignore[arg-type]
-        (replace(POOL, test=None), "test split: is a NoneType, expected an ImageSplit"),  # type: ignore[arg-type]
-        (
-            replace(POOL, test=replace(SPLIT, clients=None)),
-            "only one of train and test has clients",
-        ),
+        (replace(POOL, shape=(3, 2)), r"image shape \(3, 2\): expected"),
+        (replace(POOL, test=None), "test split: is a NoneType, expected an ImageSplit"),
+        (replace(POOL, test=replace(SPLIT, clients=None)), "only one of train and test has cli"),
     ],
 )
 def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
@@ -121,7 +111,7 @@ def test_invalid_splits_are_refused(changes: dict[str, Any], message: str) -> No
     ("loaded", "message"),
     [
         (np.zeros((1, 3, 2, 2), np.uint8), "loaded ndarray, expected LoadedImages"),
-        (LoadedImages(np.zeros((1, 3, 2, 2)), {}), "loaded float64"),  # type: ignore[arg-type]
+        (LoadedImages(np.zeros((1, 3, 2, 2)), {}), "loaded float64"),
         (LoadedImages(np.zeros((1, 2, 2, 3), np.uint8), {}), r"expected uint8 \(1, 3, 2, 2\)"),
         (LoadedImages(np.zeros((2, 3, 2, 2), np.uint8), {}), r"expected uint8 \(1, 3, 2, 2\)"),
     ],
@@ -130,46 +120,3 @@ def test_pixels_that_were_not_promised(loaded: Any, message: str) -> None:
     pool = load_given(replace(POOL, test=replace(SPLIT, load=lambda positions: loaded)))
     with pytest.raises(DataError, match=f"^{MODULE}:factory: .*{message}"):
         pool.test.load(np.array([1]))
-
-
-def test_unknown_sources() -> None:
-    sources = "class-folders, cifar, image-npz, digits and package.module:factory"
-    with pytest.raises(DataError, match=f"^data.source = 'mnist': .* known are {sources}"):
-        load("mnist")
-    with pytest.raises(DataError, match="No module named 'no_such_module'"):
-        load("no_such_module:load")
-
-
-@pytest.mark.parametrize(
-    ("source", "wants_folder"), [("class-folders", None), ("cifar", True), ("image-npz", False)]
-)
-def test_paths_that_cannot_be_read(tmp_path: Path, source: str, wants_folder: bool | None) -> None:
-    (tmp_path / "file").write_bytes(b"neither")
-    with pytest.raises(DataError, match=f"data.path is empty: source {source} reads a path"):
-        load(source)
-    with pytest.raises(DataError, match="no such file or folder"):
-        load(source, path=str(tmp_path / "nothing"))
-    wrong = tmp_path / "file" if wants_folder is not False else tmp_path
-    message = f"is a .*, but source {source} reads a"
-    if wants_folder is None:
-        message = "neither a folder nor a zip archive"
-    with pytest.raises(DataError, match=f"^{wrong}: {message}"):
-        load(source, path=str(wrong))
-
-
-def test_a_path_for_a_source_without_files_is_refused() -> None:
-    with pytest.raises(DataError, match=r"^data\.path = 'mine\.zip': .* digits reads no path"):
-        load("digits", path="mine.zip")
-
-
-def test_the_import_is_light() -> None:
-    """Every client process imports the sources; only the source in use may cost time."""
-    code = "import fedproto_app.data.images.sources, sys; print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[3],
-    ).stdout.split()
-    assert not {"PIL", "sklearn", "pandas", "scipy", "matplotlib", "torch"} & set(modules)

@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.clients import ClientSequences, make_sequence_clients
-from fedproto_app.data.sequences.clusters import deal_sequences
+from fedproto_app.data.sequences.clients import (
+    ClientSequences,
+    make_sequence_clients,
+    resampled,
+    scaled_by_itself,
+    scaling,
+)
+from fedproto_app.data.sequences.partition import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.settings import DataSettings, SequenceSettings, Settings, settings_from
 from fedproto_app.tasks.table import load_shard, reasons_against
 from tests.data.sequences.made_sequences import measured, pool_of
 
@@ -49,8 +56,6 @@ def test_clients_hold_their_sequences_and_targets() -> None:
     assert shard.refused == {"cid": f"no validation sequence among its 2: {shares}"}
     assert (shard.shape.inputs, shard.shape.classes) == ((2,), ("ant", "bee", "cat"))
     ann, bob = shard.clients["ann"], shard.clients["bob"]
-    assert isinstance(ann, ClientSequences)
-    assert isinstance(bob, ClientSequences)
     assert (ann.group, bob.group) == ("left", "right")
     assert places(ann) == list(range(30))
     assert places(bob) == list(range(30, 60))
@@ -64,9 +69,7 @@ def test_clients_hold_their_sequences_and_targets() -> None:
 def test_clients_of_real_targets() -> None:
     shard = load_shard(settings("numbers", "sequence-regression"), 0, 1)
     ann = shard.clients["ann"]
-    assert isinstance(ann, ClientSequences)
-    assert ann.class_counts == ()
-    assert shard.shape.classes == ()
+    assert ann.class_counts == shard.shape.classes == ()
     assert ann.train.targets.tolist() == [place / 2 for place in range(21)]
     assert ann.test.targets.tolist() == [place / 2 for place in range(24, 30)]
 
@@ -78,49 +81,32 @@ def test_nodes_share_the_clients() -> None:
     assert sorted(name for node in nodes for name in node) == sorted(clients)
     for node in nodes:
         for name, client in node.items():
-            assert isinstance(client, ClientSequences)
-            assert places(client) == places(clients[name])  # type: ignore[arg-type]
-    dealt = [place for client in clients.values() for place in places(client)]  # type: ignore[arg-type]
+            assert places(client) == places(clients[name])
+    dealt = [place for client in clients.values() for place in places(client)]
     assert len(dealt) == len(set(dealt)) == 60
 
 
 def test_sequences_are_resampled_and_then_scaled() -> None:
     ramp = [np.arange(9, dtype=np.float32)[:, None] * (place + 1) for place in range(10)]
     pool = replace(measured(10, ["ann"] * 10), sequences=ramp)
-    data = settings("numbers", "sequence-regression", **{"data.sequences.steps": 3}).data
-    holdings = deal_sequences(pool, data, 0)
-    clients, _ = make_sequence_clients(pool, holdings, data, 0)
-    assert clients["ann"].train.values[1].tolist() == [[0], [8], [16]]
-    scaled = data.model_copy(
-        update={"sequences": data.sequences.model_copy(update={"scaling": "client"})}
-    )
-    clients, _ = make_sequence_clients(pool, holdings, scaled, 0)
-    together = np.concatenate(clients["ann"].train.values)
+
+    def client(scaling: str) -> ClientSequences:
+        changes = {"data.sequences.steps": 3, "data.sequences.scaling": scaling}
+        data = settings("numbers", "sequence-regression", **changes).data
+        return make_sequence_clients(pool, deal_sequences(pool, data, 0), data, 0)[0]["ann"]
+
+    assert client("none").train.values[1].tolist() == [[0], [8], [16]]
+    together = np.concatenate(client("client").train.values)
     assert together.mean() == pytest.approx(0, abs=1e-6)
     assert together.std() == pytest.approx(1, abs=1e-6)
-    assert np.concatenate(clients["ann"].test.values).mean() > 0  # later ones are steeper
-
-
-def test_unlabelled_sequences_are_scaled_with_the_train_part_and_count_as_train_samples() -> None:
-    pool = replace(pool_of([0, 1] * 10 + [-1] * 4), clients=np.array(["ann"] * 24))
-    data = settings("labelled", **{"data.sequences.scaling": "client"}).data
-    clients, _ = make_sequence_clients(pool, deal_sequences(pool, data, 0), data, 0)
-    ann = clients["ann"]
-    assert ann.train_samples == len(ann.train) + 4
-    assert sum(map(sum, ann.class_counts)) == len(ann.train)
-    together = np.concatenate([*ann.train.values, *ann.unlabelled])
-    assert together.mean() == pytest.approx(0, abs=1e-6)
-    assert [steps[0, 0] for steps in ann.unlabelled] == sorted(
-        steps[0, 0] for steps in ann.unlabelled
-    )
+    assert np.concatenate(client("client").test.values).mean() > 0  # later ones are steeper
 
 
 def partly(settings: DataSettings) -> SequencePool:
     """Half of ann's sequences have no label, and other values."""
     pool = pool_of([0, 1] * 10 + [-1] * 20, ["ann"] * 40)
-    return replace(
-        pool, sequences=[steps * (1 + 9 * (n >= 20)) for n, steps in enumerate(pool.sequences)]
-    )
+    larger = [steps * 10 for steps in pool.sequences[20:]]
+    return replace(pool, sequences=[*pool.sequences[:20], *larger])
 
 
 @pytest.mark.parametrize(
@@ -133,16 +119,15 @@ def partly(settings: DataSettings) -> SequencePool:
         ("fedavg", {"analytic.guess-rounds": 1}, 0),
     ],
 )
-def test_methods_that_ignore_unlabelled_sequences(
-    method: str, more: dict[str, Any], unlabelled: int
-) -> None:
+def test_methods_that_ignore_unlabelled_sequences(method: str, more: Any, unlabelled: int) -> None:
     changes = {"method": method, "data.sequences.scaling": "client", **more}
     ann = load_shard(settings("partly", **changes), 0, 1).clients["ann"]
-    assert isinstance(ann, ClientSequences)
     assert len(ann.unlabelled) == unlabelled
     assert ann.train_samples == len(ann.train) + unlabelled
-    alone = np.concatenate(ann.train.values).mean()
-    assert (abs(alone) < 1e-6) == (unlabelled == 0)
+    assert sum(map(sum, ann.class_counts)) == len(ann.train)
+    together = np.concatenate([*ann.train.values, *ann.unlabelled])
+    assert together.mean() == pytest.approx(0, abs=1e-6)
+    assert (abs(np.concatenate(ann.train.values).mean()) < 1e-6) == (unlabelled == 0)
 
 
 def test_reasons_are_those_of_the_shard() -> None:
@@ -154,9 +139,8 @@ def test_reasons_are_those_of_the_shard() -> None:
 
 @pytest.mark.parametrize("read", [reasons_against, lambda run: load_shard(run, 0, 1)])
 def test_targets_that_the_task_cannot_learn(read: Any) -> None:
-    with pytest.raises(
-        DataError, match=f"task = 'sequence-regression': .* '{MODULE}:labelled' are c"
-    ):
+    message = f"task = 'sequence-regression': .* '{MODULE}:labelled' are c"
+    with pytest.raises(DataError, match=message):
         read(settings("labelled", "sequence-regression"))
     with pytest.raises(DataError, match="are real numbers; set task = 'sequence-regression'"):
         read(settings("numbers"))
@@ -167,13 +151,62 @@ def test_a_client_of_another_cluster_calls_its_sequences_otherwise() -> None:
     changes = {**dealt, "data.clusters.clusters": 2, "data.clusters.renamed": True}
     run = settings("labelled", **changes)
     shard, holdings = load_shard(run, 0, 1), deal_sequences(POOL, run.data, run.seed)
-    assert len({tuple(holding.names) for holding in holdings}) == 2  # type: ignore[arg-type]
+    assert len({tuple(holding.names) for holding in holdings}) == 2
     for holding in holdings:
         client = shard.clients[holding.name]
-        assert isinstance(client, ClientSequences)
-        assert holding.names is not None
         for part in (client.train, client.validation, client.test):
             true = [int(POOL.targets[int(steps[0, 0])]) for steps in part.values]
             assert part.targets.tolist() == holding.names[true].tolist()
         counts = np.bincount(client.train.targets.astype(int), minlength=3)
         assert client.class_counts == (tuple(counts),)
+
+
+def steps(*columns: list[float]) -> NDArray[np.float32]:
+    return np.array(columns, np.float32).T
+
+
+def test_resampling_is_linear_and_keeps_the_ends() -> None:
+    long = steps([0, 1, 4, 9, 16], [4, 3, 2, 1, 0])
+    # Of 5 steps 4: at the indices 0, 4/3, 8/3 and 4.
+    expected = [[0, 4], [2, 8 / 3], [4 + 2 / 3 * 5, 4 / 3], [16, 0]]
+    np.testing.assert_allclose(resampled(long, 4), expected, rtol=1e-6)
+    assert resampled(long, 4).dtype == np.float32
+
+
+def test_short_sequences_are_not_resampled() -> None:
+    short = steps([0, 1, 4, 9, 16])
+    assert all(resampled(short, longest) is short for longest in (0, 5, 6))
+
+
+def test_a_sequence_is_scaled_by_itself_without_changing_its_proportions() -> None:
+    # Deviations from the means are ±3 and ±4; the mean of their squares is 12.5.
+    scaled = scaled_by_itself(steps([10, 16], [-4, 4]))
+    np.testing.assert_allclose(scaled, steps([-3, 3], [-4, 4]) / np.sqrt(12.5), rtol=1e-6)
+
+
+def test_scaling_forgets_place_and_size() -> None:
+    drawn = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    moved = (drawn * 8 + np.array([100, 0, -7])).astype(np.float32)
+    np.testing.assert_allclose(scaled_by_itself(moved), scaled_by_itself(drawn), atol=1e-5)
+
+
+def test_a_constant_sequence_becomes_zeros() -> None:
+    assert scaled_by_itself(steps([305.33] * 7, [0.1] * 7)).tolist() == [[0, 0]] * 7
+    assert scaled_by_itself(steps([5], [6])).tolist() == [[0, 0]]
+
+
+def test_a_clients_scale_comes_from_its_train_steps() -> None:
+    # Train steps 1, 3, 5, 7: mean 4, deviation √5; the second dimension is constant.
+    train = [steps([1, 3], [0.1, 0.1]), steps([5, 7], [0.1, 0.1])]
+    scaled = scaling(train, SequenceSettings(scaling="client"))
+    np.testing.assert_allclose(scaled(train[0])[:, 0], [-3 / 5**0.5, -1 / 5**0.5], rtol=1e-6)
+    changed = scaled(steps([4, 9], [3, 4]))
+    np.testing.assert_allclose(changed, [[0, 0], [5**0.5, 0]], rtol=1e-6)
+    assert changed.dtype == np.float32
+
+
+def test_other_scalings() -> None:
+    constant = steps([1, 2, 4])
+    assert scaling([constant], SequenceSettings(scaling="none"))(constant) is constant
+    by_itself = scaling([constant], SequenceSettings(scaling="sequence"))
+    np.testing.assert_array_equal(by_itself(constant), scaled_by_itself(constant))

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
@@ -17,15 +19,21 @@ from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSetti
 
 
 @cache
-def pool(clients: int = 12, sequences: int = 600, seed: int = 0) -> SequencePool:
+def pool(clients: int = 12, sequences: int = 600, seed: int = 0, target: str = "") -> SequencePool:
     synthetic = SyntheticSettings(clients=clients, sequences=sequences, seed=seed)
-    return synthetic_air_writing(DataSettings(synthetic=synthetic))
+    chosen = SequenceSettings(target=target)
+    return synthetic_air_writing(DataSettings(synthetic=synthetic, sequences=chosen))
 
 
-def resampled(digits: SequencePool) -> np.ndarray:
+def writings(digits: SequencePool, digit: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the writer and the steps of each writing of a digit."""
+    for place in np.flatnonzero(digits.targets == digit):
+        yield str(digits.clients[place]), digits.sequences[place]
+
+
+def resampled(digits: SequencePool) -> NDArray[np.float64]:
     """Return thirty points at equal times, without place and size, [n, 90]."""
-    places = np.linspace(0, 1, 30)
-    rows = []
+    places, rows = np.linspace(0, 1, 30), []
     for sequence in digits.sequences:
         when = np.linspace(0, 1, len(sequence))
         points = np.stack([np.interp(places, when, axis) for axis in sequence.T], axis=1)
@@ -33,10 +41,12 @@ def resampled(digits: SequencePool) -> np.ndarray:
     return np.array(rows)
 
 
-def nearest(rows: np.ndarray, training: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the label of the nearest known row."""
-    distance = (rows**2).sum(1)[:, None] + (training**2).sum(1) - 2 * rows @ training.T
-    return labels[distance.argmin(axis=1)]
+def share_told_apart(digits: SequencePool, training: NDArray[np.bool_]) -> float:
+    """Return the share of the other sequences whose nearest in training has their label."""
+    rows, labels = resampled(digits), digits.targets
+    others, known = rows[~training], rows[training]
+    distance = (others**2).sum(1)[:, None] + (known**2).sum(1) - 2 * others @ known.T
+    return float((labels[training][distance.argmin(axis=1)] == labels[~training]).mean())
 
 
 def test_sequences_are_finite_positions_in_centimetres() -> None:
@@ -49,6 +59,7 @@ def test_sequences_are_finite_positions_in_centimetres() -> None:
         assert sequence.shape[1] == 3
         assert np.isfinite(sequence).all()
         assert 5 < np.ptp(sequence[:, 1]) < 60
+    assert len({sequence.tobytes() for sequence in digits.sequences}) == len(digits.sequences)
 
 
 def test_a_digit_takes_as_long_as_its_path_and_its_writer() -> None:
@@ -58,94 +69,56 @@ def test_a_digit_takes_as_long_as_its_path_and_its_writer() -> None:
     assert lengths.max() <= LONGEST
     assert len(np.unique(lengths)) > 40
     assert lengths[digits.targets == 8].mean() > 1.4 * lengths[digits.targets == 1].mean()
-    assert digits.clients is not None
     of_writers = [lengths[digits.clients == name].mean() for name in digits.groups]
     assert max(of_writers) > 1.3 * min(of_writers)
 
 
 def test_the_time_of_a_writing_as_target() -> None:
-    digits = pool(2, 40)
-    seconds = DataSettings(
-        synthetic=SyntheticSettings(clients=2, sequences=40),
-        sequences=SequenceSettings(target="seconds"),
-    )
-    timed = synthetic_air_writing(seconds)
+    timed = pool(2, 40, target="seconds")
     assert timed.classes == ()
-    assert timed.targets.tolist() == [len(steps) / RATE for steps in digits.sequences]
-    other_set = seconds.model_copy(update={"sequences": SequenceSettings(target="charge")})
+    assert timed.targets.tolist() == [len(steps) / RATE for steps in pool(2, 40).sequences]
     with pytest.raises(DataError, match=r"^data\.sequences\.target = 'charge': .*'seconds'"):
-        synthetic_air_writing(other_set)
+        pool(target="charge")
 
 
-def test_every_writer_has_every_digit_equally_often() -> None:
+def test_writers_and_digits_take_turns() -> None:
     digits = pool()
-    assert digits.clients is not None
     for name in digits.groups:
         chosen = digits.targets[digits.clients == name]
         assert np.bincount(chosen, minlength=10).tolist() == [5] * 10
-
-
-def test_the_pool_has_the_set_number_of_sequences() -> None:
-    digits = pool(clients=3, sequences=47)
-    assert len(digits.sequences) == len(digits.targets) == 47
-    assert np.bincount(digits.targets).tolist() == [5] * 7 + [4] * 3
-    assert digits.clients is not None
-    assert len(digits.clients) == 47
+    fewer = pool(clients=3, sequences=47)
+    assert len(fewer.sequences) == len(fewer.targets) == len(fewer.clients) == 47
+    assert np.bincount(fewer.targets).tolist() == [5] * 7 + [4] * 3
 
 
 def test_a_seed_is_a_data_set() -> None:
     first, other_set = pool(2, 40), pool(2, 40, seed=1)
-    synthetic = SyntheticSettings(clients=2, sequences=40)
-    repeated = synthetic_air_writing(DataSettings(synthetic=synthetic))
-    for first_sequence, repeated_sequence in zip(first.sequences, repeated.sequences, strict=True):
-        np.testing.assert_array_equal(first_sequence, repeated_sequence)
-    assert not any(
-        np.array_equal(first_sequence, another)
-        for first_sequence, another in zip(first.sequences, other_set.sequences, strict=True)
-    )
+    repeated = pool.__wrapped__(2, 40)
+    for steps, same, another in zip(
+        first.sequences, repeated.sequences, other_set.sequences, strict=True
+    ):
+        np.testing.assert_array_equal(steps, same)
+        assert not np.array_equal(steps, another)
 
 
 def test_a_sequence_is_the_same_among_more_writers_and_more_repetitions() -> None:
     fewer, more = pool(2, 20), pool(5, 150)
-    for first_sequence, other_set in zip(fewer.sequences, more.sequences[:20], strict=True):
-        np.testing.assert_array_equal(first_sequence, other_set)
+    for steps, same in zip(fewer.sequences, more.sequences[:20], strict=True):
+        np.testing.assert_array_equal(steps, same)
 
 
-def test_no_two_writings_are_alike() -> None:
-    digits = pool()
-    assert len({sequence.tobytes() for sequence in digits.sequences}) == len(digits.sequences)
-
-
-def test_the_nearest_neighbour_tells_digits_apart() -> None:
-    digits = pool()
-    rows = resampled(digits)
-    training = np.arange(len(rows)) < 480  # all writers, four repetitions of five
-    predicted = nearest(rows[~training], rows[training], digits.targets[training])
-    assert (predicted == digits.targets[~training]).mean() > 0.93
-
-
-def test_digits_of_unseen_writers_can_be_classified() -> None:
-    digits = pool()
-    rows = resampled(digits)
-    assert digits.clients is not None
-    training = digits.clients < "writer-08"
-    predicted = nearest(rows[~training], rows[training], digits.targets[training])
-    assert (predicted == digits.targets[~training]).mean() > 0.85
-
-
-def test_few_examples_do_not_suffice() -> None:
-    """Otherwise no method could show that it learns."""
-    digits = pool()
-    rows = resampled(digits)
-    predicted = nearest(rows[20:], rows[:20], digits.targets[:20])
-    assert (predicted == digits.targets[20:]).mean() < 0.85
+def test_the_nearest_neighbour_tells_digits_apart_if_there_are_enough_examples() -> None:
+    """With few, no method could show that it learns."""
+    digits, places = pool(), np.arange(600)
+    assert share_told_apart(digits, places < 480) > 0.93  # four repetitions of five, all writers
+    assert share_told_apart(digits, digits.clients < "writer-08") > 0.85  # unseen writers
+    assert share_told_apart(digits, places < 20) < 0.85
 
 
 @pytest.mark.parametrize("digit", range(10))
 def test_a_writer_is_known_by_the_style(digit: int) -> None:
     """The nearest sequence of a digit is often by the same writer; chance is 4 in 59."""
     digits = pool()
-    assert digits.clients is not None
     chosen = digits.targets == digit
     rows, names = resampled(digits)[chosen], digits.clients[chosen]
     distance = np.linalg.norm(rows[:, None] - rows, axis=2)
@@ -155,46 +128,36 @@ def test_a_writer_is_known_by_the_style(digit: int) -> None:
 
 def test_left_handers_lean_to_the_left() -> None:
     digits = pool(clients=60, sequences=600)
-    assert digits.clients is not None
     lean: dict[str, list[float]] = {"left": [], "right": []}
-    for name, target, sequence in zip(
-        digits.clients, digits.targets, digits.sequences, strict=True
-    ):
-        if target == 1:
-            way = sequence[-1] - sequence[sequence[:, 1].argmax()]
-            lean[digits.groups[str(name)]].append(float(way[0] / way[1]))
+    for name, sequence in writings(digits, 1):
+        way = sequence[-1] - sequence[sequence[:, 1].argmax()]
+        lean[digits.groups[name]].append(float(way[0] / way[1]))
     assert len(lean["left"]) == 20
     assert np.mean(lean["left"]) < np.mean(lean["right"]) - 0.1
 
 
 def test_some_write_the_zero_clockwise_and_stay_with_it() -> None:
     digits = pool(clients=30, sequences=900)
-    assert digits.clients is not None
     ways: dict[str, set[bool]] = {}
-    for name, target, sequence in zip(
-        digits.clients, digits.targets, digits.sequences, strict=True
-    ):
-        if target == 0:
-            x, y = (sequence - sequence.mean(axis=0)).T[:2].astype(np.float64)
-            clockwise = bool((x[:-1] * y[1:] - x[1:] * y[:-1]).sum() < 0)  # twice the area
-            ways.setdefault(str(name), set()).add(clockwise)
+    for name, sequence in writings(digits, 0):
+        x, y = (sequence - sequence.mean(axis=0)).T[:2].astype(np.float64)
+        clockwise = bool((x[:-1] * y[1:] - x[1:] * y[:-1]).sum() < 0)  # twice the area
+        ways.setdefault(name, set()).add(clockwise)
     assert all(len(way) == 1 for way in ways.values())
-    share = {
-        hand: np.mean([True in ways[name] for name in ways if digits.groups[name] == hand])
+    left, right = (
+        np.mean([True in ways[name] for name in ways if digits.groups[name] == hand])
         for hand in ("left", "right")
-    }
-    assert 0 < share["right"] < share["left"] < 1
+    )
+    assert 0 < right < left < 1
 
 
 def test_the_hand_slows_down_in_bends() -> None:
     """The speed at a sharp corner of a 7 is below its mean speed."""
-    digits = pool()
     slower = []
-    for target, sequence in zip(digits.targets, digits.sequences, strict=True):
-        if target == 7:
-            speed = np.linalg.norm(np.diff(sequence, axis=0), axis=1)
-            way = np.diff(sequence[::2, :2], axis=0)
-            angle = np.abs(np.diff(np.unwrap(np.arctan2(way[:, 1], way[:, 0]))))
-            corner = 2 * int(angle[1:-1].argmax()) + 3
-            slower.append(speed[corner - 1 : corner + 2].mean() < speed.mean())
+    for _, sequence in writings(pool(), 7):
+        speed = np.linalg.norm(np.diff(sequence, axis=0), axis=1)
+        way = np.diff(sequence[::2, :2], axis=0)
+        angle = np.abs(np.diff(np.unwrap(np.arctan2(way[:, 1], way[:, 0]))))
+        corner = 2 * int(angle[1:-1].argmax()) + 3
+        slower.append(speed[corner - 1 : corner + 2].mean() < speed.mean())
     assert np.mean(slower) > 0.8

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.page.tables import privacy, refusals_table, repeats
-from fedproto_app.report.runs import Group, flat, read_run
+from fedproto_app.report.runs import Group, read_run
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.reading import flat
 from tests.report.made_runs import make_run, round_record
 
 

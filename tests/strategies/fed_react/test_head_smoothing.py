@@ -26,8 +26,6 @@ KINDS: dict[str, Callable[[], HeadSmoother]] = {
     "forgetting": ForgettingMean,
     "kalman": partial(KalmanSmoothing, 0.01, 0.1, 5),
 }
-HEADS = [3.0, 6.0, 0.0]
-FACTORS = [0.0, 0.5, 0.25]
 
 
 def drawn(rounds: int, dtype: Any = np.float32) -> list[Head]:
@@ -35,33 +33,24 @@ def drawn(rounds: int, dtype: Any = np.float32) -> list[Head]:
     return [rng.normal(size=(2, 3)).astype(dtype) for _ in range(rounds)]
 
 
-def estimates(smoother: HeadSmoother) -> list[float]:
-    return [
-        smoother.update(np.array([head]), factor).item()
-        for head, factor in zip(HEADS, FACTORS, strict=True)
-    ]
-
-
-def test_without_smoothing_the_newest_head_is_sent() -> None:
-    assert estimates(NoSmoothing()) == [3, 6, 0]
-
-
-def test_the_running_mean_counts_every_round_alike() -> None:
-    assert estimates(RunningMean()) == pytest.approx([3, 4.5, 3])
-
-
-def test_the_forgetting_factor_is_the_pasts_share() -> None:
-    """½·3 + ½·6 = 4.5; ¼·4.5 + ¾·0 = 1.125."""
-    assert estimates(ForgettingMean()) == [3, 4.5, 1.125]
+@pytest.mark.parametrize(
+    ("smoother", "expected"),
+    [
+        (NoSmoothing(), [3, 6, 0]),
+        (RunningMean(), [3, 4.5, 3]),  # counts every round alike
+        (ForgettingMean(), [3, 4.5, 1.125]),  # ½·3 + ½·6 = 4.5; ¼·4.5 + ¾·0 = 1.125
+        # q = r = 1, no EM: gains 2/3, 5/8, 13/21, so 3 + 5/8·3 = 39/8 and 39/8·8/21 = 13/7.
+        (KalmanSmoothing(1, 1, 0), [3, 39 / 8, 13 / 7]),
+    ],
+)
+def test_estimates_by_hand(smoother: HeadSmoother, expected: list[float]) -> None:
+    heads = zip([3.0, 6.0, 0.0], [0.0, 0.5, 0.25], strict=True)
+    estimates = [smoother.update(np.array([head]), factor).item() for head, factor in heads]
+    assert estimates == pytest.approx(expected)
 
 
 def test_the_first_head_is_its_own_estimate_whatever_the_factor() -> None:
     assert ForgettingMean().update(np.array([2.0]), 0.9).item() == 2
-
-
-def test_the_kalman_filter_by_hand() -> None:
-    """q = r = 1, no EM: gains 2/3, 5/8, 13/21, so 3 + 5/8·3 = 39/8 and 39/8·8/21 = 13/7."""
-    assert estimates(KalmanSmoothing(1, 1, 0)) == pytest.approx([3, 39 / 8, 13 / 7])
 
 
 def test_the_kalman_filter_uses_the_variances_that_em_finds() -> None:
@@ -78,19 +67,16 @@ def test_the_kalman_filter_uses_the_variances_that_em_finds() -> None:
 
 @pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_estimate_looks_like_its_head(new: Callable[[], HeadSmoother], dtype: Any) -> None:
-    tested = new()
+def test_an_estimate_looks_like_its_head_and_equal_heads_stay(
+    new: Callable[[], HeadSmoother], dtype: Any
+) -> None:
+    tested, constant = new(), new()
     for head in drawn(3, dtype):
         estimate = tested.update(head, 0.5)
         assert (estimate.shape, estimate.dtype) == (head.shape, head.dtype)
-
-
-@pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
-def test_equal_heads_stay_what_they_are(new: Callable[[], HeadSmoother]) -> None:
-    tested = new()
-    head = drawn(1)[0]
+    (head,) = drawn(1)
     for _ in range(10):
-        np.testing.assert_array_equal(tested.update(head, 0.3), head)
+        np.testing.assert_array_equal(constant.update(head, 0.3), head)
 
 
 @pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)

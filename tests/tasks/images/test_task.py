@@ -13,27 +13,23 @@ from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch, stage_at
-from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
+from tests.strategies.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
 
 
 @pytest.mark.parametrize(
-    ("rounds", "stages", "expected"),
+    ("rounds", "stages", "schedule", "expected"),
     [
-        (6, 3, [0, 0, 1, 1, 2, 2]),
-        (5, 2, [0, 0, 0, 1, 1]),
-        (3, 1, [0, 0, 0]),
-        (2, 3, [0, 1]),
+        (6, 3, "sequential", [0, 0, 1, 1, 2, 2]),  # equal parts
+        (5, 2, "sequential", [0, 0, 0, 1, 1]),
+        (3, 1, "sequential", [0, 0, 0]),
+        (2, 3, "sequential", [0, 1]),
+        (6, 3, "cyclic", [0, 1, 2, 0, 1, 2]),
     ],
 )
-def test_sequential_stages_cut_the_rounds_into_equal_parts(
-    rounds: int, stages: int, expected: list[int]
+def test_the_stage_of_each_round(
+    rounds: int, stages: int, schedule: str, expected: list[int]
 ) -> None:
-    stage_numbers = [stage_at(r, rounds, stages, "sequential") for r in range(1, rounds + 1)]
-    assert stage_numbers == expected
-
-
-def test_cyclic_stages_take_turns() -> None:
-    assert [stage_at(r, 6, 3, "cyclic") for r in range(1, 7)] == [0, 1, 2, 0, 1, 2]
+    assert [stage_at(r, rounds, stages, schedule) for r in range(1, rounds + 1)] == expected
 
 
 def test_a_stage_without_images_goes_on_with_the_last_one() -> None:

@@ -1,7 +1,8 @@
-"""Tasks on sequences: batches, padding and metrics by hand."""
+"""Tasks on sequences: batches, padding, metrics by hand, and what a server accepts."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +11,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.core.metrics import Metric
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.sequences.clients import ClientSequences
+from fedproto_app.data.shape import DataShape
+from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
 from fedproto_app.models.model import LinearHeadModel
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.tasks.sequences import task as sequences
-from fedproto_app.tasks.sequences.task import CohortSequences, SequenceBatch, SequenceTask
-from tests.learners.tiny_sequences import (
+from fedproto_app.tasks.sequences.task import (
+    CohortSequences,
+    SequenceBatch,
+    SequenceClassificationTask,
+    SequenceRegressionTask,
+    SequenceTask,
+)
+from tests.strategies.tiny_sequences import (
     WIDTH,
     sequence_client,
     sequence_settings,
     sequence_task,
     sequences_of,
     task_of,
+    vector_client,
     with_clients,
 )
 
@@ -72,6 +82,8 @@ def test_methods_that_learn_their_encoder_first_take_the_cnn(
 def test_clients_are_stacked_with_zeros_after_the_end() -> None:
     task = sequence_task()
     clients = clients_of(task)
+    with pytest.raises(AssertionError, match="out of order"):  # the most batches come first
+        task.gather(clients[::-1], 1)
     samples = task.gather(clients, 1)
     assert samples.train_samples == [5, 3, 1]
     assert samples.batch_counts == [3, 2, 1]
@@ -95,12 +107,6 @@ def test_validation_and_test_sequences_are_separate() -> None:
     assert samples.test_targets.tolist() == [[2, 0, 1, 2], [2, 0, 1, 0]]
     assert samples.test_lengths.tolist() == [[6, 4, 3, 4], [2, 2, 4, 1]]
     assert samples.test_values.shape == (2, 4, 6, 2)
-
-
-def test_clients_come_with_the_most_batches_first() -> None:
-    task = sequence_task()
-    with pytest.raises(AssertionError, match="out of order"):
-        task.gather(clients_of(task)[::-1], 1)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -236,31 +242,20 @@ def test_all_clients_start_equal_and_the_seed_decides() -> None:
     assert all(torch.equal(value, first[name]) for name, value in encoder.items())
 
 
-def test_cross_entropy_by_hand() -> None:
-    task = sequence_task()
-    logits = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+def test_losses_by_hand() -> None:
+    """Of classes, the mean cross-entropy; of numbers, the squared error of targets over 10."""
     full = SequenceBatch(
         torch.zeros(1, 2, 1, 2), torch.ones(1, 2), torch.tensor([[0, 1]]), torch.ones(1, 2)
     )
     part = replace(full, present=torch.tensor([[1.0, 0.0]]))
+    task, logits = sequence_task(), torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
     first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
     assert task.loss(logits, part).tolist() == pytest.approx([first])
     assert task.loss(logits, full).tolist() == pytest.approx([(first + second) / 2])
-
-
-def test_squared_error_by_hand() -> None:
-    """Targets are learned over their scale of 10: 3 and −0.5."""
-    task = sequence_task(**REGRESSION)
-    batch = SequenceBatch(
-        torch.zeros(1, 2, 1, 2),
-        torch.ones(1, 2),
-        torch.tensor([[30.0, -5.0]], dtype=torch.float64),
-        torch.ones(1, 2),
-    )
-    prediction = torch.tensor([[[1.0], [0.5]]])
-    assert task.loss(prediction, batch).tolist() == [(4 + 1) / 2]
-    part = replace(batch, present=torch.tensor([[1.0, 0.0]]))
-    assert task.loss(prediction, part).tolist() == [4]
+    task, prediction = sequence_task(**REGRESSION), torch.tensor([[[1.0], [0.5]]])
+    targets = torch.tensor([[30.0, -5.0]], dtype=torch.float64)
+    assert task.loss(prediction, replace(full, targets=targets)).tolist() == [(4 + 1) / 2]
+    assert task.loss(prediction, replace(part, targets=targets)).tolist() == [4]
 
 
 def test_accuracy_by_hand() -> None:
@@ -283,19 +278,17 @@ def test_errors_of_regression_by_hand_in_units() -> None:
     task = sequence_task(**REGRESSION)
     clients = [
         replace(
-            sequence_client("a", [1.0, 2.0, 3.0]),
-            validation=sequences_of([20.0], [2]),
-            test=sequences_of([43.0, 76.0], [2]),
-        ),
-        replace(
-            sequence_client("b", [1.0]),
-            validation=sequences_of([5.0], [2]),
-            test=sequences_of([6.0], [2]),
-        ),
+            sequence_client(name, trained),
+            validation=sequences_of(validated, [2]),
+            test=sequences_of(tested, [2]),
+        )
+        for name, trained, validated, tested in (
+            ("a", [1.0, 2.0, 3.0], [20.0], [43.0, 76.0]),
+            ("b", [1.0], [5.0], [6.0]),
+        )
     ]
-    samples = task.gather(clients, 1)
     outputs = torch.tensor([[2.0, 4.0, 8.0], [0.0, 0.5, 99.0]]).unsqueeze(2)
-    metrics = task.judge(outputs, samples)
+    metrics = task.judge(outputs, task.gather(clients, 1))
     assert metrics[Metric("rmse")] == pytest.approx([12.5**0.5, 1])
     assert metrics[Metric("mae")] == pytest.approx([3.5, 1])
     assert metrics[Metric("validation-rmse")] == pytest.approx([0, 5])
@@ -331,3 +324,89 @@ def test_evaluation_is_the_judgement_of_each_sequence_alone(changes: dict[str, A
             }
         for name, value in expected.items():
             assert metrics[name][row] == pytest.approx(value, rel=1e-4)
+
+
+CLASSES, NUMBERS = SequenceClassificationTask, SequenceRegressionTask
+
+
+def test_heads_are_fitted_with_the_penalty_and_all_classes() -> None:
+    task = sequence_task()
+    data = vector_client("a", [0, 2, 0, 2, 2]).train
+    vectors = np.concatenate(data.values)
+    head = task.fit_head(vectors, data.targets, 0.3)
+    assert np.array_equal(head, fit_classifier(vectors, data.targets, 3, 0.3))
+    assert head[1].tolist() == [0, 0, 0, 0, -1]
+    flat = np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], dtype=np.float32)
+    gaps = [[0, 4, 1], [4, 4, 1], [0, 4, 1], [4, 4, 1], [4, 4, 1]]
+    assert task.head_loss(flat, vectors, data.targets) == np.sum(gaps) / 5
+
+
+def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
+    task = sequence_task(**REGRESSION)
+    data = vector_client("a", [10.0, 20.0, -30.0, 5.0]).train
+    vectors = np.concatenate(data.values)
+    head = task.fit_head(vectors, data.targets, 0.3)
+    assert np.array_equal(head, fit_regressor(vectors, data.targets / 10, 0.3))
+    flat = np.array([[0, 0, 0, 0, 1]], dtype=np.float32)
+    assert task.head_loss(flat, vectors, data.targets) == (0 + 1 + 16 + 0.25) / 4
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "fault"),
+    [
+        (
+            CLASSES,
+            {
+                Metric("accuracy"): 1.0,
+                Metric("accuracy", Model.LOCAL): 0.5,
+                Metric("validation-error", Model.KEPT): 0.0,
+            },
+            None,
+        ),
+        (CLASSES, {Metric("accuracy"): 1.5}, "not fractions: accuracy = 1.5"),
+        (CLASSES, {Metric("accuracy", Model.LOCAL): math.nan}, "fractions: local-accuracy = nan"),
+        (CLASSES, {Metric("validation-error", Model.KEPT): -0.1}, "not fractions"),
+        (CLASSES, {Metric("rmse"): 0.5}, "'rmse' is no metric of classification"),
+        (
+            NUMBERS,
+            {
+                Metric("rmse"): 12.5,
+                Metric("mae", Model.LOCAL): 3.0,
+                Metric("validation-rmse", Model.KEPT): 0.0,
+            },
+            None,
+        ),
+        (NUMBERS, {Metric("rmse"): math.inf}, "not finite and positive: rmse = inf"),
+        (NUMBERS, {Metric("rmse", Model.KEPT): math.nan}, "not finite and positive"),
+        (NUMBERS, {Metric("mae"): -1.0}, "not finite and positive"),
+        (NUMBERS, {Metric("rmse"): 1e31}, "not finite and positive"),
+        (NUMBERS, {Metric("accuracy"): 0.5}, "'accuracy' is no metric of regression"),
+    ],
+)
+def test_metrics_that_a_server_accepts(
+    task: type[SequenceTask], metrics: dict[Metric, float], fault: str | None
+) -> None:
+    reason = task.metrics_fault(metrics)
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "classes", "fault"),
+    [
+        (CLASSES, (3,), 10, None),
+        (CLASSES, (3,), 1, None),
+        (CLASSES, (3,), 0, "0 classes, expected 1 … 10000"),
+        (CLASSES, (3,), 10_001, "10001 classes"),
+        (CLASSES, (1, 8, 8), 10, "(1, 8, 8), not sequences"),
+        (CLASSES, (), 10, "not sequences"),
+        (CLASSES, (4097,), 10, "4097 dimensions, more than 4096"),
+        (NUMBERS, (8,), 0, None),
+        (NUMBERS, (8,), 2, "2 classes, where a real number is predicted"),
+        (NUMBERS, (8, 100), 0, "not sequences"),
+    ],
+)
+def test_shapes_that_a_server_accepts(
+    task: type[SequenceTask], inputs: tuple[int, ...], classes: int, fault: str | None
+) -> None:
+    reason = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
+    assert (reason is None) if fault is None else (reason is not None and fault in reason)

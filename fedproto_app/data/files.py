@@ -1,0 +1,175 @@
+"""Read the files of a source within bounds: no larger than the memory allows, no link out of its
+folder, no pipe. A tree of files is a folder or a zip archive.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol
+from zipfile import BadZipFile, ZipFile
+
+from fedproto_app.core.errors import DataError, did_you_mean
+
+# A share of the machine's memory, because values exist several times while they are read: as text,
+# as a frame, as windows.
+LARGEST_SHARE = 0.25
+_GZIP = b"\x1f\x8b"
+_PIECE = 1 << 22
+_DEEPEST = 8  # nested folders; stops the walk if links form a cycle
+_ENCRYPTED = 0x1  # flag bit of an archive's member
+
+
+def most_bytes() -> int:
+    """Return the largest allowed size of a source, in bytes."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(LARGEST_SHARE * memory)
+
+
+def require_room(size: int, where: object) -> None:
+    """Raise `DataError` if a source of this many bytes, real or declared, is too large."""
+    if size > (limit := most_bytes()):
+        raise DataError(
+            f"{where}: {size / 2**30:,.1f} GiB when it is read, more than a quarter of this "
+            f"machine's memory, {limit / 2**30:,.2f} GiB; cut it, or take a machine with more"
+        )
+
+
+def content_of(path: Path) -> bytes:
+    """Return all bytes of a file; `DataError` if there are too many."""
+    try:
+        size = path.stat().st_size
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise DataError(f"{path}: neither a file nor a folder")
+        require_room(size, path)
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def unpacked(content: bytes, where: object) -> bytes:
+    """Return the content of a file, decompressed if it is gzip; `DataError` if it is too much."""
+    if not content.startswith(_GZIP):
+        return content
+    pieces, size = [], 0
+    try:
+        with gzip.open(BytesIO(content)) as file:
+            while piece := file.read(_PIECE):  # a small file may unpack to a lot
+                size += len(piece)
+                require_room(size, where)
+                pieces.append(piece)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{where}: cannot be read: {error}") from None
+    return b"".join(pieces)
+
+
+def missing(path: Path) -> str:
+    """Return the message for a missing path, with a similar name in its folder if there is one."""
+    try:
+        beside = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        beside = []
+    near = did_you_mean(path.name, beside).removesuffix("? ")
+    return f"{path}: no such file or folder" + (f"; {near}?" if near else "")
+
+
+def require_inside(path: Path, folder: Path) -> None:
+    """Raise `DataError` for a link that leads out of the data folder."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{path}: a link to {path.resolve()}, outside the data folder")
+
+
+class FileTree(Protocol):
+    """An open tree. A name is a path from its root, with slashes."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files except hidden files, in ascending order."""
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file; for a damaged archive, zipfile's errors pass through."""
+
+
+@contextmanager
+def open_tree(path: Path) -> Iterator[FileTree]:
+    """Open the tree at a path; each caller gets a separate tree, so threads do not interfere."""
+    if path.is_dir():
+        yield _Folder(path)
+        return
+    try:
+        archive = ZipFile(path)
+    except (BadZipFile, NotImplementedError):
+        raise DataError(f"{path}: neither a folder nor a zip archive") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    with archive:
+        yield _Archive(archive, path)
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        names: list[str] = []
+        self._walk(str(self._path), "", 0, names)
+        return sorted(names)
+
+    def _walk(self, folder: str, prefix: str, depth: int, names: list[str]) -> None:
+        if depth > _DEEPEST:
+            raise DataError(f"{self._path}: {prefix} lies more than {_DEEPEST} folders deep")
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_symlink():
+                        require_inside(Path(entry.path), self._path)
+                    name = prefix + entry.name
+                    if entry.is_dir():
+                        self._walk(entry.path, f"{name}/", depth + 1, names)
+                    elif entry.is_file():
+                        names.append(name)
+                    else:  # reading a pipe would wait for ever
+                        raise DataError(f"{entry.path}: neither a file nor a folder")
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be read: {error}") from None
+
+    def read(self, name: str) -> bytes:
+        return content_of(self._path / name)
+
+
+class _Archive:
+    def __init__(self, archive: ZipFile, path: Path) -> None:
+        self._archive = archive
+        self._path = path
+
+    def names(self) -> list[str]:
+        names: list[str] = []
+        for member in self._archive.infolist():
+            name = member.filename
+            if name.endswith("/") or name.startswith("__MACOSX/"):
+                continue
+            if name.startswith(("../", "/")) or "/../" in name:
+                raise DataError(f"{self._path}: {name!r} leads out of the archive")
+            if name.startswith(".") or "/." in name:
+                continue
+            if member.flag_bits & _ENCRYPTED:
+                raise DataError(f"{self._path}: {name!r} is encrypted")
+            names.append(name)
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{self._path}: two files are named {twice!r}")
+        return sorted(names)
+
+    def read(self, name: str) -> bytes:
+        try:
+            # zipfile never unpacks more than the archive declares
+            require_room(self._archive.getinfo(name).file_size, f"{self._path}: {name}")
+            return self._archive.read(name)
+        except KeyError:
+            raise DataError(f"{self._path}: {name!r} is gone") from None

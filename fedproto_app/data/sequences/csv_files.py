@@ -1,0 +1,200 @@
+"""Read sequences from CSV files: labelled in a folder per class, or recordings cut into windows.
+
+A file has a header with the dimensions' names, then one row per step. The format is the same as for
+tables (table.py), with numbers only. The time column, named in the settings or a first column with
+a usual name, is left out: rows are steps, at any distance.
+
+The layout of classes is ``[<client>/]<class>/<sequence>.csv``, with clients for all files or for
+none. In an archive there may be one more folder around everything. (So the folder of an archive
+with a single client is not taken as the client's name, unless the archive has that outer folder
+too.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.files import FileTree, content_of, open_tree
+from fedproto_app.data.sequences.pool import SequencePool, float32_steps
+from fedproto_app.data.source_checks import require_available
+from fedproto_app.data.table import SUFFIX, Columns, Head, parse_text_table, require_named
+from fedproto_app.settings import Choice, DataSettings
+
+_LAYOUT = "[<client>/]<class>/<sequence>.csv"
+
+Matrix = NDArray[np.float64]
+
+
+def load_sequence_folder(settings: DataSettings) -> SequencePool:
+    """Return the sequences of a folder or zip archive, in the order of the files' names.
+
+    Classes are in ascending order. The dimensions are the chosen columns, by default all; they are
+    the same in all files.
+    """
+    path = Path(settings.path)
+    with open_tree(path) as tree:
+        names = _csv_names(tree, path, _LAYOUT)
+        places = _places(names, path)
+        read = [
+            (dimensions, float32_steps(values))
+            for dimensions, values in _steps_of(tree, names, path, settings, settings.choice)
+        ]
+    classes, targets = np.unique([place[-2] for place in places], return_inverse=True)
+    clients = np.array([place[0] for place in places]) if len(places[0]) == 3 else None
+    sequences = [steps for _, steps in read]
+    return SequencePool(read[0][0], tuple(map(str, classes)), sequences, targets, clients)
+
+
+def _places(names: list[str], path: Path) -> list[list[str]]:
+    """Return the parts of every file's name, 2 or 3, the same number for all."""
+    places = [name.split("/") for name in names]
+    if not path.is_dir() and min(map(len, places)) > 2 and len({place[0] for place in places}) == 1:
+        places = [place[1:] for place in places]
+    for name, place in zip(names, places, strict=True):
+        if len(place) not in (2, 3):
+            raise DataError(f"{path}: {name}: expected {_LAYOUT}")
+        if len(place) != len(places[0]):
+            having, lacking = (name, names[0]) if len(place) == 3 else (names[0], name)
+            raise DataError(f"{path}: {lacking} lies in no folder of a client, but {having} does")
+    return places
+
+
+def load_recordings(settings: DataSettings) -> SequencePool:
+    """Return the windows of a CSV file, or of a folder or zip archive with a CSV file per client.
+
+    A window has ``data.sequences.window`` steps and begins ``data.sequences.stride`` steps after
+    the previous window. Its target is the column ``data.sequences.target`` at its last step; that
+    column is not an input. Windows are in the order of the clients' names and of time. Only the
+    first ``data.max-steps`` steps of each recording are read. A client whose recording is shorter
+    than a window has no sequence, but is in the pool's groups, with "" as its group.
+    """
+    path, target_name = Path(settings.path), settings.sequences.target
+    columns, recordings = _read(path, settings)
+    if target_name not in columns:
+        raise DataError(
+            f"data.sequences.target = {target_name!r}: expected a column of {path}: "
+            f"{', '.join(columns)}"
+        )
+    if len(columns) == 1:
+        raise DataError(f"{path}: beside the target {target_name!r} there is no column")
+    target = columns.index(target_name)
+    sequences: list[NDArray[np.float32]] = []
+    targets: list[NDArray[np.float64]] = []
+    clients: list[str] = []
+    for client, values in recordings.items():
+        ends = _ends(len(values[: settings.max_steps or None]), settings)
+        inputs = float32_steps(np.delete(values, target, axis=1))
+        sequences += [inputs[end - settings.sequences.window : end] for end in ends]
+        targets.append(values[[end - 1 for end in ends], target])
+        clients += [client] * len(ends)
+    if not sequences:
+        longest = max(map(len, recordings.values()))
+        raise DataError(
+            f"{path}: no recording has data.sequences.window = {settings.sequences.window} steps; "
+            f"the longest has {longest}"
+        )
+    return SequencePool(
+        columns[:target] + columns[target + 1 :],
+        (),
+        sequences,
+        np.concatenate(targets),
+        np.array(clients),
+        dict.fromkeys(recordings, ""),
+    )
+
+
+def _ends(steps: int, settings: DataSettings) -> range:
+    """Return the end of each window, exclusive."""
+    return range(settings.sequences.window, steps + 1, settings.sequences.stride)
+
+
+def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], dict[str, Matrix]]:
+    """Return the columns, and the values [T, columns] of each client in the order of the names."""
+    choice, target = settings.choice, settings.sequences.target
+    if choice.columns and target not in ("", *choice.columns):
+        choice = replace(choice, columns=(*choice.columns, target))
+    if path.is_file() and SUFFIX.search(path.name):
+        columns, values = parse_steps(content_of(path), str(path), settings, choice)
+        return columns, {SUFFIX.sub("", path.name): values}
+    with open_tree(path) as tree:
+        names = _csv_names(tree, path, "<client>.csv")
+        for name in names:
+            if "/" in name:
+                raise DataError(f"{path}: {name}: expected <client>.csv, not in a folder")
+        clients = [SUFFIX.sub("", name) for name in names]
+        for client in clients:
+            if clients.count(client) > 1:
+                raise DataError(f"{path}: two files of client {client!r}")
+        read = list(_steps_of(tree, names, path, settings, choice))
+    return read[0][0], dict(zip(clients, (values for _, values in read), strict=True))
+
+
+def _csv_names(tree: FileTree, path: Path, layout: str) -> list[str]:
+    """Return the names of the CSV files in a tree, one or more."""
+    names = [name for name in tree.names() if SUFFIX.search(name)]
+    if not names:
+        raise DataError(f"{path}: no file {layout}")
+    return names
+
+
+def _steps_of(
+    tree: FileTree, names: list[str], path: Path, settings: DataSettings, choice: Choice
+) -> Iterator[tuple[tuple[str, ...], Matrix]]:
+    """Yield the columns [d], the same for all, and the steps [T, d] of these files of a tree."""
+    first_columns: tuple[str, ...] = ()
+    for name in names:
+        try:
+            content = tree.read(name)
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:  # a damaged archive fails in many ways
+            raise DataError(f"{path}: {name} cannot be read: {error}") from None
+        columns, values = parse_steps(content, f"{path}: {name}", settings, choice)
+        first_columns = first_columns or columns
+        if columns != first_columns:
+            raise DataError(
+                f"{path}: {name} has the columns {', '.join(columns)}, but {names[0]} has "
+                f"{', '.join(first_columns)}"
+            )
+        yield columns, values
+
+
+def parse_steps(
+    content: bytes, where: str, settings: DataSettings, choice: Choice | None = None
+) -> tuple[tuple[str, ...], Matrix]:
+    """Return the names of the dimensions [d] and the values [T, d], all finite, T ≥ 1.
+
+    where: the file's name in messages. choice: the columns to read, in this order; None: as in the
+    settings. Raises `DataError` naming the line and the column.
+    """
+    select_columns = partial(_steps_columns, choice=choice or settings.choice)
+    table = parse_text_table(content, where, settings, select_columns)
+    names, values = tuple(table.names), table.numbers()
+    if not (finite := np.isfinite(values)).all():
+        row, column = np.argwhere(~finite)[0].tolist()
+        fault = "no value" if np.isnan(values[row, column]) else "no finite number"
+        raise DataError(f"{where}: column {names[column]!r}, {table.row_of(row)}: {fault}")
+    return names, values
+
+
+def _steps_columns(head: Head, choice: Choice) -> Columns:
+    """Return the columns of the dimensions."""
+    times = head.place(choice.time_column, "time-column") if choice.time_column else head.times
+    if times is not None and head.names[times] == "":
+        times = None  # rows are steps, so a column without a name is not taken for times
+    places = [place for place in range(len(head.names)) if place != times]
+    if choice.columns:
+        available = [head.names[place] for place in places]
+        require_available(choice.columns, available, "columns", "column", head.where)
+        places = [place for name in choice.columns for place in places if head.names[place] == name]
+    if not places:
+        raise DataError(f"{head.where}: no column of values in the header")
+    require_named((head.names[place] for place in places), head.where)
+    return Columns(places)

@@ -1,0 +1,95 @@
+"""The choice of a source, the same for series, images and sequences."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.tasks import task_record
+from fedproto_app.data.images.sources import FILE_SOURCES as IMAGE_FILES
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.data.sequences.sources import FILE_SOURCES as SEQUENCE_FILES
+from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.data.sources import FILE_SOURCES as SERIES_FILES
+from fedproto_app.data.sources import load_series
+from fedproto_app.settings import DataSettings
+
+MODULE = __name__  # this module serves as a user's own: "package.module:factory"
+LOADERS: list[tuple[Any, Any]] = [
+    (load_series, SERIES_FILES),
+    (load_pool, IMAGE_FILES),
+    (load_sequences, SEQUENCE_FILES),
+]
+not_a_function = 3
+
+
+def load(loader: Any, source: str, path: object = "") -> Any:
+    return loader(DataSettings(source=source, path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("loader", "source", "message"),
+    [
+        (
+            load_series,
+            "parquet",
+            r".*mean 'wide-parquet' or 'long-.*\? known are wide-csv, ",
+        ),
+        (
+            load_pool,
+            "mnist",
+            ".* known are class-folders, cifar, image-npz, digits and package.m",
+        ),
+        (load_sequences, "digits", ".* known are sequence-npz, uea"),
+        (load_series, "no_such_module:load", "No module named 'no_such_module'"),
+        (load_pool, "no_such_module:load", "No module named 'no_such_module'"),
+        (load_series, f"{MODULE}:no_such_name", ".*has no attribute 'no_such_name'"),
+        (load_series, f"{MODULE}:not_a_function", "not_a_function is not a function"),
+        (load_series, ":load", "expected package.module:NAME"),
+    ],
+)
+def test_unknown_sources(loader: Any, source: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"^data.source = '{source}': {message}"):
+        load(loader, source)
+
+
+@pytest.mark.parametrize(
+    ("loader", "source", "kinds"),
+    [(loader, *row) for loader, sources in LOADERS for row in sources.items()],
+)
+def test_paths_that_cannot_be_read(tmp_path: Path, loader: Any, source: str, kinds: str) -> None:
+    with pytest.raises(DataError, match=f"data.path is empty: source {source} reads a path"):
+        load(loader, source)
+    with pytest.raises(DataError, match="no such file or folder"):
+        load(loader, source, tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    for kind, path in (("a file", tmp_path / "file"), ("a folder", tmp_path)):
+        if kind not in kinds:
+            message = f"^{path}: is {kind}, but source {source} reads {kinds}"
+            with pytest.raises(DataError, match=message):
+                load(loader, source, path)
+
+
+EMBEDDED = ("synthetic-traffic", "digits", "synthetic-air-writing")
+
+
+@pytest.mark.parametrize(("number", "source"), list(enumerate(EMBEDDED)))
+def test_a_path_for_a_source_without_files_is_refused(number: int, source: str) -> None:
+    message = rf"^data\.path = 'mine\.csv': source {source} reads no path; set data.source to one"
+    with pytest.raises(DataError, match=message):
+        load(LOADERS[number][0], source, "mine.csv")
+
+
+@pytest.mark.parametrize("task", ["forecasting", "classification", "sequence-classification"])
+def test_the_import_is_light(task: str) -> None:
+    """Every client process imports the sources; only the source in use may cost time."""
+    module = task_record(task).sources.partition(":")[0]
+    command = [sys.executable, "-c", f"import {module}, sys; print(*sys.modules)"]
+    printed = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[2])
+    heavy = {"PIL", "sklearn", "pandas", "h5py", "scipy", "matplotlib", "torch"}
+    assert not heavy & set(printed.split())

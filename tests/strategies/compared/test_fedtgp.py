@@ -1,0 +1,122 @@
+"""FedTGP's maths, worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import functional
+
+from fedproto_app.strategies.compared.fedtgp import (
+    adaptive_margin,
+    contrastive_loss,
+    generated,
+    trained,
+)
+from fedproto_app.strategies.fedproto import prototype_distance, pull
+
+LABELS = torch.tensor([0, 0, 1, 2])
+RECEIVED = torch.tensor(
+    [[0.0, 0.0], [2.0, 0.0], [1.0, 3.0], [5.0, 0.0]]
+)  # means (1, 0) (1, 3) (5, 0)
+
+
+def network(classes: int = 3, width: int = 2) -> dict[str, torch.Tensor]:
+    draws = torch.Generator().manual_seed(0)
+    shapes = {"embedding": (classes, width), "hidden.weight": (width, width)}
+    shapes |= {"hidden.bias": (width,), "output.weight": (width, width), "output.bias": (width,)}
+    drawn = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
+    return {name: value / width**0.5 for name, value in drawn.items()}
+
+
+def test_a_prototype_is_made_of_its_classs_vector() -> None:
+    """(1, −1) → hidden (1, −1) + (0, 3) = (1, 2), of (−1, 1) negative (−1, 4) → (0, 4)."""
+    prototypes = generated(
+        {
+            "embedding": torch.tensor([[1.0, -1.0], [-1.0, 1.0]]),
+            "hidden.weight": torch.eye(2),
+            "hidden.bias": torch.tensor([0.0, 3.0]),
+            "output.weight": torch.tensor([[1.0, 0.0], [1.0, 2.0]]),
+            "output.bias": torch.tensor([0.5, 0.0]),
+        }
+    )
+    assert prototypes.tolist() == [[3.5, 4.0], [4.5, 8.0]]
+
+
+def test_the_margin_is_the_largest_distance_of_mean_prototypes_but_capped() -> None:
+    """The means are 3, 4 and 5 apart."""
+    assert adaptive_margin(RECEIVED, LABELS, 100.0) == 5.0
+    assert adaptive_margin(RECEIVED, LABELS, 4.5) == 4.5
+    assert adaptive_margin(RECEIVED[:2], LABELS[:2], 100.0) == 0.0
+
+
+def test_the_margin_lengthens_the_distance_to_ones_own() -> None:
+    """Distances 1 and 2: with a margin of 3 to one's own, −log e⁻⁴ / (e⁻⁴ + e⁻²) = log(1 + e²)."""
+    prototypes, received = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(1, 2)
+    for label, margin, exponent in ((0, 3.0, 2.0), (0, 0.0, -1.0), (1, 0.5, 1.5)):
+        loss = contrastive_loss(prototypes, received, torch.tensor([label]), margin)
+        torch.testing.assert_close(loss, torch.tensor(math.log(1 + math.exp(exponent))))
+
+
+def test_training_is_torchs_sgd() -> None:
+    """Two epochs of two batches beside `torch.optim.SGD` on the same batches."""
+    start, oracle = network(), network()
+    draws = torch.Generator().manual_seed(1)
+    sgd = torch.optim.SGD([value.requires_grad_() for value in oracle.values()], lr=0.1)
+    for _ in range(2):
+        for batch in torch.randperm(4, generator=draws).split(3):
+            sgd.zero_grad()
+            hidden = functional.linear(
+                oracle["embedding"], oracle["hidden.weight"].T, oracle["hidden.bias"]
+            )
+            outputs = functional.linear(
+                hidden.relu(), oracle["output.weight"].T, oracle["output.bias"]
+            )
+            far = (RECEIVED[batch][:, None] - outputs).square().sum(dim=2).sqrt()
+            far = far + 2.0 * functional.one_hot(LABELS[batch], 3)
+            functional.cross_entropy(-far, LABELS[batch]).backward()
+            sgd.step()
+    after, loss = trained(start, RECEIVED, LABELS, 2.0, 2, 3, 0.1, torch.Generator().manual_seed(1))
+    assert loss > 0
+    for name, value in oracle.items():
+        torch.testing.assert_close(after[name], value.detach())
+        assert torch.equal(start[name], network()[name])
+
+
+def test_much_training_sets_the_prototypes_apart() -> None:
+    """Each class's prototype becomes the nearest to the received ones; at first it is not."""
+    draws = torch.Generator().manual_seed(1)
+    labels = torch.arange(4).repeat(5)
+    centres = torch.randn(4, 16, generator=draws)
+    received = centres[labels] + 0.1 * torch.randn(20, 16, generator=draws)
+    margin = adaptive_margin(received, labels, 1.0)
+    start = network(4, 16)
+    after, loss = trained(start, received, labels, margin, 300, 10, 0.05, draws)
+    assert loss < 0.2 * contrastive_loss(generated(start), received, labels, margin).item()
+    assert torch.cdist(received, generated(start)).argmin(dim=1).tolist() != labels.tolist()
+    assert torch.cdist(received, generated(after)).argmin(dim=1).tolist() == labels.tolist()
+
+
+def test_an_equal_prototype_has_a_gradient() -> None:
+    """Where the distance is 0 its slope is none; 0 is taken, not NaN."""
+    prototypes = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    contrastive_loss(prototypes, prototypes.detach()[:1], torch.tensor([0]), 1.0).backward()
+    assert prototypes.grad is not None
+    assert bool(prototypes.grad.isfinite().all())
+
+
+def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> None:
+    """Squares 1, 4 → 2.5 of class 0; class 1 is not known; the padded image does not count."""
+    representation = torch.tensor([[[1.0, 2.0], [9.0, 9.0], [7.0, 7.0]]], requires_grad=True)
+    labels, present = torch.tensor([[0, 1, 0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    prototypes, has_prototype = torch.zeros(2, 2), torch.tensor([True, False])
+    loss = pull(representation, labels, present, prototypes, has_prototype)
+    assert loss.tolist() == [1.25]
+    loss.sum().backward()
+    assert representation.grad is not None
+    assert representation.grad.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]]]
+
+
+def test_prototype_distance_by_hand() -> None:
+    distance = prototype_distance(torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]]), torch.zeros(1, 2))
+    assert distance.tolist() == [2.5, 0.0]

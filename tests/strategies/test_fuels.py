@@ -1,0 +1,447 @@
+"""FUELS: the losses, ablations and prototypes of a client; who gets which PR and NR."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays, Guidance, Order
+from fedproto_app.data.shard import Shard
+from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.models.forecaster import PROJECTOR, project
+from fedproto_app.node.store import ClientStore
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.strategies.common import findings
+from fedproto_app.strategies.common.learner import Learner
+from fedproto_app.strategies.fuels import strategy as jsd_prototype
+from fedproto_app.strategies.fuels.learner import FILTER, inter_client_loss
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
+from tests.strategies.tiny_cohort import (
+    NAMES as TWO,
+)
+from tests.strategies.tiny_cohort import (
+    PERIOD,
+    WIDTH,
+    tiny_batches,
+    tiny_cohort,
+    tiny_learner,
+    tiny_windows,
+    train,
+)
+from tests.whole_orders import WholeNode
+
+# --- the client's half ---------------------------------------------------------------------------
+
+
+PROTOTYPE = 3  # d_p
+
+
+def learner(**changes: Any) -> Learner[Any]:
+    return tiny_learner("fuels", **{"fuels.prototype-dim": PROTOTYPE, **changes})
+
+
+def guidance_for(guided: list[str], **options: float) -> Guidance:
+    rng = np.random.default_rng(1)
+    rows = int(options.get("prototype-batches", 1)) * PERIOD
+    arrays: Arrays = {}
+    if guided:
+        shape = (len(guided), rows, PROTOTYPE)
+        arrays = {k: rng.normal(size=shape).astype(np.float32) for k in ("positive", "negative")}
+    return Guidance(arrays, guided, options=dict(options))
+
+
+def test_all_three_losses_and_the_prototype() -> None:
+    losses, sent_arrays, clients = train(learner(), guidance_for(TWO))
+    assert set(losses) == {"prediction", "intra", "inter", "total"}
+    total = losses["prediction"] + losses["intra"] + losses["inter"]
+    torch.testing.assert_close(losses["total"], total)
+    assert sent_arrays["prototypes"].shape == (2, PERIOD, PROTOTYPE)
+    assert sent_arrays["prototypes"].dtype == np.float32
+    assert (clients.parameters[FILTER] != 1).any()
+
+
+def test_only_guided_clients_have_an_inter_loss() -> None:
+    losses, _, _ = train(learner(), guidance_for(["b"]))
+    assert losses["inter"][0] == 0
+    assert losses["inter"][1] > 0
+    unguided, _, _ = train(learner(), guidance_for([]))
+    assert "inter" not in unguided
+
+
+def test_rho_multiplies_the_inter_loss() -> None:
+    fuels = learner(**{"fuels.inter-weight": 3.0})
+    received = guidance_for(["b", "a"])  # its rows need not be in the cohort's order
+    clients = tiny_cohort(fuels)
+    context = fuels.context(received, clients)
+    batch = tiny_batches(fuels, clients)[0]
+    terms = fuels.loss(clients.parameters, batch, context)
+    projected = context.own.value()  # one batch so far: its projected representations
+    swapped = {name: torch.from_numpy(array[[1, 0]]) for name, array in received.arrays.items()}
+    plain = inter_client_loss(
+        projected, swapped["positive"], swapped["negative"], torch.tensor([True, True]), 0.02
+    )
+    torch.testing.assert_close(terms["inter"], 3 * plain)
+
+
+def test_every_loss_has_its_weight() -> None:
+    """As A, Algorithm 1 has them: ρ on the prediction, none on L_inter."""
+    changes = {"fuels.prediction-weight": 5, "fuels.intra-weight": 3, "fuels.inter-weight": 1}
+    plain, weighted = learner(**{"fuels.inter-weight": 1}), learner(**changes)
+    clients, received = tiny_cohort(plain), guidance_for(TWO)
+    batch = tiny_batches(plain, clients)[0]
+    ours, expected = (
+        fuels.loss(clients.parameters, batch, fuels.context(received, clients))
+        for fuels in (weighted, plain)
+    )
+    torch.testing.assert_close(ours["prediction"], 5 * expected["prediction"])
+    torch.testing.assert_close(ours["intra"], 3 * expected["intra"])
+    assert torch.equal(ours["inter"], expected["inter"])
+
+
+def test_the_filters_start_and_rate() -> None:
+    """Adam's first step is the learning rate, whatever the gradient: 0.001, for W ten times."""
+    fuels = learner(**{"fuels.filter-start": 0.25, "fuels.filter-rate": 10.0})
+    clients = tiny_cohort(fuels)
+    assert (clients.parameters[FILTER] == 0.25).all()
+    before = {name: value.clone() for name, value in clients.parameters.items()}
+    unit_gradients = {name: torch.ones_like(value) for name, value in before.items()}
+    clients.optimizer.step(clients.parameters, unit_gradients)
+    for name, old in before.items():
+        step = 0.01 if name == FILTER else 0.001
+        moved = old - clients.parameters[name]
+        torch.testing.assert_close(moved, torch.full_like(moved, step), rtol=1e-3, atol=1e-7)
+
+
+def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> None:
+    """b is guided from round 2 on, a never: b trains round 3 as with a fresh optimiser."""
+    fuels = learner(**{"fuels.renew-optimizer": True})
+    _, _, clients = train(fuels, guidance_for([]))
+    assert clients.memory.guided.tolist() == [0, 0]
+    steps = clients.optimizer.state["steps"][FILTER]
+    steps_so_far = int(steps[0])
+    assert steps.tolist() == [steps_so_far, steps_so_far] != [0, 0]
+    train(fuels, guidance_for(["b"]), clients)
+    assert clients.memory.guided.tolist() == [0, 1]
+    for tensors in clients.optimizer.state.values():
+        for value in tensors.values():
+            assert not value[1].any()
+            assert value[0].any()
+    assert steps.tolist() == [2 * steps_so_far, 0]
+    new_cohort = tiny_cohort(fuels)
+    for name, value in clients.parameters.items():
+        new_cohort.parameters[name].copy_(value)
+    new_cohort.memory.guided.copy_(clients.memory.guided)
+    expected, *_ = train(fuels, guidance_for(["b"]), new_cohort)
+    renewed, *_ = train(fuels, guidance_for(["b"]), clients)
+    torch.testing.assert_close(renewed["total"][1], expected["total"][1])
+    assert (renewed["total"][0] - expected["total"][0]).abs() > 1e-5  # a went on
+    for name, value in new_cohort.parameters.items():
+        torch.testing.assert_close(clients.parameters[name][1], value[1])
+    train(fuels, guidance_for(["b"]), clients)
+    assert steps.tolist() == [4 * steps_so_far, 2 * steps_so_far]  # once and never again
+
+
+def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
+    """The mark and the renewed moments are state: a node of another process goes on the same."""
+    fuels = learner(**{"fuels.renew-optimizer": True})
+    shard = Shard({client.name: client for client in tiny_windows(fuels.task.settings)}, {})
+
+    def node(name: str) -> WholeNode:
+        return WholeNode(fuels, shard, ClientStore(tmp_path / name))
+
+    staying, sent_prototypes = node("staying"), []
+    for server_round, guided in enumerate(([], ["b"], ["b"], TWO), start=1):
+        order = Order("run", "t", server_round, TWO, guidance=guidance_for(guided))
+        sent_prototypes.append(staying.train(order).arrays["prototypes"])
+        repeated = node("restarted").train(order).arrays["prototypes"]
+        np.testing.assert_array_equal(sent_prototypes[-1], repeated)
+    read_states = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in TWO]
+    stored = [tensors for [(_, tensors)] in read_states]
+    assert [state["memory/guided"].item() for state in stored] == [1, 1]
+    steps = [int(state[f"steps/{FILTER}"]) for state in stored]
+    # b has trained two rounds since its first one with guidance, a none.
+    assert (steps[0], steps[1] > 0) == (0, True)
+
+
+def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
+    fuels = learner(**{"fuels.diagnostics": True})
+    clients, received = tiny_cohort(fuels), guidance_for(["b"])
+    context = fuels.context(received, clients)
+    context.start_epoch()
+    first, second = tiny_batches(fuels, clients)[:2]
+    leaves = {n: value.clone().requires_grad_() for n, value in clients.parameters.items()}
+    terms = fuels.loss(leaves, first, context)
+    encoder = [leaf for name, leaf in leaves.items() if name.startswith("encoder.")]
+    expected = {}
+    for name, term in terms.items():
+        gradients = [torch.autograd.grad(term[k], encoder, retain_graph=True) for k in range(2)]
+        norms = [sum(g[k].square().sum() for g in gradients[k]) ** 0.5 for k in range(2)]
+        expected[f"gradient-{name}"] = torch.stack(norms)
+    fuels.loss(leaves, second, context)  # is not measured
+    with torch.no_grad():
+        clients.parameters[FILTER][0] = -2.0
+        clients.parameters[FILTER][1, 0] = -1.0  # a quarter of the second client's rows
+    measured = fuels.conclude(clients, context)
+    assert measured.keys() == {*expected, "filter-kept", "filter-size"}
+    for name, norms in expected.items():
+        torch.testing.assert_close(measured[name], norms)
+    assert measured["gradient-inter"][0] == 0 < measured["gradient-inter"][1]
+    assert measured["filter-kept"].tolist() == [0, 0.75]
+    assert measured["filter-size"].tolist() == [2, 1]
+
+
+def test_diagnostics_change_no_result() -> None:
+    plain = train(learner(), guidance_for(TWO))
+    measured = train(learner(**{"fuels.diagnostics": True}), guidance_for(TWO))
+    for name, value in plain[2].parameters.items():
+        assert torch.equal(value, measured[2].parameters[name])
+    gradients = {f"gradient-{term}" for term in ("prediction", "intra", "inter")}
+    assert measured[0].keys() - plain[0].keys() == {*gradients, "filter-kept", "filter-size"}
+    assert torch.equal(plain[0]["total"], measured[0]["total"])
+
+
+@pytest.mark.parametrize(
+    ("change", "dropped"),
+    [
+        ({"fuels.inter": False}, {"inter"}),
+        ({"fuels.intra": False}, {"intra"}),
+        ({"fuels.intra": False, "fuels.inter": False}, {"intra", "inter"}),
+    ],
+)
+def test_ablations_drop_their_loss(change: dict[str, bool], dropped: set[str]) -> None:
+    losses, sent_arrays, _ = train(learner(**change), guidance_for(TWO))
+    assert set(losses) == {"prediction", "intra", "inter", "total"} - dropped
+    assert sent_arrays["prototypes"].shape == (2, PERIOD, PROTOTYPE)
+    train(learner(**change), guidance_for([]))  # nor does it need guidance, as in the first round
+
+
+@pytest.mark.parametrize(
+    ("changes", "negatives"),
+    [
+        ({"fuels.learn-filter": False}, 4),
+        ({"fuels.negatives": "filtered"}, 4 * 3),
+        ({"fuels.negatives": "similarity"}, 4),
+    ],
+)
+def test_the_negatives_by_hand(changes: dict[str, Any], negatives: int) -> None:
+    """A projector of weight 0 makes all rows alike, cos = 1: −log(SM / (SM + n·SM)) = log(1 + n).
+
+    A filter of 3 everywhere keeps all four rows, and weighs them only where Z is summed.
+    """
+    fuels = learner(**changes)
+    clients = tiny_cohort(fuels)
+    clients.parameters[PROJECTOR + "weight"].zero_()
+    clients.parameters[PROJECTOR + "bias"].fill_(1)
+    if FILTER in clients.parameters:
+        clients.parameters[FILTER].fill_(3)
+    context = fuels.context(guidance_for([]), clients)
+    for batch in tiny_batches(fuels, clients):
+        intra = fuels.loss(clients.parameters, batch, context)["intra"]
+        torch.testing.assert_close(intra, torch.full((2,), math.log(1 + negatives)))
+
+
+def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> None:
+    """−log( SM[b,b] / (SM[b,b] + Σ_i SM[b,i]) ) of a trained model's projections."""
+    fuels = learner(**{"fuels.learn-filter": False, "fuels.temperature": 0.5})
+    _, _, clients = train(fuels, guidance_for(TWO))
+    assert FILTER not in clients.parameters
+    batch = tiny_batches(fuels, clients)[0]
+    intra = fuels.loss(clients.parameters, batch, fuels.context(guidance_for([]), clients))["intra"]
+    first, second = (
+        project(clients.parameters, fuels.task.encode(clients.parameters, view))
+        for view in (batch.inputs, batch.augmented)
+    )
+    for k in range(2):
+        similarity = np.exp(cosine_similarity(first[k].detach(), second[k].detach()) / 0.5)
+        positive = similarity.diagonal()
+        expected = -np.log(positive / (positive + similarity.sum(axis=1))).mean()
+        assert intra[k].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_a_projector_the_representation_is_sent() -> None:
+    fuels = learner(**{"fuels.prototype-dim": 0, "fuels.inter": False})
+    _, sent_arrays, _ = train(fuels, guidance_for([]))
+    assert sent_arrays["prototypes"].shape == (2, PERIOD, WIDTH)
+
+
+def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
+    fuels = learner(**{"fuels.periodicity-aware": False})
+    received = guidance_for(TWO, **{"prototype-batches": 3})
+    losses, sent_arrays, clients = train(fuels, received)
+    assert sent_arrays["prototypes"].shape == (2, 3 * PERIOD, PROTOTYPE)
+    assert (losses["inter"] > 0).all()
+    context = fuels.context(received, clients)
+    for batch in tiny_batches(fuels, clients):
+        inter = fuels.loss(clients.parameters, batch, context)["inter"]
+        assert ((inter > 0) == (batch.age < 3)).all()  # batches older than 3 have no rows
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+def test_noise_of_the_set_size_is_added_to_what_is_sent_and_only_there(kind: str) -> None:
+    scales = (None, 1.0, 1.0, 2.0)
+    changes = [
+        {"fuels.noise": kind, "fuels.noise-scale": scale} if scale else {} for scale in scales
+    ]
+    rounds = [train(learner(**change), guidance_for(TWO)) for change in changes]
+    for _, _, clients in rounds:
+        torch.testing.assert_close(clients.parameters, rounds[0][2].parameters, rtol=0, atol=0)
+    clean, single, repeated, two = (arrays["prototypes"] for _, arrays, _ in rounds)
+    assert not np.allclose(clean, single)
+    np.testing.assert_array_equal(single, repeated)
+    np.testing.assert_allclose(two - clean, 2 * (single - clean), rtol=1e-4, atol=1e-6)
+
+
+def test_the_shift_of_the_augmented_view_is_the_settings() -> None:
+    """a ~ U(low, 1): with low = 1 nothing is shifted."""
+    for low, unshifted in ((1.0, True), (0.5, False)):
+        fuels = learner(**{"fuels.augmentation-low": low})
+        for batch in tiny_batches(fuels, tiny_cohort(fuels)):
+            assert torch.equal(batch.inputs, batch.augmented) == unshifted
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
+
+def strategy(**changes: Any) -> Any:
+    return server_of("fuels", **{"data.period": 2, "fuels.prototype-dim": 2, **changes})
+
+
+def report(fuels: Any, prototypes: dict[str, Rows]) -> None:
+    """These clients' prototypes arrive, in this order."""
+    accept(fuels, replies(**{name: {"prototypes": rows} for name, rows in prototypes.items()}))
+
+
+ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
+UNLIKE = [[0.0, 3.0], [3.0, 0.0]]
+SHARE = {"aggregation.hostile-share": 0.4}
+
+
+def test_without_negatives_there_is_no_guidance() -> None:
+    """β is above ln 2; as a percentile it would tell c from a and b."""
+    fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    guidance_sent = guidance(fuels, "a", "b", "c")
+    assert guidance_sent == Guidance()
+
+
+def test_random_partners_are_as_many_fixed_over_the_rounds_and_drawn_from_the_seed() -> None:
+    """By divergence a and b are alike: JSD's sets have 2, 2 and 1 members."""
+
+    def positives(seed: int, *rounds: dict[str, Any]) -> list[Any]:
+        fuels = strategy(**{"fuels.beta": 40, "fuels.comparison": "random", "seed": seed})
+        positive_prototypes = []
+        for arrived in rounds:
+            report(fuels, arrived)
+            positive_prototypes.append(guidance(fuels, "a", "b", "c").arrays["positive"].tolist())
+        return positive_prototypes
+
+    prototypes = {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE}
+    first, second = positives(0, prototypes, prototypes)
+    assert first == second == positives(0, dict(reversed(prototypes.items())))[0]
+    means = {
+        pair: np.mean([prototypes[name] for name in pair], axis=0, dtype=np.float32).tolist()
+        for pair in ("ab", "ac", "bc")
+    }
+    drawn = set()
+    for seed in range(6):
+        [(of_a, of_b, of_c)] = positives(seed, prototypes)
+        assert of_c == UNLIKE
+        assert of_a in (means["ab"], means["ac"])
+        assert of_b in (means["ab"], means["bc"])
+        drawn.add(str(of_a))
+    assert len(drawn) == 2
+
+
+def test_only_those_who_reported_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fuels = strategy()
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    before = fuels.findings()["divergence"]["divergence"]
+    recomputed: list[list[int]] = []
+    update = jsd_prototype.update_divergence
+
+    def spy(divergence: Any, prototypes: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        recomputed.append(changed.tolist())
+        return update(divergence, prototypes, changed)
+
+    monkeypatch.setattr(jsd_prototype, "update_divergence", spy)
+    report(fuels, {"b": UNLIKE})
+    assert recomputed == [[1]]
+    after = fuels.findings()["divergence"]
+    assert after["divergence"][0, 2] == before[0, 2]
+    expected = pairwise_divergence(torch.from_numpy(after["prototypes"])).numpy()
+    np.testing.assert_array_equal(after["divergence"], expected)
+
+
+@pytest.mark.parametrize("rule", ["mean", "clipped-mean", "median", "trimmed-mean"])
+def test_who_copies_a_client_is_its_partner_and_no_rule_but_the_mean_obeys_it(rule: str) -> None:
+    """late sends a's prototype with 300 added to every value, which the divergence does not see.
+    From a the others are 0.2 (b), 6 (c) and 600 away: clipping leaves 3 of the 300."""
+    fuels = strategy(**{"fuels.beta": 50, "aggregation.rule": rule, **SHARE})
+    shifted = (np.array(ALIKE_A) + 300).tolist()
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE, "late": shifted})
+    guidance_sent = guidance(fuels, "a")
+    positive = guidance_sent.arrays["positive"][0]
+    partners = np.array([ALIKE_A, ALIKE_B, shifted])
+    if rule == "clipped-mean":
+        moved = np.array([np.zeros((2, 2)), np.array(ALIKE_B) - ALIKE_A, np.full((2, 2), 3.0)])
+        np.testing.assert_allclose(positive, np.array(ALIKE_A) + moved.mean(axis=0), rtol=1e-5)
+    elif rule == "mean":
+        np.testing.assert_allclose(positive, partners.mean(axis=0), rtol=1e-5)
+    else:
+        np.testing.assert_allclose(positive, np.median(partners, axis=0), rtol=1e-5)
+
+
+def test_a_late_joiner_is_not_guided_before_it_reports() -> None:
+    fuels = strategy(**{"fuels.beta": 40})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    assert guidance(fuels, "late", "a").clients == ["a"]
+    report(fuels, {"late": UNLIKE})
+    assert guidance(fuels, "late", "a").clients == ["late", "a"]
+    assert len(fuels.state()["names"]) == 4
+
+
+def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
+    fuels = strategy(**{"fuels.periodicity-aware": False})
+    keys = [ClientKey(name, NODE) for name in NAMES]
+    assert fuels.eligible(keys) == keys
+    assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
+    assert fuels.expected(1).per_client["prototypes"] == (4, 2)
+
+
+def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, rounds=2)
+    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    lines = read_rounds(folder.path)
+    per_client = 24 * 4
+    assert [line["parameters_up"] for line in lines] == [8 * per_client] * 2
+    assert [line["parameters_down"] for line in lines] == [0, 8 * 2 * per_client]
+    assert all(line["bytes_up"] > 4 * line["parameters_up"] for line in lines)
+
+
+def test_the_artefact_has_the_whole_matrix_of_few_clients_and_of_many_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fuels = strategy()
+    report(fuels, {name: [[float(n), 0.0], [0.0, 1.0]] for n, name in enumerate(NAMES)})
+    artefact = fuels.findings()["divergence"]
+    assert set(artefact) == {"names", "nodes", "prototypes", "groups", "divergence"}
+    assert artefact["names"].tolist() == NAMES
+    full_matrix = artefact["divergence"]
+    assert full_matrix.shape == (3, 3)
+    assert np.array_equal(full_matrix, full_matrix.T)
+    monkeypatch.setattr(findings, "MOST_COMPARED", 2)
+    artefact = fuels.findings()["divergence"]
+    places = artefact["divergence_of"]
+    assert len(places) == 2
+    assert np.array_equal(artefact["divergence"], full_matrix[np.ix_(places, places)])
+    assert len(artefact["names"]) == len(artefact["groups"]) == len(artefact["prototypes"]) == 3
+    recomputed = pairwise_divergence(torch.from_numpy(artefact["prototypes"]))
+    assert np.array_equal(recomputed.numpy(), full_matrix)
