@@ -164,7 +164,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
 def _forecast(run: Path, file: Path) -> Path:
     """Write the next values of all clients that the run can forecast."""
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.serving.inference import forecast, open_run, write_csv
+    from fedproto_app.serving import forecast, open_run, write_csv
 
     states = open_run(run)
     data = states[0].settings.data
