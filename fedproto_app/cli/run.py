@@ -108,8 +108,8 @@ def run(
         str | None,
         typer.Option(
             metavar="HOST:PORT|auto",
-            help="Simulate on this running Ray cluster, whose head is this machine; auto: the one "
-            "in RAY_ADDRESS, or the one that Ray finds here.",
+            help="Simulate on the Ray cluster whose head is this machine; auto: the cluster in "
+            "RAY_ADDRESS, else the newest that Ray finds here.",
             rich_help_panel=OF_FLOWER,
         ),
     ] = None,

@@ -35,7 +35,8 @@ Version = dict[str, tuple[int, int]]  # time of the last change in ns and size o
 
 @contextmanager
 def state_at_hand(context: Context, order: Order | MaskingOrder) -> Iterator[Context]:
-    """Return the context to carry out the order with: with a copy of the state if need be.
+    """Return the context to carry out the order with; on another machine than the head its state
+    directory holds a copy of the node's state.
 
     The copy's changes reach the head when the block ends without an exception. Raises
     `FedProtoError` if the state has changed there meanwhile.
@@ -46,13 +47,13 @@ def state_at_hand(context: Context, order: Order | MaskingOrder) -> Iterator[Con
         return
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedproto-state-") as root:
-        here = replace(context, node_config={**context.node_config, "state-dir": root})
+        at_hand = replace(context, node_config={**context.node_config, "state-dir": root})
         node, home = _name_and_folder(context, order)
-        _, copy = _name_and_folder(here, order)
+        _, copy = _name_and_folder(at_hand, order)
         version, files = ray.get(keeper.lend.remote(home))
         _write(copy, files)
         seconds = time.monotonic() - start
-        yield here
+        yield at_hand
         start = time.monotonic()
         changed = {
             name: content for name, content in _read(copy).items() if files.get(name) != content
@@ -104,7 +105,8 @@ def _keeper() -> Any:
 
 
 def _name_and_folder(context: Context, order: Order | MaskingOrder) -> tuple[str, Path]:
-    site, settings = read_site(context.node_config), settings_from(context.run_config)
+    site = read_site(context.node_config, deployed=False)
+    settings = settings_from(context.run_config)
     folder = state_dir(context, settings, site, order.run, order.token, simulated=True)
     return name_of(context, site), folder
 

@@ -7,6 +7,7 @@ cluster answers, and this process must stay outside of Ray.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -37,7 +38,7 @@ class RayCluster:
 
 
 def cluster_at(address: str, cpus: int) -> RayCluster:
-    """Return the cluster at HOST:PORT, or with "auto" the one that Ray finds.
+    """Return the cluster at HOST:PORT, or with "auto" the cluster that Ray finds.
 
     cpus: CPUs of a simulated node. Raises `SettingsError` unless the cluster answers, this machine
     is its head, no other job uses its CPUs and a node fits on one of its machines.
@@ -83,10 +84,10 @@ def _ask(address: str) -> dict[str, Any]:
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # also for other versions of Python and Ray
         return {"error": " ".join(str(error).split())}
-    here = ray.get_runtime_context()
+    driver = ray.get_runtime_context()
     nodes = [node for node in ray.nodes() if node["Alive"]]
     [head] = [node for node in nodes if RAY_HEAD in node["Resources"]]
     machines = [[int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU")] for node in nodes]
@@ -95,8 +96,8 @@ def _ask(address: str) -> dict[str, Any]:
         time.sleep(0.2)
         free = ray.available_resources().get("CPU", 0)
     return {
-        "address": here.gcs_address,
-        "is_head": head["NodeID"] == here.get_node_id(),
+        "address": driver.gcs_address,
+        "is_head": head["NodeID"] == driver.get_node_id(),
         "head": head["NodeManagerAddress"],
         "machines": machines,
         "free": free,
