@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fedproto_app.cli import say_next
+from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.charts import draw, draw_comparison, draw_differences
@@ -27,9 +27,6 @@ from fedproto_app.report.table import (
     pairs_table,
 )
 from fedproto_app.report.taking_part import taking_part
-
-_WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
-
 
 Format = Literal["table", "markdown", "csv"]
 Sort = Literal["median", "mean", "mase", "worst", "better"]  # of forecasts
@@ -101,11 +98,8 @@ def compare(
     pairs_by_task = list(filter(None, map(pairs, tasks))) if needs_pairs else []
     tested = pairs_by_task if test_pairs else []
     if output == "table":
-        console = Console()
-        if not console.is_terminal:
-            console.width = _WIDTH_ELSEWHERE
         tables = [*map(comparison_table, tasks), *map(pairs_table, tested)]
-        console.print(*tables, sep="\n")
+        results_console().print(*tables, sep="\n")
     else:
         text, text_of_pairs = (
             (comparison_markdown, pairs_markdown)
