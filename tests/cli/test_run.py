@@ -377,14 +377,14 @@ def test_nodes_on_a_cluster_share_the_gpus_of_the_machine_with_the_fewest(
 ) -> None:
     machines = [Machine(64, 0), Machine(8, 2), Machine(8, 4)]
     cluster = RayCluster("head:6379", machines)
-    assert flower_engine.gpus_of_a_node(device, 100, cpus, cluster) == expected
+    assert flower_run.gpus_of_a_node(device, 100, cpus, cluster) == expected
 
 
 def test_a_cluster_without_gpus_has_none_for_a_node() -> None:
     cluster = RayCluster("head:6379", [Machine(64, 0)])
-    assert flower_engine.gpus_of_a_node("auto", 2, 1, cluster) == 0.0
+    assert flower_run.gpus_of_a_node("auto", 2, 1, cluster) == 0.0
     with pytest.raises(SettingsError, match="device = 'cuda': no machine of the Ray cluster has a"):
-        flower_engine.gpus_of_a_node("cuda", 2, 1, cluster)
+        flower_run.gpus_of_a_node("cuda", 2, 1, cluster)
 
 
 def test_a_named_cluster_is_used_and_another_engine_refuses_it(
