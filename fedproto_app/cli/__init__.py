@@ -1,15 +1,28 @@
-"""The command line; `say_next` suggests the next commands at the end of a command."""
+"""The command line, and how its commands print."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # slow to import
     from rich.console import Console
 
 
+def results_console(**options: Any) -> Console:
+    """Return a console for results on stdout; a file or a pipe has room for wide tables."""
+    from rich.console import Console
+
+    console = Console(**options)
+    if not console.is_terminal:
+        console.width = 200
+    return console
+
+
 def say_next(console: Console, *commands: str) -> None:
-    """Print the next commands. console: of stderr, so that pipes stay clean."""
+    """Suggest the next commands at the end of a command.
+
+    console: of stderr, so that pipes stay clean.
+    """
     for number, command in enumerate(commands):
         title = "next: " if number == 0 else "      "
         console.print(f"[dim]{title}[/dim]{command}", soft_wrap=True, highlight=False)

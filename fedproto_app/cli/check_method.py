@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedproto_app.cli import results_console
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import method_named, require_known
 from fedproto_app.core.tasks import TASKS
@@ -18,8 +19,6 @@ from fedproto_app.experiments.run_settings import changed_settings
 
 if TYPE_CHECKING:
     from fedproto_app.experiments.invariants import Deviation
-
-_WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
 
 
 def check_method(
@@ -88,10 +87,7 @@ def check_method(
                 deviation = check(of_task[task])
                 all_held &= deviation.held
                 table.add_row(task, invariant, *_verdict(deviation))
-    out = Console()
-    if not out.is_terminal:
-        out.width = _WIDTH_ELSEWHERE
-    out.print(table)
+    results_console().print(table)
     if not all_held:
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from fedproto_app.cli import say_next
+from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.charts import draw, draw_comparison, draw_differences
@@ -29,9 +29,6 @@ from fedproto_app.report.table import (
 )
 from fedproto_app.report.taking_part import taking_part
 from fedproto_app.tasks.forecasting.metrics import FORECASTING
-
-_WIDTH_ELSEWHERE = 200  # lines in a file or a pipe are not wrapped
-
 
 Format = Literal["table", "markdown", "csv"]
 Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
@@ -104,11 +101,8 @@ def compare(
     pairs_by_task = list(filter(None, map(pairs, tasks))) if needs_pairs else []
     tested = pairs_by_task if test_pairs else []
     if output == "table":
-        console = Console()
-        if not console.is_terminal:
-            console.width = _WIDTH_ELSEWHERE
         tables = [*map(comparison_table, tasks), *map(pairs_table, tested)]
-        console.print(*tables, sep="\n")
+        results_console().print(*tables, sep="\n")
     else:
         text, text_of_pairs = (
             (comparison_markdown, pairs_markdown)

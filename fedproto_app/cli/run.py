@@ -26,6 +26,7 @@ from fedproto_app.experiments.run_settings import (
     simulated_settings,
 )
 from fedproto_app.experiments.simulation import show_after, simulate_here
+from fedproto_app.ops.ray_cluster import RayCluster, cluster_at
 from fedproto_app.ops.superlink import NamedSuperLink, write_app
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
@@ -93,6 +94,15 @@ def run(
             rich_help_panel=OF_FLOWER,
         ),
     ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            help="Simulate on the Ray cluster whose head is this machine; auto: the cluster in "
+            "RAY_ADDRESS, else the newest that Ray finds here.",
+            rich_help_panel=OF_FLOWER,
+        ),
+    ] = None,
     app: Annotated[
         Path | None,
         typer.Option(
@@ -128,14 +138,14 @@ def run(
     console = Console(stderr=True, quiet=quiet, highlight=False)
     with WhenStopped() as stop:
         if superlink:
-            _refuse_options_of_simulations(nodes, gpus_per_node)
+            _refuse_options_of_simulations(nodes, gpus_per_node, ray_address)
             settings = deployed_settings(folder, config, changes or [], resume)
             with tempfile.TemporaryDirectory(prefix="fedproto-") as home:
                 named_superlink = NamedSuperLink(superlink, Path(home))
                 submitted = folder or write_app(Path(home) / "app")
                 artefacts = follow_run(named_superlink, submitted, settings, console, verbose, stop)
         else:
-            require_cpus(cpus_per_node)
+            cluster = _cluster(engine, ray_address, cpus_per_node)
             if resume:
                 settings, nodes = resumed_settings(resume, config, changes or [], nodes)
             else:
@@ -145,9 +155,8 @@ def run(
             stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
             with removed_if_empty(artefacts):
                 if engine == "flower":
-                    simulate_in_flower(
-                        folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
-                    )
+                    resources = (cpus_per_node, gpus_per_node, cluster)
+                    simulate_in_flower(folder, settings, nodes, *resources, console, verbose)
                 else:
                     simulate_here(settings, nodes, workers, console, verbose)
         if quiet:
@@ -173,8 +182,21 @@ def _next(settings: Settings, artefacts: Path) -> list[str]:
     return [f"fedproto forecast {short} --steps {settings.data.horizon} --out next.csv", compare]
 
 
-def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
-    for option, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
+def _cluster(engine: str, ray_address: str | None, cpus: int) -> RayCluster | None:
+    """Return the Ray cluster to simulate on, None for this machine, which must have the CPUs."""
+    if ray_address is None:
+        require_cpus(cpus)
+        return None
+    if engine != "flower":
+        raise SettingsError(f"--ray-address {ray_address}: only with --engine flower")
+    return cluster_at(ray_address, cpus)
+
+
+def _refuse_options_of_simulations(
+    nodes: int | None, gpus: float | None, ray_address: str | None
+) -> None:
+    options = {"--nodes": nodes, "--gpus-per-node": gpus, "--ray-address": ray_address}
+    for option, value in options.items():
         if value is not None:
             raise SettingsError(
                 f"{option} {value}: simulated nodes only; --superlink has real ones"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from fedproto_app.cli import results_console
 from fedproto_app.core.endings import WhenStopped
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.experiments.run_settings import (
@@ -188,9 +189,7 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
     tests = write_results(sweep.folder, sweep.plan, results, chosen)
     if charts := sweep_charts(sweep.plan, results, tests):
         write_picture(sweep.folder / "sweep.png", charts, "mean ± standard error over seeds")
-    out = Console(highlight=False, soft_wrap=True)
-    if not out.is_terminal:
-        out.width = 200
+    out = results_console(highlight=False, soft_wrap=True)
     out.print(results_table(sweep.plan, results, tests))
     for result in chosen:
         run = result.folders[sweep.plan.seeds[0]]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+RAY_HEAD = "node:__internal_head__"  # the resource that Ray gives to the head of a cluster alone
+
 _number: int | None = None  # set in a worker
 
 

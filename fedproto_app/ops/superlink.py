@@ -162,18 +162,22 @@ class SuperLink(Connection):
 
     home: an empty folder for Flower's and Ray's files; its path marks every process started.
     import_path: a folder whose modules the nodes may import (a user's own data source), or None.
-    programs: the folder of flower-superlink and flwr.
+    programs: the folder of flower-superlink and flwr. ray_address: HOST:PORT of the Ray cluster to
+    simulate on; without it a new Ray on this machine.
 
     Raises `FederationError` when the SuperLink does not start, dies, or refuses a call.
     """
 
     def __init__(
-        self, home: Path, import_path: Path | None = None, programs: Path | None = None
+        self,
+        home: Path,
+        import_path: Path | None = None,
+        programs: Path | None = None,
+        ray_address: str | None = None,
     ) -> None:
         program_folder = programs or Path(sysconfig.get_path("scripts"))
-        super().__init__(
-            _NAME, home, program_folder, _environment(home, program_folder, import_path)
-        )
+        environment = _environment(home, program_folder, import_path, ray_address)
+        super().__init__(_NAME, home, program_folder, environment)
         self._home = home
         self._log = home / "superlink.log"
 
@@ -277,9 +281,11 @@ def tail(log: Path, lines: int = 20) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[str, str]:
+def _environment(
+    home: Path, programs: Path, import_path: Path | None, ray_address: str | None = None
+) -> dict[str, str]:
     inherited = dict(os.environ)
-    for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no foreign cluster, no colours inside JSON
+    for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no cluster by accident, no colours inside JSON
         inherited.pop(name, None)
     changes = {
         **_QUIET,
@@ -292,7 +298,9 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
         # SuperLink and SuperExec find Flower's other programs by name.
         "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}",
     }
-    if len(str(home)) <= _LONGEST_RAY_FOLDER:
+    if ray_address is not None:
+        changes["RAY_ADDRESS"] = ray_address
+    elif len(str(home)) <= _LONGEST_RAY_FOLDER:
         changes["RAY_TMPDIR"] = str(home)
     if import_path is not None:
         paths = [str(import_path), *filter(None, [inherited.get("PYTHONPATH")])]

@@ -16,6 +16,7 @@ from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import flat_settings, settings_from
 from tests.cli.conftest import Fedproto
 from tests.cli.test_sequence_check import archive, recordings
+from tests.node.test_sites import sequence_site, wide_csv
 
 KINDS = ["series", "images", "labelled sequences"]
 
@@ -91,7 +92,7 @@ MEASURED = {"x": DRAWS.normal(size=(200, 30, 3)), "y": DRAWS.normal(size=200)}
     ],
     ids=["images in stages", "images", "numbers to tell"],
 )
-def test_a_run_takes_it(
+def test_a_run_takes_the_offered_line(
     check: Fedproto,
     tmp_path: Path,
     arrays: dict[str, np.ndarray],
@@ -120,7 +121,7 @@ def offered(out: str) -> str:
     return out.rstrip().split("\n")[-1]
 
 
-def test_it_takes_the_period_that_was_found(check: Fedproto, tmp_path: Path) -> None:
+def test_the_offered_line_takes_the_period_that_was_found(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "quarters.csv").write_text("\n".join(of_a_period(96, 20)))
     outcome = check(tmp_path / "quarters.csv")
     assert "checked with --period 24, not with 96" in outcome.out
@@ -147,7 +148,7 @@ def test_a_path_that_looks_like_a_number_stays_a_path(
     assert settings.data.path == "2024"
 
 
-def test_there_is_one_for_a_file_and_for_an_embedded_source(
+def test_a_line_is_offered_for_a_file_and_for_an_embedded_source(
     check: Fedproto, tmp_path: Path
 ) -> None:
     config = tmp_path / "my run.toml"
@@ -243,3 +244,50 @@ def test_mistakes_are_one_line(
     assert outcome.code == 2
     assert outcome.err.startswith(f"error: {message}")
     assert outcome.err.count("\n") == 1
+
+
+def site_file(folder: Path, data: str) -> Path:
+    file = folder / "site.toml"
+    file.write_text(f"[data]\n{data}\n")
+    return file
+
+
+def test_only_what_the_site_chose_is_shown(check: Fedproto, tmp_path: Path) -> None:
+    wide_csv(tmp_path / "a.csv", "abc")
+    data = "source = 'wide-csv'\npath = 'a.csv'\ntime-column = 'when'\nclients = ['c', 'a']"
+    outcome = check("--site", site_file(tmp_path, data))
+    assert outcome.code == 0, outcome.err
+    assert [line.split()[0] for line in outcome.out.split("\n")[1:3]] == ["a", "c"]
+    assert "2, of them 2 usable" in outcome.out
+
+
+def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
+    sequence_site(tmp_path, "north", "abc")
+    data = "source = 'sequence-npz'\npath = 'north.npz'\nclients = ['b']"
+    outcome = check("--site", site_file(tmp_path, data))
+    assert outcome.code == 0, outcome.err
+    assert "given: clients as the source has them" in outcome.out
+    assert "1, of them 1 usable" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ("source = 'wide-csv'\npath = '../a.csv'", [], "data.path = '../a.csv': means"),
+        ("source = 'wide-csv'\npath = 'no.csv'", [], "no.csv: no such file or folder"),
+        (
+            "surce = 'wide-csv'",
+            [],
+            "data.surce: unknown setting; did you mean data.source? known in",
+        ),
+        ("path = 'a.csv'", [], "data-source is not set"),
+        ("source = 'digits'", ["a.csv"], "path and --site: the site's file says what is read"),
+        ("source = 'digits'", ["--scheme", "given"], "--scheme and --site"),
+    ],
+)
+def test_what_the_node_would_refuse_is_told(
+    check: Fedproto, tmp_path: Path, data: str, options: list[str], message: str
+) -> None:
+    outcome = check(*options, "--site", site_file(tmp_path, data))
+    assert outcome.code == 2
+    assert message in " ".join(outcome.err.split())

@@ -181,13 +181,3 @@ def test_the_cnn_encoder_is_the_causal_cnn() -> None:
     ours = CNN.encode(parameters, inputs, LENGTHS)
     assert ours.shape == (2, 3, 4)
     assert torch.equal(ours, causal_cnn(parameters, "encoder.", inputs, LENGTHS))
-
-
-@pytest.mark.parametrize("model", [LSTM, CNN])
-def test_every_parameter_of_each_client_has_a_part(model: Model) -> None:
-    parameters, inputs = two_clients(model)
-    leaves = {name: value.requires_grad_() for name, value in parameters.items()}
-    outputs = model.predict(leaves, model.encode(leaves, inputs, LENGTHS))
-    gradients = torch.autograd.grad(outputs.square().sum(), list(leaves.values()))
-    for name, gradient in zip(leaves, gradients, strict=True):
-        assert gradient.flatten(start_dim=1).any(dim=1).all(), name

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import Round
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.models.forecaster import COEFFICIENTS
@@ -20,7 +19,7 @@ from fedproto_app.strategies.common.learner import Cohort, make_learner
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from tests.strategies.server_half import NAMES, accept, one_node, refusals, replies
+from tests.strategies.server_half import NAMES, accept, evaluation, one_node, refusals, replies
 from tests.strategies.tiny_cohort import cohort_of
 
 Floats = NDArray[np.float64]
@@ -84,8 +83,7 @@ class KindredPair:
 
     def priors(self) -> Guidance:
         """What the server then sends to the node."""
-        keys = self.strategy.federation.members.clients()
-        return self.strategy.guide_evaluation(self.strategy.received, keys, Round())
+        return evaluation(self.strategy, *CLIENTS)
 
     def fitted(self, series: dict[str, Floats]) -> Tensor:
         """[K, H, D] the clients' coefficients in the end."""

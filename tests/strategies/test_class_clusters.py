@@ -100,20 +100,17 @@ def clusters_of(vectors: LabelledVectors, classes: int = CLASSES) -> list[int]:
     return class_clusters(sums.gram.sum(0), sums.moment, sums.counts, 1.0).tolist()
 
 
-@pytest.mark.parametrize("conventions", [1, 2, 3])
-@pytest.mark.parametrize("shape", [(4, 12, 10), (3, 60, 50), (10, 30, 20), (10, 30, 12)])
+SHAPES = [(4, 12, 10), (3, 60, 50), (10, 30, 20), (10, 30, 12)]
+CASES = [(shape, conventions) for shape in SHAPES for conventions in (1, 2, 3)]
+CASES += [(shape, names) for shape in [(2, 30, 21), (2, 100, 51)] for names in (1, 2)]
+
+
+@pytest.mark.parametrize(("shape", "conventions"), CASES)
 def test_it_finds_who_calls_the_classes_alike(shape: Shape, conventions: int) -> None:
+    """Two classes have two names or one."""
     classes, clients, samples = shape
     labels = clusters_of(with_conventions(clients, conventions, samples, classes), classes)
     assert labels == [client % conventions for client in range(clients)]
-
-
-@pytest.mark.parametrize("shape", [(2, 30, 21), (2, 100, 51)])
-def test_two_classes_have_two_names_or_one(shape: Shape) -> None:
-    classes, clients, samples = shape
-    for conventions in (1, 2):
-        labels = clusters_of(with_conventions(clients, conventions, samples, classes), classes)
-        assert labels == [client % conventions for client in range(clients)]
 
 
 @pytest.mark.parametrize("of_a_client", [1, 2])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -19,9 +20,9 @@ from fedproto_app.experiments.invariants import everything
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.compared.fedgru import CHOICE, FedGruStrategy, member, subsets
+from fedproto_app.strategies.compared.fedgru import CHOICE, member, subsets
 from tests.local_grid import run_locally, small_settings
-from tests.strategies.server_half import one_node
+from tests.strategies.server_half import server_of
 from tests.strategies.tiny_cohort import tiny_cohort, tiny_learner, train
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -100,10 +101,8 @@ def series(tmp_path: Path, names: str) -> str:
         + draws.normal(scale=0.2, size=len(hours))
         for name in "abcd"
     }
-    lines = [",".join(names)]
-    lines += [",".join(f"{values[name][hour]:.5f}" for name in names) for hour in hours]
     path = tmp_path / f"{names}.csv"
-    path.write_text("\n".join(lines) + "\n")
+    pd.DataFrame({name: values[name] for name in names}).to_csv(path, index=False)
     return str(path)
 
 
@@ -160,24 +159,20 @@ def test_what_goes_up_is_one_clusters_model_and_a_day_once(tmp_path: Path) -> No
 def test_organisations_are_neighbouring_names_or_communities(tmp_path: Path) -> None:
     places = tmp_path / "places.csv"
     places.write_text("name,x,y\na,0,0\nb,9,0\nc,0,1\nlate,9,1\n")
-    graph = {"graph.source": "positions", "graph.path": str(places), "method": "fedgru"}
+    graph = {"graph.source": "positions", "graph.path": str(places)}
     for organisations, expected, clusters in (
         (3, [0, 0, 1, 2], None),
         (9, [0, 1, 2, 3], [0, 1, 0, 1]),
         (0, [0, 1, 0, 1], [0, 1, 0, 1]),
     ):
-        federation = one_node(settings_from({**graph, "fedgru.organisations": organisations}))
-        settings = federation.settings
-        strategy = FedGruStrategy(settings, settings.method_settings, federation)
+        strategy = server_of("fedgru", **graph, **{"fedgru.organisations": organisations})
         artefact = strategy.findings()["organisations"]
         assert artefact["organisation"].tolist() == expected
         assert clusters is None or artefact["cluster"].tolist() == clusters
 
 
 def test_before_any_profile_came_all_are_in_one_cluster() -> None:
-    federation = one_node(settings_from({"method": "fedgru"}))
-    strategy = FedGruStrategy(federation.settings, federation.settings.method_settings, federation)
-    assert not strategy.findings()["organisations"]["cluster"].any()
+    assert not server_of("fedgru").findings()["organisations"]["cluster"].any()
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
+from fedproto_app.core.round import Round
 from fedproto_app.strategies.pfedme import PFedMeLearner, PFedMeSettings
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.quadratic import NAME, after_a_round, learner_of
-
-# --- the client's half ---------------------------------------------------------------------------
-
+from tests.strategies.server_half import server_of
 
 THETA = "personal." + NAME
 
@@ -50,23 +45,10 @@ def test_from_batch_to_batch_theta_goes_on_and_a_round_starts_it_at_w() -> None:
     torch.testing.assert_close(cohort.parameters[NAME], torch.tensor([[(w + second) / 2]]))
 
 
-# --- the server's half ---------------------------------------------------------------------------
-
-
-def model_after(tmp_path: Path, name: str, **changes: float) -> dict[str, np.ndarray]:
-    settings = small_settings(
-        tmp_path, method="pfedme", rounds=1, **{"output.name": name, **changes}
-    )
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / name))
-    return load_file(folder.path / "model" / "global.safetensors")
-
-
-def test_the_server_goes_so_far_towards_the_mean(tmp_path: Path) -> None:
-    """β = 2 goes twice as far as β = 1, and β = 0.5 half: the start is what all three share."""
-    half, mean, twice = (
-        model_after(tmp_path, f"b{beta}", **{"pfedme.server-step": beta}) for beta in (0.5, 1, 2)
-    )
-    for name, value in mean.items():
-        step = 2 * (value - half[name])
-        assert np.abs(step).max() > 0
-        np.testing.assert_allclose(twice[name], value + step, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+def test_the_server_goes_so_far_towards_the_mean(beta: float) -> None:
+    """From (1, 2) towards (3, −2): β = 2 goes twice as far as β = 1, and β = 0.5 half."""
+    strategy = server_of("pfedme", **{"pfedme.server-step": beta})
+    strategy.model = {NAME: np.float32([1, 2])}
+    renewed = strategy.renewed({NAME: np.float32([3, -2])}, Round())
+    np.testing.assert_allclose(renewed[NAME], [1 + 2 * beta, 2 - 4 * beta], rtol=1e-6)

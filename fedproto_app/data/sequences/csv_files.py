@@ -129,9 +129,9 @@ def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], dict[str
             if "/" in name:
                 raise DataError(f"{path}: {name}: expected <client>.csv, not in a folder")
         clients = [SUFFIX.sub("", name) for name in names]
-        for client in clients:
-            if clients.count(client) > 1:
-                raise DataError(f"{path}: two files of client {client!r}")
+        if len(set(clients)) != len(clients):
+            twice = next(client for client in clients if clients.count(client) > 1)
+            raise DataError(f"{path}: two files of client {twice!r}")
         read = list(_steps_of(tree, names, path, settings, choice))
     return read[0][0], dict(zip(clients, (values for _, values in read), strict=True))
 

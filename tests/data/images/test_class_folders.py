@@ -91,21 +91,15 @@ def columns_of(split: ImageSplit) -> tuple[list[Any] | None, ...]:
         ),
         ("a/train/cat a/test/cat b/train/cat", ([0, 0], ["a", "b"], None), ([0], ["a"], None)),
         ("stage-3/train/cat stage-3/test/cat", ([0], None, [2]), ([0], None, [2])),
+        ("train/test test/test train/train", ([0, 1], None, None), ([0], None, None)),
     ],
-    ids=["both", "clients", "stages"],
+    ids=["both", "clients", "stages", "classes called as a split"],
 )
 def test_clients_and_stages(
     tmp_path: Path, write: Writer, places: str, train: Any, test: Any
 ) -> None:
     pool = pool_of(SOURCE, write(tmp_path, {f"{place}/x.png": PNG for place in places.split()}))
     assert (columns_of(pool.train), columns_of(pool.test)) == (train, test)
-
-
-def test_a_class_may_be_called_as_a_split(tmp_path: Path) -> None:
-    files = {"train/test/x.png": PNG, "test/test/x.png": PNG, "train/train/x.png": PNG}
-    pool = pool_of(SOURCE, foldered(tmp_path, files))
-    assert pool.classes == ("test", "train")
-    assert columns_of(pool.train) == ([0, 1], None, None)
 
 
 def test_all_images_have_the_channels_of_the_first(tmp_path: Path) -> None:

@@ -51,14 +51,11 @@ def test_points_between_offsets(tmp_path: Path) -> None:
     assert pool.is_test is None
 
 
-def test_rows_with_texts_as_labels(tmp_path: Path) -> None:
+def test_rows_with_texts_as_labels_or_numbers_as_targets(tmp_path: Path) -> None:
     pool = read(tmp_path, ROWS)
     assert pool.classes == ("a", "b")
     assert pool.targets.tolist() == [1, 0, 1]
     assert pool.sequences[1].tolist() == [[8, 9], [10, 11], [12, 13], [14, 15]]
-
-
-def test_real_numbers_are_targets(tmp_path: Path) -> None:
     pool = read(tmp_path, ROWS, y=np.array([0.5, 2, -1], np.float32))
     assert pool.classes == ()
     assert pool.targets.tolist() == [0.5, 2, -1]

@@ -42,18 +42,15 @@ def test_cases_of_two_dimensions_and_different_lengths(tmp_path: Path) -> None:
     assert pool.is_test is None
 
 
-def test_a_case_of_an_unknown_class(tmp_path: Path) -> None:
+def test_targets_of_an_unknown_class_or_numbers(tmp_path: Path) -> None:
     pool = read(tmp_path, f"{HEADER}\n@data\n{CASES}\n7:8:?\n")
     assert pool.classes == ("up", "down")
     assert pool.targets.tolist() == [1, 0, -1]
+    numbers = read(tmp_path, f"{TARGETS}@data\n1:2:0.5\n1:2:-3\n")
+    assert numbers.classes == ()
+    assert numbers.targets.tolist() == [0.5, -3]
     header = HEADER.replace("up down", "up down ?")
     assert read(tmp_path, f"{header}\n@data\n{CASES}\n7:8:?\n").targets.tolist() == [1, 0, -1]
-
-
-def test_numbers_as_targets(tmp_path: Path) -> None:
-    pool = read(tmp_path, f"{TARGETS}@data\n1:2:0.5\n1:2:-3\n")
-    assert pool.classes == ()
-    assert pool.targets.tolist() == [0.5, -3]
 
 
 def test_a_folder_of_train_and_test(tmp_path: Path) -> None:

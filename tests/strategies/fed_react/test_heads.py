@@ -223,43 +223,18 @@ def test_labels_never_trained_on_count_as_mistakes() -> None:
     assert metrics[Metric("validation-error")] == [1]
 
 
-def node_of(folder: Path, cohort_size: int) -> WholeNode:
-    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
-    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
-    return WholeNode(learner, shard, ClientStore(folder))
-
-
-@pytest.mark.parametrize("cohort_size", [1, 16])
-def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: int) -> None:
-    """Three rounds at a node: heads come for a only, and after the first round only."""
-    node = node_of(tmp_path, cohort_size)
-    heads = {"heads": np.stack([always(2)])}
-    sent_heads = []
-    for server_round in (1, 2, 3):
-        reply = node.train(order(server_round))
-        assert dict(zip(reply.names, reply.samples, strict=True)) == {"a": 3, "b": 3}
-        sent_heads.append(dict(zip(reply.names, reply.arrays["head"], strict=True)))
-        news = Guidance(heads, ["a"]) if server_round == 1 else NO_GUIDANCE
-        evaluation = node.evaluate(order(server_round, news))
-        table = {
-            n: dict(zip(evaluation.names, v, strict=True)) for n, v in evaluation.metrics.items()
-        }
-        assert table[Metric("accuracy")]["a"] == pytest.approx(1 / 3)
-        assert table[Metric("accuracy")]["b"] == table[Metric("accuracy", Model.LOCAL)]["b"]
-        [(_, state)] = ClientStore(tmp_path).read_states(["a"], server_round)
-        assert np.array_equal(state["memory/received"][0], always(2))
-        assert np.array_equal(state["memory/local"][0], sent_heads[-1]["a"])
-    assert not np.array_equal(sent_heads[0]["a"], sent_heads[1]["a"])
-
-
 @pytest.mark.parametrize("cohort_size", [1, 16])
 def test_a_node_writes_only_the_clients_that_a_head_came_for(
     tmp_path: Path, cohort_size: int
 ) -> None:
     """Both train in round 1; in round 2 neither does, and a head comes for a."""
-    node = node_of(tmp_path, cohort_size)
+    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
+    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
+    node = WholeNode(learner, shard, ClientStore(tmp_path))
     node.train(order(1))
     heads = {"heads": always(2)[None]}
     node.evaluate(order(2, Guidance(heads, ["a"])))
     assert rounds_in(tmp_path, "training", "a") == [1, 2]
     assert rounds_in(tmp_path, "training", "b") == [1]
+    [(_, state)] = ClientStore(tmp_path).read_states(["a"], 2)
+    assert np.array_equal(state["memory/received"][0], always(2))
