@@ -67,7 +67,7 @@ NO_PROTOTYPES: dict[int, float] = {}
         ("fedtgp", "solo", IMAGES, NO_PROTOTYPES, {"fedtgp.prototype-weight": 10.0}),
         ("fedtgp", "solo", IMAGES, {0: 1.0, 1: 2.0}, {"fedtgp.prototype-weight": 0.0}),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_without_what_only_the_method_has_a_client_trains_as_fedavgs_or_solos(
     method: str, reference: str, of_task: Any, received: dict[int, float], changes: dict[str, Any]
