@@ -22,6 +22,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import look_like_times
 from fedproto_app.data.files import missing, open_tree
 from fedproto_app.data.images.class_folders import SUFFIXES as IMAGE_SUFFIXES
+from fedproto_app.data.images.class_folders import is_undivided, wrapping
 from fedproto_app.data.images.public_sets import LAYOUTS
 from fedproto_app.data.npz_archive import open_archive
 from fedproto_app.data.table import (
@@ -51,7 +52,7 @@ _REMEDIES = {
     ".json": " (write it with DataFrame.to_csv)",
     ".arff": " (the archive has the same data as .ts)",
 }
-_LAYOUTS_OF_FOLDERS = ("train", "stage-*/train", "*/train", "*/stage-*/train")
+_CLASS_FOLDERS = ("*", "*/*", "*/*/*", "*/*/*/*")  # depths at which images lie
 _NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are the dimensions of a step
 _SAMPLE = 1 << 18  # bytes to look at
 _MOST_NAMED = 12  # columns listed in a line for a person
@@ -108,7 +109,7 @@ def reading_of(path: Path) -> Reading:
         return _folder_reading(path)
     if name.endswith(".zip"):
         is_csv = _has_csv_files_of_classes(path)
-        return Reading("sequence-folder" if is_csv else "class-folders")
+        return Reading("sequence-folder") if is_csv else _class_folders_reading(path)
     if SUFFIX.search(name):
         return reading_of_text(path) if path.is_file() else Reading("wide-csv")
     if name.endswith((".parquet", ".pq")):
@@ -155,6 +156,8 @@ def source_of(path: Path) -> str:
 
 def _folder_reading(folder: Path) -> Reading:
     source = _folder_source(folder)
+    if source == "class-folders":
+        return _class_folders_reading(folder)
     files = sorted(file for file in folder.iterdir() if SUFFIX.search(file.name))
     parquet = sorted(file for file in folder.iterdir() if PARQUET_SUFFIX.search(file.name))
     if source == "csv-folder" and parquet and not files:
@@ -165,6 +168,20 @@ def _folder_reading(folder: Path) -> Reading:
     if source != "csv-folder" or not files:
         return Reading(source, is_guess=source == "csv-folder")
     return Reading(source, _of_one_file(reading_of_text(files[0])))
+
+
+def _class_folders_reading(path: Path) -> Reading:
+    try:
+        with open_tree(path) as tree:
+            names = [name for name in tree.names() if name.lower().endswith(IMAGE_SUFFIXES)]
+    except (DataError, OSError):
+        names = []
+    inside = names if path.is_dir() else [name[wrapping(names) :] for name in names]
+    note = (
+        "no folder is called train or test: a fifth of every client's images of every class, drawn "
+        "at random, is the test part"
+    )
+    return Reading("class-folders", notes=(note,) if is_undivided(inside) else ())
 
 
 def _of_one_file(reading: Reading) -> Settings:
@@ -181,9 +198,20 @@ def _folder_source(folder: Path) -> str:
         return "sequence-folder"
     if any((folder / file).exists() for layout in LAYOUTS.values() for file in layout.files):
         return "cifar"
-    files = (file for layout in _LAYOUTS_OF_FOLDERS for file in folder.glob(f"{layout}/*/*"))
-    has_images = any(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
-    return "class-folders" if has_images else "csv-folder"
+    images = [
+        file.relative_to(folder).parts
+        for layout in _CLASS_FOLDERS
+        for file in folder.glob(f"{layout}/*")
+        if file.suffix.lower() in IMAGE_SUFFIXES
+    ]
+    divided = any("train" in parts[:-2] for parts in images)
+    # Images beside tables, in no folder train, are taken for pictures of the tables.
+    of_classes = divided or (images and not any(map(_is_table, folder.iterdir())))
+    return "class-folders" if of_classes else "csv-folder"
+
+
+def _is_table(file: Path) -> bool:
+    return bool(SUFFIX.search(file.name) or PARQUET_SUFFIX.search(file.name))
 
 
 def _has_csv_files_of_classes(path: Path) -> bool:

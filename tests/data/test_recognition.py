@@ -58,6 +58,9 @@ def test_what_no_source_reads(tmp_path: Path) -> None:
         ("stage-1/train/cat/1.PNG labels.csv", "class-folders"),
         ("ann/train/cat/1.PNG labels.csv", "class-folders"),
         ("ann/stage-2/train/cat/1.PNG labels.csv", "class-folders"),
+        ("cat/1.png ant/1.png", "class-folders"),
+        ("east/cat/1.png west/ant/1.png", "class-folders"),
+        ("plots/north/1.png north.csv", "csv-folder"),
     ],
 )
 def test_folders_are_recognised_by_their_files(tmp_path: Path, files: str, source: str) -> None:

@@ -1,14 +1,18 @@
 """Read image files in a folder per class, in a folder or a zip archive.
 
 The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and ``test`` likewise; N counts from
-1. In an archive there may be one more folder around everything. (So the folder of an archive with
-a single client is not taken as the client's name, unless the archive has that outer folder too.)
+1. If no folder is called train or test, it is ``[<client>/]<class>/<image>``, and a fifth of every
+client's images of every class, drawn at random, is the test part.
+
+In an archive there may be one more folder around everything. (So the folder of an archive with a
+single client is not taken as the client's name, unless the archive has that outer folder too.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -18,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.files import FileTree, open_tree
 from fedproto_app.data.images.pool import (
     ImagePool,
@@ -40,6 +45,8 @@ _LAYOUT = re.compile(
     r"(?:stage-(?P<stage>[0-9]+)/)?"
     r"(?P<split>train|test)/(?P<label>[^/]+)/[^/]+"
 )
+_UNDIVIDED = re.compile(r"(?:(?P<client>[^/]+)/)?(?P<label>[^/]+)/[^/]+")
+_TEST_SHARE = 0.2
 _RESERVED = re.compile(rf"train|test|{_STAGE}")
 _MOST_STAGES = 9999
 
@@ -93,11 +100,37 @@ def _files(tree: FileTree, path: Path) -> list[ImageFile]:
         if name.lower().endswith(_OTHER_IMAGES):
             raise DataError(f"{path}: {name}: only images in {', '.join(SUFFIXES)} are read")
     names = [name for name in names if name.lower().endswith(SUFFIXES)]
-    wrapped = 0 if path.is_dir() else _wrapping(names)
+    wrapped = 0 if path.is_dir() else wrapping(names)
+    if is_undivided([name[wrapped:] for name in names]):
+        return _divided({name: name[wrapped:] for name in names})
     return [_placed(name, name[wrapped:], path) for name in names]
 
 
-def _wrapping(names: Sequence[str]) -> int:
+def is_undivided(names: Sequence[str]) -> bool:
+    """Return whether all images lie in folders of classes, and none in a folder train or test."""
+    return bool(names) and all(
+        _UNDIVIDED.fullmatch(name) and not _RESERVED.fullmatch(name.split("/")[0]) for name in names
+    )
+
+
+def _divided(places: Mapping[str, str]) -> list[ImageFile]:
+    """Return images with a train and a test part. places: their paths in the layout, by name."""
+    groups: dict[tuple[str | None, str], list[str]] = defaultdict(list)
+    for name, inside in places.items():
+        match = _UNDIVIDED.fullmatch(inside)
+        assert match is not None
+        groups[match["client"], match["label"]].append(name)
+    split_of: dict[str, str] = {}
+    for (client, label), names in groups.items():
+        tests = round(_TEST_SHARE * len(names)) if len(names) != 2 else 1
+        order = numpy_stream(0, "test images", client or "", label).permutation(len(names))
+        drawn = {names[place] for place in order[:tests]}
+        split_of |= {name: "test" if name in drawn else "train" for name in names}
+    label_of = {name: group for group, names in groups.items() for name in names}
+    return [ImageFile(name, split_of[name], *reversed(label_of[name]), None) for name in places]
+
+
+def wrapping(names: Sequence[str]) -> int:
     """Return the length of the prefix of every name that is a folder around the whole layout."""
     tops = {name.partition("/")[0] for name in names}
     if len(tops) != 1 or _RESERVED.fullmatch(top := tops.pop()):
@@ -108,7 +141,10 @@ def _wrapping(names: Sequence[str]) -> int:
 def _placed(name: str, inside: str, path: Path) -> ImageFile:
     match = _LAYOUT.fullmatch(inside)
     if match is None:
-        raise DataError(f"{path}: {name}: expected [<client>/][stage-N/]train|test/<class>/<image>")
+        raise DataError(
+            f"{path}: {name}: expected [<client>/][stage-N/]train|test/<class>/<image> "
+            "or [<client>/]<class>/<image>"
+        )
     client, number, split, label = match.group("client", "stage", "split", "label")
     if number is not None and not 1 <= int(number) <= _MOST_STAGES:
         raise DataError(f"{path}: {name}: stages count from 1 to {_MOST_STAGES}")
