@@ -1,6 +1,6 @@
 """Personalised federated learning on heterogeneous time series and images, as a Flower app.
 
-`run`, `resume` and `load` are the Python interface (docs/python.md).
+`try_file`, `run`, `resume` and `load` are the Python interface (docs/python.md).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedproto_app.core.version import __version__
 
 if TYPE_CHECKING:
-    from fedproto_app.api import ClientModel, Run, load, resume, run
+    from fedproto_app.api import ClientModel, Run, load, resume, run, try_file
 
-_INTERFACE = ("ClientModel", "Run", "load", "resume", "run")
-__all__ = ["ClientModel", "Run", "__version__", "load", "resume", "run"]
+_INTERFACE = ("ClientModel", "Run", "load", "resume", "run", "try_file")
+__all__ = ["ClientModel", "Run", "__version__", "load", "resume", "run", "try_file"]
 
 
 def __getattr__(name: str) -> Any:

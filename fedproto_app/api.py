@@ -30,6 +30,7 @@ from fedproto_app.experiments.run_settings import (
     simulated_settings,
 )
 from fedproto_app.experiments.simulation import show_after, simulate_here
+from fedproto_app.experiments.trial import try_file as try_file
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat

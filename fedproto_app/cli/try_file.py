@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 from fedproto_app.cli import say_next
 
@@ -61,18 +63,28 @@ def try_file(
     """
     console = Console(stderr=True, highlight=False)
     console.print(f"reading {path} …")  # torch and the readers are slow to import
-    from fedproto_app.experiments.trial import Wishes, plan_of, try_plan, unused_folder
-    from fedproto_app.report.table import comparison_table
+    from fedproto_app.experiments import trial
 
-    plan = plan_of(path, Wishes(horizon, period, clients_from, clients, quick))
-    for fact in plan.facts:
-        console.print(fact, soft_wrap=True)
-    trial = try_plan(plan, folder or unused_folder(Path("runs"), path), console)
+    answer = trial.try_file(
+        path,
+        horizon=horizon,
+        period=period,
+        clients_from=clients_from,
+        clients=clients,
+        quick=quick,
+        folder=folder,
+    )
     out = Console(highlight=False)
-    for sentence in trial.sentences:
-        out.print(sentence, style="bold")
-    out.print(comparison_table(trial.groups))
-    out.print(f"report: {trial.report}", soft_wrap=True)
-    if trial.forecast is not None:
-        out.print(f"forecast: {trial.forecast}", soft_wrap=True)
-    say_next(console, f"fedproto compare {shlex.quote(str(trial.folder))} --pairs")
+    out.print(answer.verdict, style="bold")
+    table = Table(box=SIMPLE_HEAD, padding=0)
+    table.add_column("")
+    for title in (*answer.scores[0].figures, "best for"):
+        table.add_column(title, justify="right")
+    for score in answer.scores:
+        figures = (f"{value:.4g}" for value in score.figures.values())
+        table.add_row(score.title, *figures, str(score.best_for))
+    out.print(table)
+    for title, file in (("report", answer.report), ("forecast", answer.forecast)):
+        if file is not None:
+            out.print(f"{title}: {file}", soft_wrap=True)
+    say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")

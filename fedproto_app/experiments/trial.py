@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +22,16 @@ from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.experiments.run_settings import NODES, simulated_settings
-from fedproto_app.report.comparison import with_better_off
+from fedproto_app.report.comparison import client_errors
 from fedproto_app.report.page import REPORT
-from fedproto_app.report.runs import Group, find_runs, group_runs, ranked
+from fedproto_app.report.runs import Run, find_runs, group_runs
 from fedproto_app.report.taking_part import taking_part
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from fedproto_app.data.series import ClientSeries
     from fedproto_app.data.table_recognition import Reading
 
@@ -93,14 +97,39 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Score:
+    """How a row did. figures: by their names, of the median client, or the mean over the clients of
+    a share of right answers. best_for: the number of clients with the lowest error of all rows."""
+
+    title: str
+    figures: Mapping[str, float]
+    best_for: int
+
+
+@dataclass(frozen=True)
 class Trial:
-    """A finished trial: its folder with a run folder for each row, and what it says."""
+    """A finished trial: its folder with a run folder for each row, and its answer.
+
+    verdict: does taking part pay, in words. scores: best row first. forecast: the file with the next
+    values of all series, None for other data.
+    """
 
     folder: Path
-    groups: list[Group]
-    sentences: list[str]
+    verdict: str
+    scores: list[Score]
     report: Path
     forecast: Path | None
+
+    @property
+    def table(self) -> DataFrame:
+        """The scores, a row each."""
+        import pandas as pd
+
+        rows = {score.title: {**score.figures, "best for": score.best_for} for score in self.scores}
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n\n{self.table.to_string(float_format='%.4g')}\n\nreport: {self.report}"
 
 
 def plan_of(path: Path, wishes: Wishes) -> Plan:
@@ -143,6 +172,31 @@ def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
     return _answer(plan, folder)
 
 
+def try_file(
+    path: str | Path,
+    *,
+    horizon: int | None = None,
+    period: int | None = None,
+    clients_from: str = "",
+    clients: int | None = None,
+    quick: bool = False,
+    folder: str | Path | None = None,
+    progress: bool = True,
+) -> Trial:
+    """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
+
+    horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
+    simulated clients to deal images or sequences to. quick: less history and fewer rivals. folder:
+    for the runs; default: runs/try-NAME. Raises `FedProtoError` with the command's message.
+    """
+    file = Path(path)
+    console = Console(stderr=True, quiet=not progress, highlight=False)
+    plan = plan_of(file, Wishes(horizon, period, clients_from, clients, quick))
+    for fact in plan.facts:
+        console.print(fact, soft_wrap=True)
+    return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
+
+
 def unused_folder(runs: Path, path: Path) -> Path:
     """Return a folder for a trial of this file that does not exist yet."""
     name = f"try-{path.name.split('.')[0] or 'data'}"
@@ -154,11 +208,31 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     from fedproto_app.report.page.document import write_report
 
     runs, _ = find_runs([folder])
-    groups = ranked(with_better_off(group_runs(runs)[0]), "median")
+    sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
     write_report(runs, report)
     forecast = _forecast(folder / "kindred", folder / FORECAST) if plan.forecasts else None
-    return Trial(folder, groups, taking_part(groups), report, forecast)
+    no_answer = "None of the rows has an error for any client."
+    return Trial(folder, " ".join(sentences) or no_answer, _scores(plan, runs), report, forecast)
+
+
+def _scores(plan: Plan, runs: Sequence[Run]) -> list[Score]:
+    """Return the rows, the lowest median error first."""
+    metrics = report_for(runs[0].task).metrics
+    errors = {run.folder.name: client_errors(run, metrics) for run in runs}
+    clients = sorted(set.intersection(*(set(of_run) for of_run in errors.values())))
+    winners = [min(errors, key=lambda name: errors[name][client].test) for client in clients]
+
+    def figures(name: str) -> dict[str, float]:
+        if metrics.is_accuracy:
+            return {"right answers %": 100 * (1 - fmean(e.test for e in errors[name].values()))}
+        return {
+            title: median(error.more[number] for error in errors[name].values())
+            for number, title in enumerate(metrics.verdict)
+        }
+
+    order = sorted(errors, key=lambda name: median(e.test for e in errors[name].values()))
+    return [Score(plan.rows[name].title, figures(name), winners.count(name)) for name in order]
 
 
 def _forecast(run: Path, file: Path) -> Path:
