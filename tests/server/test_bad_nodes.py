@@ -3,10 +3,11 @@ the others train on. `test_replies` has every fault of a reply by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -55,14 +56,15 @@ def without_kept_rounds(reply: Message) -> Message:
 class Case(NamedTuple):
     """A fault of the second node, and what becomes of it.
 
-    clients: how many trained, by round. client: whether single clients are refused.
+    clients: how many trained, by round. refused: the node with all its clients, or single clients,
+    in this round.
     """
 
     tamper: Tamper
     reason: str
     clients: list[int]
-    client: bool
-    changes: dict[str, Any]
+    refused: Literal["node", "client"]
+    changes: Mapping[str, Any] = MappingProxyType({})
     task: str = "forecasting"
     server_round: int = 2
 
@@ -77,26 +79,27 @@ KEPT_ROUND = on_reply(say(kept_rounds=[-1] * 4), MessageType.EVALUATE)
 ACCURACY = on_reply(set_metric(LOCAL_ACCURACY, [1.0, 1.0, 1.5, 1.0]), MessageType.EVALUATE)
 CLASSES = on_reply(say(classes=[[1, 1, 2]] * 4))
 HALF = on_reply(without_kept_rounds)
+CHOICE = in_round_3("chosen", [2, -1, 0])
 FEDAVG, ENCODER = {"method": "fedavg"}, {"encoder.steps": 1, "rounds": 1}
 IFCA = {**HEADS, "method": "ifca", "fed-react.clusters": 3}
 TOGETHER = {**HEADS, "fed-react.clusters": 1}  # a huge head would make all errors infinite
 FAR, REGRESSION = "far beyond the others'", "sequence-regression"
 CASES = {
-    "prototype": Case(NAN, "holds NaN", [8, 7, 8], True, {}),
-    "model": Case(NAN, "holds NaN", [8, 4, 8], False, FEDAVG),
-    "kept-round": Case(KEPT_ROUND, "its kept round is -1", [8, 8, 8], True, FEDAVG),
-    "half": Case(HALF, "an evaluation without all of its kept", [8, 4, 8], False, {}),
-    "error": Case(on_reply(fail), "no reply: it broke", [8, 4, 8], False, {}),
-    "silence": Case(on_reply(lambda _: None), "no reply within 0.2 s", [8, 4, 8], False, {}),
-    "large": Case(LARGE, FAR, [8, 7, 8], True, {}),
-    "large-of-mean": Case(LARGE, FAR, [8, 7, 8], True, {"method": "fedproto"}),
-    "classes": Case(CLASSES, "classes [1, 1, 2]", [8, 4, 8, 8], False, {}, "classification"),
-    "encoder": Case(NAN, "holds NaN", [8, 4, 8], False, ENCODER, SEQUENCES),
-    "head": Case(in_round_3("head", np.nan), "NaN", [8, 8, 7], True, HEADS, SEQUENCES, 3),
+    "prototype": Case(NAN, "holds NaN", [8, 7, 8], "client"),
+    "model": Case(NAN, "holds NaN", [8, 4, 8], "node", FEDAVG),
+    "kept-round": Case(KEPT_ROUND, "its kept round is -1", [8, 8, 8], "client", FEDAVG),
+    "half": Case(HALF, "an evaluation without all of its kept", [8, 4, 8], "node"),
+    "error": Case(on_reply(fail), "no reply: it broke", [8, 4, 8], "node"),
+    "silence": Case(on_reply(lambda _: None), "no reply within 0.2 s", [8, 4, 8], "node"),
+    "large": Case(LARGE, FAR, [8, 7, 8], "client"),
+    "large-of-mean": Case(LARGE, FAR, [8, 7, 8], "client", {"method": "fedproto"}),
+    "classes": Case(CLASSES, "classes [1, 1, 2]", [8, 4, 8, 8], "node", {}, "classification"),
+    "encoder": Case(NAN, "holds NaN", [8, 4, 8], "node", ENCODER, SEQUENCES),
+    "head": Case(in_round_3("head", np.nan), "NaN", [8, 8, 7], "client", HEADS, SEQUENCES, 3),
     # Those whose choice, size or metric is refused have trained all the same.
-    "choice": Case(in_round_3("chosen", [2, -1, 0]), "chose", [8, 8, 8], True, IFCA, SEQUENCES, 3),
-    "huge": Case(in_round_3("head", 1e14), "±1e+14", [8, 8, 8], True, TOGETHER, REGRESSION, 3),
-    "metric": Case(ACCURACY, "local-accuracy = 1.5", [8, 8, 8], True, HEADS, SEQUENCES),
+    "choice": Case(CHOICE, "chose clusters [2.0", [8, 8, 8], "client", IFCA, SEQUENCES, 3),
+    "huge": Case(in_round_3("head", 1e14), "±1e+14", [8, 8, 8], "client", TOGETHER, REGRESSION, 3),
+    "metric": Case(ACCURACY, "local-accuracy = 1.5", [8, 8, 8], "client", HEADS, SEQUENCES),
 }
 
 
@@ -112,7 +115,7 @@ def test_a_bad_reply_is_refused_and_the_run_goes_on(tmp_path: Path, name: str) -
     ]
     for refusal in refused[case.server_round - 1]:
         assert refusal["node"] == "1"
-        assert (refusal["client"] != "") == case.client
+        assert (refusal["client"] != "") == (case.refused == "client")
         assert case.reason in refusal["reason"]
     figures = [value for line in lines for value in flat(line).values()]
     assert all(np.isfinite(value) for value in figures if isinstance(value, float))
@@ -185,13 +188,10 @@ def test_one_node_does_not_say_which_models_a_method_has(tmp_path: Path) -> None
     for name, tamper in (("honest", None), ("liar", owns)):
         changes = {"method": "solo", "rounds": 2, "output.name": name}
         folder, _ = run_small(tmp_path, "classification", nodes=4, tamper=tamper, **changes)
-        names = [f"{kind}_{model}" for kind in ("accuracy", "balanced") for model in MODELS]
+        names = [f"{kind}_{of}" for kind in ("accuracy", "balanced") for of in ("local", "global")]
         summary = read_run(folder.path).summary
         figures.append([summary[name] for name in names])
     assert figures[0] == figures[1]
-
-
-MODELS = ("local", "global")
 
 
 # --- nodes that fail, leave or answer no question -------------------------------------------------

@@ -24,6 +24,7 @@ from fedproto_app.server.membership import Roster
 from fedproto_app.server.node_register import NodeRegister, fingerprint
 from fedproto_app.settings.paths import OUTPUT_ROOT
 from tests.local_grid import small_settings
+from tests.server.bad_replies import fail
 from tests.server.fake_grid import RosterGrid
 from tests.server.messages import node_roster
 
@@ -152,6 +153,16 @@ def test_a_node_that_cannot_take_part_is_asked_again_and_told_of_once(tmp_path: 
     grid.rosters[1001] = node_roster("north", "a")
     federation.members.await_clients(grid)
     assert labels(federation) == {"south", "north"}
+
+
+def test_a_node_whose_app_breaks_may_still_join(tmp_path: Path) -> None:
+    federation, grid = federation_of(tmp_path, "north")
+    grid.tamper = lambda node, reply: fail(reply)
+    connect(federation, grid, 1000)
+    assert reasons(federation) == ["roster: it broke"]
+    grid.tamper = lambda node, reply: reply
+    connect(federation, grid, 1000)
+    assert labels(federation) == {"north"}
 
 
 def test_unusable_clients_are_refused_by_name_and_remarks_are_logged(
