@@ -32,8 +32,8 @@ from fedproto_app.settings import DataSettings, settings_from
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from fedproto_app.data.recognition import Reading
     from fedproto_app.data.series import ClientSeries
-    from fedproto_app.data.table_recognition import Reading
 
 FORECAST = "forecast.csv"
 QUICK_HISTORY = 28  # periods that --quick learns from
@@ -110,8 +110,8 @@ class Score:
 class Trial:
     """A finished trial: its folder with a run folder for each row, and its answer.
 
-    verdict: does taking part pay, in words. scores: best row first. forecast: the file with the next
-    values of all series, None for other data.
+    verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
+    next values of all series, None for other data.
     """
 
     folder: Path
@@ -129,7 +129,8 @@ class Trial:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def __repr__(self) -> str:
-        return f"{self.verdict}\n\n{self.table.to_string(float_format='%.4g')}\n\nreport: {self.report}"
+        table = self.table.to_string(float_format="%.4g")
+        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}"
 
 
 def plan_of(path: Path, wishes: Wishes) -> Plan:

@@ -126,8 +126,11 @@ def _divided(places: Mapping[str, str]) -> list[ImageFile]:
         order = numpy_stream(0, "test images", client or "", label).permutation(len(names))
         drawn = {names[place] for place in order[:tests]}
         split_of |= {name: "test" if name in drawn else "train" for name in names}
-    label_of = {name: group for group, names in groups.items() for name in names}
-    return [ImageFile(name, split_of[name], *reversed(label_of[name]), None) for name in places]
+    group_of = {name: group for group, names in groups.items() for name in names}
+    return [
+        ImageFile(name, split_of[name], label, client, None)
+        for name, (client, label) in ((name, group_of[name]) for name in places)
+    ]
 
 
 def wrapping(names: Sequence[str]) -> int:
