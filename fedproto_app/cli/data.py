@@ -363,7 +363,8 @@ def offered_line(
     if not _is_accepted(table | run) and _is_accepted(table | run | last):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
-    run |= {key: value for key, value in checked.proposed.items() if key not in table}
+    known = {*table, "rounds"} if "method" in table else table  # rounds are of the first method
+    run |= {key: value for key, value in checked.proposed.items() if key not in known}
     for key, value in from_options.items():
         run.pop(key, None)
         run[key] = value

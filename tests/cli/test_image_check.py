@@ -79,9 +79,10 @@ def test_corrupt_images_are_named_and_counted(check: Fedproto, tmp_path: Path) -
 def test_given_clients_a_picture_and_a_hint(check: Fedproto, tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "sites", clients=("ann", "bob"))
     picture = tmp_path / "partition.png"
-    outcome = check(folder, "--scheme", "given", "--picture", picture)
+    outcome = check(folder, "--picture", picture)
     assert outcome.code == 0, outcome.err
     assert "2: ann, bob" in outcome.out
+    assert "--set data.partition.scheme=given --set rounds=1" in outcome.out
     assert "given: clients and stages as the source has them" in outcome.out
     assert f"picture: {picture}" in outcome.out
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -47,8 +47,9 @@ def test_given_clients_a_hint_and_a_picture(check: Fedproto, tmp_path: Path) -> 
     dealt = check(data, "--clients", 3)
     assert "3: [red]cid, ann, bob" in dealt.out
     assert "--scheme given takes the source's own clients" in dealt.out
-    outcome = check(data, "--scheme", "given", "--picture", picture)
+    outcome = check(data, "--picture", picture)
     assert outcome.code == 0, outcome.err
+    assert "--set data.clusters.scheme=given" in outcome.out
     assert "given: clients as the source has them" in outcome.out
     assert "3, of them 2 usable" in outcome.out
     assert "refused [red]cid: no validation sequence among its 2: data.train-share" in outcome.out

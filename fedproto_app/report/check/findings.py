@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedproto_app.core.charts import Chart
+from fedproto_app.settings import DataSettings
 
 ROWS = 20  # of the table, without --all
 MOST_LISTED = 5  # clients, classes or files in one line
@@ -33,6 +34,17 @@ class Checked:
     could_start: bool
     proposed: Mapping[str, object] = field(default_factory=dict)
     charts: Sequence[Chart] | None = ()
+
+
+def with_own_clients(data: DataSettings, table: str, has_clients: bool) -> DataSettings:
+    """Return the settings with the clients that the source names, unless others were asked for.
+
+    table: "partition" or "clusters"; asking for others is to set anything in that table.
+    """
+    dealing = getattr(data, table)
+    if not has_clients or dealing.model_fields_set:
+        return data
+    return data.model_copy(update={table: dealing.model_copy(update={"scheme": "given"})})
 
 
 @dataclass

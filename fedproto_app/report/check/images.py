@@ -24,6 +24,7 @@ from fedproto_app.report.check.findings import (
     listed,
     refusals,
     span,
+    with_own_clients,
 )
 from fedproto_app.report.images.charts import partition_charts
 from fedproto_app.report.images.report import thirds
@@ -65,24 +66,29 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     all_rows: list all classes.
     """
     pool = load_pool(settings.data)
+    data = with_own_clients(settings.data, "partition", pool.train.clients is not None)
     decoded, corrupt = decode(pool)
-    skips = settings.data.corrupt_images == "skip"
+    skips = data.corrupt_images == "skip"
     torn = _corrupt_lines(decoded, corrupt)
     partition, refused, warnings = None, [] if skips else torn, torn if skips else []
     try:
-        partition = deal(pool, settings.data, settings.seed)
+        partition = deal(pool, data, settings.seed)
         refused += refusals(partition.refused)
     except DataError as error:
         refused.append(str(error))
-    facts = _pool_facts(pool, settings.data, decoded, len(corrupt))
+    facts = _pool_facts(pool, data, decoded, len(corrupt))
     if partition is not None:
         facts += _partition_facts(pool, partition)
     Findings(_class_rows(pool, partition), facts, refused, warnings).print(all_rows)
+    proposed: dict[str, object] = {}
+    if data.partition.scheme == "given":  # a closed form has one round for each stage
+        stages = 1 if pool.train.stages is None else 1 + int(pool.train.stages.max())
+        proposed = {"data.partition.scheme": "given", "rounds": stages}
     if partition is None:
-        return Checked(False)
+        return Checked(False, proposed)
     usable = len(partition.refused) < len(partition.train)
     charts = partition_charts(partition.train, pool.classes)
-    return Checked(usable and (skips or not corrupt), charts=charts)
+    return Checked(usable and (skips or not corrupt), proposed, charts)
 
 
 def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:

@@ -23,6 +23,7 @@ from fedproto_app.report.check.findings import (
     refusals,
     span,
     too_large,
+    with_own_clients,
 )
 from fedproto_app.report.images.charts import partition_charts
 from fedproto_app.settings import DataSettings, Settings
@@ -82,8 +83,8 @@ def check(settings: Settings, all_rows: bool) -> Checked:
 
     all_rows: list all classes, or clients where targets are real numbers.
     """
-    data = settings.data
-    pool = load_sequences(data)
+    pool = load_sequences(settings.data)
+    data = with_own_clients(settings.data, "clusters", pool.clients is not None)
     require_fitting_targets(settings, targets_of(pool))
     dealing = None
     try:
@@ -99,7 +100,8 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(all_rows)
     usable = dealing is not None and len(dealing.refused) < len(dealing.clients)
     dealt = _charts(dealing, pool) if dealing is not None and pool.classes else ()
-    return Checked(usable, charts=dealt if pool.classes else None)
+    own = {"data.clusters.scheme": "given"} if data.clusters.scheme == "given" else {}
+    return Checked(usable, own, charts=dealt if pool.classes else None)
 
 
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
