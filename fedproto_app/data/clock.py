@@ -31,6 +31,10 @@ LARGEST_GRID_PER_ROW = 2
 _OLDEST = {"s": 0.1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
 _NEWEST = {"s": 1.9e9, "ms": 1.9e12, "us": 1.9e15, "ns": 1.9e18}
 _ISO = re.compile(r"\d{4}-\d\d-\d\d")
+_YEAR_LAST = re.compile(
+    r"\d{1,2}(?P<sign>[./-])\d{1,2}(?P=sign)(?P<year>\d{4}|\d\d)"
+    r"(?:[T ]+(?P<time>\d{1,2}(?::\d\d){1,2}(?: ?[aApP][mM])?))?$"
+)
 _OFFSET = r"[T ]\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
 _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
 
@@ -213,12 +217,13 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
     import pandas as pd
 
     texts = column.astype(str)
-    parsed = pd.to_datetime(texts, format="ISO8601", utc=True, errors="coerce")
+    form = _year_last_form(texts, where) if _YEAR_LAST.match(texts.iloc[0]) else "ISO8601"
+    parsed = pd.to_datetime(texts, format=form, utc=True, errors="coerce")
     if (wrong := parsed.isna().to_numpy()).any():
         place = int(wrong.argmax())
         raise DataError(
             f"{where}, {row(place)}: expected a date such as 2014-01-31 13:00, got "
-            f"{texts.iloc[place]!r}; write the year first, then month and day"
+            f"{texts.iloc[place]!r}; write all dates alike, best with the year first"
         )
     offset: NDArray[np.bool_] = texts.str.contains(_OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
@@ -230,6 +235,43 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
         )
     times = parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
     return Stamps(times, bool(offset.any()))
+
+
+def _year_last_form(texts: Series, where: str) -> str:
+    """Return the form of dates whose year comes last, such as 31.01.2014 13:00 or 1/31/14 1:00 PM.
+
+    With dots the day comes first. Otherwise the order is the one in which all cells are dates that
+    increase; raises `DataError` if both are.
+    """
+    import pandas as pd
+
+    match = _YEAR_LAST.match(texts.iloc[0])
+    assert match is not None
+    sign, year, time = match["sign"], "%Y" if len(match["year"]) == 4 else "%y", match["time"] or ""
+    has_half = time[-2:].lower() in ("am", "pm")
+    parts = ["%I" if has_half else "%H", "%M", "%S"][: time.count(":") + 1]
+    clock = ":".join(parts) + (" %p" if " " in time else "%p") * has_half
+    between = texts.iloc[0][match.end("year") : match.start("time")] if time else ""
+    forms = {
+        order: sign.join((*days, year)) + (f"{between}{clock}" if time else "")
+        for order, days in {"day": ("%d", "%m"), "month": ("%m", "%d")}.items()
+    }
+    if sign == ".":
+        return forms["day"]
+    parsed = {
+        order: pd.to_datetime(texts, format=form, errors="coerce") for order, form in forms.items()
+    }
+    fitting = [order for order, dates in parsed.items() if not dates.isna().any()]
+    if len(fitting) == 2:
+        increasing = [order for order in fitting if parsed[order].is_monotonic_increasing]
+        fitting = increasing if len(increasing) == 1 else fitting
+    if len(fitting) == 2:
+        readings = " or ".join(str(parsed[order].iloc[0]) for order in fitting)
+        raise DataError(
+            f"{where}: {texts.iloc[0]!r} may be {readings}, and so may all other dates; write the "
+            "year first, then month and day"
+        )
+    return forms[fitting[0] if fitting else "day"]
 
 
 def _counts(column: Series, unit: TimeUnit, row: Callable[[int], str], where: str) -> Stamps:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import clock_of, on_the_clock, sampling_step
+from fedproto_app.data.clock import clock_of, on_the_clock, sampling_step, stamps_of
 
 HOUR = np.timedelta64(3600, "s").astype("m8[us]")
 
@@ -81,3 +82,27 @@ def test_a_position_has_a_time(first: str, second: str, utc: bool, later: str) -
     clock = clock_of(stamps, sampling_step(stamps), utc=utc)
     assert clock.time(start + 2) == later
     assert clock_of(stamps, None) is None
+
+
+@pytest.mark.parametrize(
+    ("cells", "first", "last"),
+    [
+        (["31.01.2024 13:00", "01.02.2024 00:00"], "2024-01-31T13:00", "2024-02-01T00:00"),
+        (["1.1.24", "2.1.24"], "2024-01-01", "2024-01-02"),  # with dots the day comes first
+        (["1/31/2024 1:00 PM", "1/31/2024 2:00 PM"], "2024-01-31T13:00", "2024-01-31T14:00"),
+        (["1/31/2024 11:00AM", "1/31/2024 12:00PM"], "2024-01-31T11:00", "2024-01-31T12:00"),
+        (["12-01-2024", "13-01-2024"], "2024-01-12", "2024-01-13"),  # 13 is no month
+    ],
+)
+def test_the_whole_column_tells_the_order_of_day_and_month(
+    cells: list[str], first: str, last: str
+) -> None:
+    times = stamps_of(pd.Series(cells), "auto", "time", str, "x.csv").times
+    assert times.tolist() == np.array([first, last], dtype="datetime64[us]").tolist()
+
+
+def test_dates_that_may_be_two_are_refused_with_both_readings() -> None:
+    cells = pd.Series(["01/02/2024", "01/02/2024"])
+    both = r"'01/02/2024' may be 2024-02-01 00:00:00 or 2024-01-02 00:00:00"
+    with pytest.raises(DataError, match=both):
+        stamps_of(cells, "auto", "time", str, "x.csv")
