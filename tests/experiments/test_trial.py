@@ -1,0 +1,167 @@
+"""``fedproto try``: what it recognises, and an answer about the clients in the file."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.experiments.trial import Plan, Wishes, plan_of, try_plan
+
+SITES = ("north", "south", "east")
+
+
+def series(steps: int = 24 * 42, freq: str = "h", sites: tuple[str, ...] = SITES) -> pd.DataFrame:
+    """Days with a swing, another level at each site, and noise."""
+    times = pd.date_range("2024-01-01", periods=steps, freq=freq)
+    day = np.sin(2 * np.pi * np.arange(steps) / 24)
+    noise = np.random.default_rng(0).normal(size=(steps, len(sites)))
+    values = 10 + np.arange(len(sites)) + 3 * day[:, None] + noise
+    return pd.DataFrame(values.round(2), index=pd.Index(times, name="time"), columns=list(sites))
+
+
+def wide(folder: Path) -> Path:
+    series().to_csv(folder / "loads.csv")
+    return folder / "loads.csv"
+
+
+def german(folder: Path) -> Path:
+    """Long, with dates such as 31.01.2024 13:00 and decimal commas."""
+    rows = series().melt(ignore_index=False, var_name="site").reset_index()
+    rows["time"] = rows["time"].dt.strftime("%d.%m.%Y %H:%M")
+    rows.to_csv(folder / "loads.csv", sep=";", decimal=",", index=False)
+    return folder / "loads.csv"
+
+
+def parquet(folder: Path) -> Path:
+    pytest.importorskip("pyarrow")
+    series().to_parquet(folder / "loads.parquet")
+    return folder / "loads.parquet"
+
+
+def tables(folder: Path) -> Path:
+    (folder / "loads").mkdir()
+    for name, column in series().items():
+        column.rename("value").to_csv(folder / "loads" / f"{name}.csv")
+    return folder / "loads"
+
+
+def images(folder: Path) -> Path:
+    """Ten images of each class at each site; the class is the colour."""
+    rng = np.random.default_rng(0)
+    for site in SITES:
+        for channel, label in enumerate(("red", "green", "blue")):
+            place = folder / "scans" / site / label
+            place.mkdir(parents=True)
+            for number in range(10):
+                pixels = rng.integers(0, 60, (8, 8, 3)).astype(np.uint8)
+                pixels[..., channel] += 100
+                Image.fromarray(pixels).save(place / f"{number}.png")
+    return folder / "scans"
+
+
+def plan(path: Path, **wishes: object) -> Plan:
+    return plan_of(path, Wishes(**wishes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("freq", "steps", "period", "calendar"),
+    [
+        ("h", 24 * 42, 24, "week"),
+        ("10min", 144 * 30, 144, "week"),
+        ("h", 24 * 16, 24, "phase"),  # a train part of eleven days knows no weekdays
+        ("D", 400, 7, "phase"),
+        ("7D", 800, 52, "phase"),
+    ],
+)
+def test_the_clock_tells_period_and_calendar(
+    freq: str, steps: int, period: int, calendar: str, tmp_path: Path
+) -> None:
+    series(steps, freq).to_csv(tmp_path / "x.csv")
+    settings = plan(tmp_path / "x.csv").settings
+    assert settings["data.period"] == settings["data.horizon"] == period
+    assert settings["data.calendar"] == calendar
+
+
+def test_without_a_clock_the_series_tell_the_period(tmp_path: Path) -> None:
+    series().reset_index(drop=True).to_csv(tmp_path / "x.csv", index=False)
+    found = plan(tmp_path / "x.csv")
+    assert found.settings["data.period"] == 24
+    assert "by autocorrelation, of 3 of 3 series" in " ".join(found.facts)
+
+
+def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:
+    """Of seven days a validation part of a day is too much."""
+    series(24 * 7).to_csv(tmp_path / "x.csv")
+    assert plan(tmp_path / "x.csv").settings["data.horizon"] == 1
+    series(20).to_csv(tmp_path / "y.csv")
+    with pytest.raises(DataError, match="longest series has 20 steps, but a period of 24 needs"):
+        plan(tmp_path / "y.csv")
+
+
+def test_wishes_come_first(tmp_path: Path) -> None:
+    settings = plan(wide(tmp_path), horizon=6, period=12, quick=True).settings
+    chosen = [settings[f"data.{key}"] for key in ("horizon", "period", "history")]
+    assert chosen == [6, 12, 28]
+
+
+@pytest.mark.parametrize(
+    ("make", "wishes", "message"),
+    [
+        (wide, {"horizon": 25}, "--horizon 25: at most one period, which is 24 steps here"),
+        (wide, {"clients_from": "site"}, "--clients-from site: .* is read as wide-csv"),
+        (wide, {"clients": 5}, "--clients 5: .* holds series"),
+        (images, {"horizon": 5}, "--horizon 5: for series, but .* holds images"),
+    ],
+)
+def test_wishes_that_do_not_fit_are_refused(
+    make: Callable[[Path], Path], wishes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        plan(make(tmp_path), **wishes)
+
+
+def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path: Path) -> None:
+    found = plan(images(tmp_path))
+    assert found.settings["data.partition.scheme"] == "given"
+    assert found.settings["rounds"] == 1
+    assert "3 clients, as the data name them" in found.facts
+    with pytest.raises(DataError, match="name no clients, so there is nobody to take part"):
+        plan(tmp_path / "scans" / "north")
+    assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        wide,
+        *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (german, parquet, tables, images)),
+    ],
+)
+def test_every_file_gets_an_answer_about_its_clients(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    said = io.StringIO()
+    found = plan(make(tmp_path), quick=True)
+    trial = try_plan(found, tmp_path / "runs", Console(file=said, width=200))
+    assert re.search(r"\d of 3 clients|of 3, and", trial.verdict)
+    assert len(trial.scores) == len(found.rows)
+    assert sum(score.best_for for score in trial.scores) == 3
+    assert [score.title for score in trial.scores][-1] in ("last value", "most frequent class")
+    assert trial.report.read_text().startswith("<!DOCTYPE html>")
+    assert "left" in said.getvalue()
+    assert list(trial.table["best for"]) == [score.best_for for score in trial.scores]
+    if trial.forecast is None:
+        return
+    forecasts = pd.read_csv(trial.forecast)
+    assert sorted(forecasts["client"].unique()) == sorted(SITES)
+    assert forecasts["time"].iloc[0] == "2024-02-12 00:00:00"
+    assert len(forecasts) == 3 * 24
