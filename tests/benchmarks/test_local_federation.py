@@ -87,7 +87,7 @@ def test_all_ends_with_the_block_even_if_the_superlink_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.local_federation._START_DEADLINE", 0.5)
-    program = tmp_path / "flower-superlink"
+    program = tmp_path / "python"  # which starts the SuperLink's program
     program.write_text(f"#!{sys.executable}\n{PARENT}")
     program.chmod(0o755)
     monkeypatch.setattr("benchmarks.local_federation._PROGRAMS", tmp_path)
