@@ -36,6 +36,7 @@ _FEWEST = 6  # clients for an interval
 _DRAWS, _LEVEL = 2000, 95  # of the bootstrap over clients; in percent
 T = TypeVar("T")
 
+_TELLING = 1.005  # a smaller difference, as a multiple, contradicts nothing
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
 
 
@@ -122,6 +123,12 @@ class Candidate:
         medians = np.sort(np.median(ratios[draws], axis=1))
         outside = round(_DRAWS * (1 - _LEVEL / 100) / 2)
         return float(medians[outside]), float(medians[-1 - outside])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a gain of most clients may be chance, or the model's merit without the others."""
+        interval = self.interval()
+        return not self.model_ran_alone or (interval is not None and interval[1] >= 1)
 
 
 def taking_part(groups: Sequence[Group]) -> list[str]:
@@ -230,24 +237,28 @@ def sentence(chosen: Candidate) -> str:
     metrics = report_for(chosen.group.task).metrics
     ratios, dataset = [*chosen.ratios().values()], chosen.group.dataset
     better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
+    interval = chosen.interval()
     finding = (
         f"the median client's test {metrics.error} is {_compared(median(ratios))} its best alone "
-        f"({chosen.alone}){_doubt(chosen.interval())}."
+        f"({chosen.alone}){_doubt(interval)}."
     )
+    gain = f"with {chosen.label} {better} of {clients} clients do better, and {finding}"
     if 2 * better <= clients:
         lead = (
             f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps "
             f"{better} of {clients}, and {finding}"
         )
-    elif chosen.model_ran_alone:
+    elif not chosen.model_ran_alone:
+        lead = (
+            f"Whether taking part pays is open for {dataset}, as the model of {chosen.label} did "
+            f"not run alone: {gain}"
+        )
+    elif interval is not None and interval[1] >= 1:
+        lead = f"Whether taking part pays is open for {dataset}: {gain}"
+    else:
         lead = (
             f"Taking part pays for {better} of {clients} clients of {dataset}: with {chosen.label} "
             f"{finding}"
-        )
-    else:
-        lead = (
-            f"{better} of {clients} clients of {dataset} do better with {chosen.label}; whether by "
-            f"taking part or by its model is open, as the model did not run alone: {finding}"
         )
     return lead + _missing(chosen) + _in_units(chosen, metrics) + _against(chosen) + _advice(chosen)
 
@@ -285,7 +296,7 @@ def _against(chosen: Candidate) -> str:
     opposed = [
         f"{name} ({together:.3g}, alone {alone:.3g})"
         for name, together, alone in figures
-        if (together > alone if gains else together < alone)
+        if (together > alone * _TELLING if gains else together * _TELLING < alone)
     ]
     if not opposed:
         return ""

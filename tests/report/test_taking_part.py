@@ -36,8 +36,8 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
         "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
         f"25.0% below its best alone (naive, solo){TOO_FEW} Not compared: seasonal-naive, "
         # MASE is 3 times the MSE: 0.6, 1.8 and 1.8 against 1.2, 2.4 and 1.5.
-        "analytic. The median client: mean absolute error in the data's units 5.4 instead of 4.5, "
-        "MASE 1.8 instead of 1.5. By the median mean absolute error in the data's units (5.4, "
+        "analytic. The median client: MAE in the data's units 5.4 instead of 4.5, "
+        "MASE 1.8 instead of 1.5. By the median MAE in the data's units (5.4, "
         "alone 4.5) and the median MASE (1.8, alone 1.5) working alone is better. Their own "
         "validation errors advise 2 of 3 clients to take part; 1 of these does better."
     )
@@ -86,6 +86,9 @@ def test_a_gain_has_an_interval(tmp_path: Path) -> None:
     (clear,) = sentences(rival, shared(tmp_path / "b", (0.9,) * 7))
     assert "10.0% below its best alone (solo) (95% interval: 10.0% below to 10.0% below)." in clear
     (doubtful,) = sentences(rival, shared(tmp_path / "c", (0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5)))
+    assert doubtful.startswith(
+        "Whether taking part pays is open for toy: with fuels 4 of 7 clients"
+    )
     assert "this may be chance (95% interval: 50.0% below to 50.0% above)" in doubtful
 
 
@@ -103,8 +106,8 @@ def test_whether_it_is_the_model_is_open_until_it_ran_alone(tmp_path: Path) -> N
     solo = alone(tmp_path / "b", (1.0, 1.0), settings_digest="b")
     (open_,) = sentences(together, solo)
     assert open_.startswith(
-        "2 of 2 clients of toy do better with kindred; whether by taking part or by its model is "
-        "open, as the model did not run alone: the median client's test MSE is 50.0% below"
+        "Whether taking part pays is open for toy, as the model of kindred did not run alone: with "
+        "kindred 2 of 2 clients do better, and the median client's test MSE is 50.0% below"
     )
     sharing = {"kindred": {"sharing": "none"}, "method": "kindred"}
     same = alone(
@@ -156,7 +159,7 @@ def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) ->
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
     (sentence,) = sentences(*folders)
-    assert "do better with kindred" in sentence
+    assert "with kindred 2 of 2 clients do better" in sentence
 
 
 def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:

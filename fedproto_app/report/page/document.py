@@ -61,6 +61,9 @@ def headline(groups: Sequence[Group], chosen: Candidate | None) -> str:
         ratios = chosen.ratios()
         better = sum(ratio < 1 for ratio in ratios.values())
         if 2 * better > len(ratios):
+            helps = f"it helps {better} of {len(ratios)} clients"
+            if chosen.is_open:
+                return f"Whether learning together pays is open: {helps}"
             return f"Learning together helps {better} of {len(ratios)} clients"
         return (
             f"Learning together does not pay for most: it helps {better} of {len(ratios)} clients"

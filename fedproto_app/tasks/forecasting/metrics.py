@@ -145,6 +145,6 @@ FORECASTING = TaskMetrics(
         "worst": _WORST,
         "better": _BETTER_OFF,
     },
-    verdict={"mean absolute error in the data's units": _MAE_UNITS, "MASE": MASE},
+    verdict={"MAE in the data's units": _MAE_UNITS, "MASE": MASE},
     more_summary=(_BETTER_OFF,),
 )
