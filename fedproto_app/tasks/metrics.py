@@ -20,7 +20,7 @@ from fedproto_app.core.metrics import Metric
 
 UNKNOWN = "-"  # the text of a missing figure
 FACTS = ("client", "node", "group", "samples", "kept_round")  # first columns of clients.csv
-BETTER_OFF = "better_off"  # a field that needs other runs, see report/alone.py
+BETTER_OFF = "better_off"  # a field that needs other runs, see report/comparison.py
 
 
 def error_text(value: float | None) -> str:

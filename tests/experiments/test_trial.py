@@ -93,9 +93,9 @@ def test_the_clock_tells_period_and_calendar(
 
 def test_without_a_clock_the_series_tell_the_period(tmp_path: Path) -> None:
     series().reset_index(drop=True).to_csv(tmp_path / "x.csv", index=False)
-    found = plan(tmp_path / "x.csv")
-    assert found.settings["data.period"] == 24
-    assert "by autocorrelation, of 3 of 3 series" in " ".join(found.facts)
+    planned = plan(tmp_path / "x.csv")
+    assert planned.settings["data.period"] == 24
+    assert "by autocorrelation, of 3 of 3 series" in " ".join(planned.facts)
 
 
 def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_wishes_that_do_not_fit_are_refused(
 
 
 def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path: Path) -> None:
-    found = plan(images(tmp_path))
-    assert found.settings["data.partition.scheme"] == "given"
-    assert found.settings["rounds"] == 1
-    assert "3 clients, as the data name them" in found.facts
+    planned = plan(images(tmp_path))
+    assert planned.settings["data.partition.scheme"] == "given"
+    assert planned.settings["rounds"] == 1
+    assert "3 clients, as the data name them" in planned.facts
     with pytest.raises(DataError, match="name no clients, so there is nobody to take part"):
         plan(tmp_path / "scans" / "north")
     assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
@@ -150,10 +150,10 @@ def test_every_file_gets_an_answer_about_its_clients(
     make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     said = io.StringIO()
-    found = plan(make(tmp_path), quick=True)
-    trial = try_plan(found, tmp_path / "runs", Console(file=said, width=200))
+    planned = plan(make(tmp_path), quick=True)
+    trial = try_plan(planned, tmp_path / "runs", Console(file=said, width=200))
     assert re.search(r"\d of 3 clients|of 3, and", trial.verdict)
-    assert len(trial.scores) == len(found.rows)
+    assert len(trial.scores) == len(planned.rows)
     assert sum(score.best_for for score in trial.scores) == 3
     assert [score.title for score in trial.scores][-1] in ("last value", "most frequent class")
     assert trial.report.read_text().startswith("<!DOCTYPE html>")
