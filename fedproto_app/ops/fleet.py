@@ -15,13 +15,14 @@ import argparse
 import asyncio
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     host, _, port = options.users.rpartition(":")
     command = [
-        *(str(Path(sys.executable).parent / "flower-superlink"), "--host", host, "--port", port),
+        *(_program(), "--host", host, "--port", port),
         *("--ssl-ca-certfile", options.ca, "--ssl-certfile", options.certificate),
         *("--ssl-keyfile", options.key, *options.flags),
     ]
@@ -67,6 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except subprocess.TimeoutExpired:
             superlink.kill()
     sys.exit(superlink.returncode)
+
+
+def _program() -> str:
+    """Return the program of the Flower that this Python imports, else the one on the path."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    return shutil.which("flower-superlink", path=path) or "flower-superlink"
 
 
 def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
