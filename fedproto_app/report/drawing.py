@@ -262,14 +262,12 @@ class _Panel:
         looks = ink if line.look is None else look(line.look)
         colour = looks["color"]
         x = (1000 * line.x).astype("datetime64[ms]") if chart.x.times else line.x
-        y = np.clip(line.y, -_LARGEST, _LARGEST)
+        y = _drawable(line.y)
         finite = np.isfinite(y)
         beside = np.pad(finite, 1)
         alone = finite & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
         for (label, width), alpha in zip(line.bands.items(), (0.3, 0.15), strict=False):
-            low, high = (
-                np.clip(end, -_LARGEST, _LARGEST) for end in (line.y - width, line.y + width)
-            )
+            low, high = (_drawable(end) for end in (line.y - width, line.y + width))
             bands[label] = self.axes.fill_between(
                 x, low, high, color=colour, alpha=alpha, linewidth=0, clip_on=False
             )
@@ -299,7 +297,7 @@ class _Panel:
         # Kinds are drawn slightly below each other, so that equal values stay visible.
         apart = min(0.15, 0.5 / max((len(row.values) for row in rows), default=1))
         for place, row in enumerate(rows):
-            values = np.clip(row.values, -_LARGEST, _LARGEST)
+            values = _drawable(row.values)
             texts = [
                 f"{name}: {_text(value, chart.x)}"
                 for name, value in zip(row.names, row.values, strict=True)
@@ -457,7 +455,7 @@ class _Panel:
         """Set scale, ticks and title of axis "x" or "y" for these values."""
         from matplotlib import dates, ticker
 
-        flat = np.clip(np.concatenate([np.zeros(0), *values]), -_LARGEST, _LARGEST)
+        flat = _drawable(np.concatenate([np.zeros(0), *values]))
         flat = flat[np.isfinite(flat)]
         side = getattr(self.axes, f"{name}axis")
         largest = float(np.abs(flat).max(initial=0))
@@ -491,6 +489,12 @@ class _Panel:
         if axis.limits:
             getattr(self.axes, f"set_{name}lim")(*axis.limits)
         side.set_label_text(axis.title)
+
+
+def _drawable(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values within what matplotlib can scale: the largest cut, the smallest 0."""
+    cut = np.clip(values, -_LARGEST, _LARGEST)
+    return np.where(np.abs(cut) < 1 / _LARGEST, 0.0, cut)
 
 
 def is_wide_chart(chart: Chart) -> bool:

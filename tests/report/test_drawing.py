@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
@@ -191,6 +191,7 @@ def test_lines_beyond_the_colours_have_dashes() -> None:
     log=st.booleans(),
     percent=st.booleans(),
 )
+@example(values=[-5e-324], log=True, percent=False)
 def test_nothing_is_drawn_outside(values: list[float], log: bool, percent: bool) -> None:
     chart = lines(values, [abs(value) / 3 for value in values], log=log, percent=percent)
     _, _, width, height = map(float, svg(chart).get("viewBox", "").split())
