@@ -21,7 +21,7 @@ from fedproto_app.core.wire import FIELDS
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.membership import Roster
-from fedproto_app.server.node_register import NodeRegister, fingerprint
+from fedproto_app.server.node_register import NodeRegister, fingerprint, now
 from fedproto_app.settings.paths import OUTPUT_ROOT
 from tests.local_grid import small_settings
 from tests.server.bad_replies import fail
@@ -383,6 +383,22 @@ def test_a_banned_node_is_out_at_once_by_its_name_and_by_its_key(
         grid.registered = {1000: "south"}
     connect(federation, grid, 1000)
     assert federation.members.clients() == []
+
+
+def test_an_old_key_serves_until_its_end_and_the_new_one_takes_over(tmp_path: Path) -> None:
+    both = {1000: "north", 1001: "north"}
+    federation, grid = federation_of(tmp_path, "north", "north", keys=KEYS, registered=both)
+    with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
+        names.ends[fingerprint(KEYS[0])] = now(days=1)
+    connect(federation, grid, 1000)
+    assert federation.members.node_id("north") == 1000
+    with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
+        names.ends[fingerprint(KEYS[0])] = now()
+    connect(federation, grid, 1000)
+    assert federation.members.clients() == []
+    assert "the site needs a new key" in reasons(federation)[-1]
+    connect(federation, grid, 1001)
+    assert federation.members.node_id("north") == 1001
 
 
 @pytest.mark.parametrize(
