@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli import say_next
+from fedproto_app.experiments.run_settings import changed_settings
 
 
 def try_file(
@@ -19,8 +21,9 @@ def try_file(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Series: CSV, Parquet or HDF5, or a folder of them. Images: a folder or .zip with "
-            "a folder for each site and class. Labelled sequences: .npz, .ts or class folders.",
+            help="Series: CSV, Parquet, Excel or HDF5, or a folder of them. Images: a folder or "
+            ".zip with a folder for each site and class. Labelled sequences: .npz, .ts or class "
+            "folders.",
         ),
     ],
     horizon: Annotated[
@@ -42,6 +45,14 @@ def try_file(
         bool,
         typer.Option("--quick", help="Learn from the newest 28 periods only, with fewer rivals."),
     ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting on how the file is read, such as data.missing=zero; may be repeated.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where to put the runs. Default: runs/try-NAME."),
@@ -72,6 +83,7 @@ def try_file(
         clients_from=clients_from,
         clients=clients,
         quick=quick,
+        changes=changed_settings(None, changes or ()),
         folder=folder,
     )
     out = Console(highlight=False)
@@ -87,4 +99,6 @@ def try_file(
     for title, file in (("report", answer.report), ("forecast", answer.forecast)):
         if file is not None:
             out.print(f"{title}: {file}", soft_wrap=True)
+    for line in answer.warnings:
+        out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")

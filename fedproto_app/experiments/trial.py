@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
@@ -77,6 +77,7 @@ class Wishes:
 
     horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
     simulated clients, for images and sequences that name none. quick: fewer rows, less history.
+    changes: further settings, by dotted keys.
     """
 
     horizon: int | None = None
@@ -84,16 +85,21 @@ class Wishes:
     clients_from: str = ""
     clients: int | None = None
     quick: bool = False
+    changes: Changes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a trial. settings: of all of them. facts: what was recognised, for people."""
+    """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
+
+    warnings: what of the file is not read, and why.
+    """
 
     settings: Changes
     rows: Mapping[str, Row]
     facts: Sequence[str]
     forecasts: bool
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Trial:
     """A finished trial: its folder with a run folder for each row, and its answer.
 
     verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
-    next values of all series, None for other data.
+    next values of all series, None for other data. warnings: what of the file is not read, and why.
     """
 
     folder: Path
@@ -119,6 +125,7 @@ class Trial:
     scores: list[Score]
     report: Path
     forecast: Path | None
+    warnings: Sequence[str] = ()
 
     @property
     def table(self) -> DataFrame:
@@ -130,7 +137,8 @@ class Trial:
 
     def __repr__(self) -> str:
         table = self.table.to_string(float_format="%.4g")
-        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}"
+        warnings = "".join(f"\nwarning: {line}" for line in self.warnings)
+        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}{warnings}"
 
 
 def plan_of(path: Path, wishes: Wishes) -> Plan:
@@ -143,7 +151,7 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     from fedproto_app.tasks.table import record_of_source
 
     reading = reading_of(path)
-    table = {**reading.all_settings, "data.path": str(path)}
+    table = {**reading.all_settings, **wishes.changes, "data.path": str(path)}
     if wishes.clients_from:
         if not reading.source.startswith("long-"):
             raise SettingsError(
@@ -181,18 +189,20 @@ def try_file(
     clients_from: str = "",
     clients: int | None = None,
     quick: bool = False,
+    changes: Changes | None = None,
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> Trial:
     """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
 
     horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
-    simulated clients to deal images or sequences to. quick: less history and fewer rivals. folder:
-    for the runs; default: runs/try-NAME. Raises `FedProtoError` with the command's message.
+    simulated clients to deal images or sequences to. quick: less history and fewer rivals. changes:
+    further settings, by dotted keys. folder: for the runs; default: runs/try-NAME. Raises
+    `FedProtoError` with the command's message.
     """
     file = Path(path)
     console = Console(stderr=True, quiet=not progress, highlight=False)
-    plan = plan_of(file, Wishes(horizon, period, clients_from, clients, quick))
+    plan = plan_of(file, Wishes(horizon, period, clients_from, clients, quick, changes or {}))
     for fact in plan.facts:
         console.print(fact, soft_wrap=True)
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
@@ -214,7 +224,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     write_report(runs, report)
     forecast = _forecast(folder / "kindred", folder / FORECAST) if plan.forecasts else None
     no_answer = "None of the rows has an error for any client."
-    return Trial(folder, " ".join(sentences) or no_answer, _scores(plan, runs), report, forecast)
+    verdict = " ".join(sentences) or no_answer
+    return Trial(folder, verdict, _scores(plan, runs), report, forecast, plan.warnings)
 
 
 def _scores(plan: Plan, runs: Sequence[Run]) -> list[Score]:
@@ -253,6 +264,7 @@ def _forecast(run: Path, file: Path) -> Path:
 def _plan_of_series(
     path: Path, table: dict[str, Any], reading: Reading, record: TaskRecord, wishes: Wishes
 ) -> Plan:
+    from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_series
 
     if wishes.clients is not None:
@@ -285,11 +297,12 @@ def _plan_of_series(
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
         f"{reading.source}",
         *reading.notes,
+        *notes_of(series),
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
-    return Plan(table, rows, facts, forecasts=True)
+    return Plan(table, rows, facts, forecasts=True, warnings=reading.left_out)
 
 
 def _plan_of_classes(
