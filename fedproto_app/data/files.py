@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 from zipfile import BadZipFile, ZipFile
 
 from fedproto_app.core.errors import DataError, did_you_mean
@@ -89,7 +89,7 @@ def open_unpacked(source: Path | bytes, where: object) -> Iterator[IO[bytes]]:
                 yield file
                 return
             with gzip.open(file) as stream:
-                yield stream
+                yield cast(IO[bytes], stream)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{where}: cannot be read: {error}") from None
 

@@ -122,8 +122,8 @@ class Evidence:
         if {"point", "comma"} <= set(self.cells):
             (first, row), (second, second_row) = self.cells["point"], self.cells["comma"]
             raise DataError(
-                f"{where}: {first!r} in {row} has a decimal point, {second!r} in {second_row} a decimal "
-                "comma; write all numbers alike"
+                f"{where}: {first!r} in {row} has a decimal point, {second!r} in {second_row} a "
+                "decimal comma; write all numbers alike"
             )
         if "comma" in self.cells:
             return "comma", _note(*self.cells["comma"], "comma")

@@ -164,9 +164,9 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
             why = "and comes once" if alone.any() else "and rows are in no order"
             readings = (str(times[place].tz_convert("UTC")) for times in (summer, winter))
             raise DataError(
-                f"{where}: {local[place]} in {row(place)} may be {' or '.join(readings)}, as clocks "
-                f"went back in {zone}, {why}; write times with an offset, or leave data.time-zone "
-                "out to take them as written"
+                f"{where}: {local[place]} in {row(place)} may be {' or '.join(readings)}, as "
+                f"clocks went back in {zone}, {why}; write times with an offset, or leave "
+                "data.time-zone out to take them as written"
             )
     times = pd.DatetimeIndex(summer.where(is_summer, winter)).tz_convert("UTC").tz_localize(None)
     return Stamps(times.to_numpy(dtype="datetime64[us]"), utc=True)
