@@ -138,6 +138,20 @@ def test_a_parquet_file_that_cannot_be_read(tmp_path: Path, monkeypatch: Any) ->
         load(path, "wide-parquet")
 
 
+def test_a_text_that_repeats_is_stored_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """A kilobyte of Parquet may hold gigabytes of names."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    names = pd.Series(["x" * 100_000]).repeat(1000).reset_index(drop=True)
+    frame = pd.DataFrame({"unique_id": names, "ds": pd.Timestamp("2024-01-01"), "y": 1.0})
+    frame.to_parquet(path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(files, "most_bytes", lambda: 1 << 25)
+    monkeypatch.setattr(pd.DataFrame, "astype", lambda *_: pytest.fail("written out too early"))
+    with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
+        load(path, "long-parquet")
+
+
 def test_a_small_archive_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "most_bytes", lambda: 5_000)
     bomb = written(tmp_path, gzip.compress(b"a\n" + b"1\n" * 50_000), "a.csv.gz")
