@@ -25,6 +25,7 @@ from fedproto_app.data.table import (
     ColumnSelector,
     Head,
     Table,
+    require_few_columns,
     value_columns,
 )
 from fedproto_app.data.text_table import SUFFIX, read_text_table
@@ -78,6 +79,7 @@ def load_long(settings: DataSettings) -> Iterator[ClientSeries]:
             if table_rows.size
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
+    require_few_columns(clients.nunique(), settings.path, "clients")
     values = np.concatenate([table.numbers() for table in used_tables])
     stamps = [table.stamps(settings.time_unit) for table in used_tables]
     _require_alike(used_tables, stamps)
