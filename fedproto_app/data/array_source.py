@@ -21,7 +21,8 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
 from fedproto_app.data.npz_archive import Archive, open_archive
-from fedproto_app.data.series import ClientSeries, columns_on_a_clock
+from fedproto_app.data.row_order import in_order
+from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
 from fedproto_app.settings import DataSettings
 
 
@@ -76,8 +77,10 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             times, utc = _times(rows, path), "tz" in rows.attrs
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
-    stamps = None if times is None else Stamps(times, utc)
-    yield from columns_on_a_clock(names, values, stamps, path)
+    if times is None:
+        yield from counted_columns(names, values)
+    else:
+        yield from columns_on_a_clock(names, in_order(Stamps(times, utc), values, path), path)
 
 
 def _the_frame(file: Any, path: Path) -> Any:

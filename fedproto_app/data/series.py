@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Clock, Matrix, Stamps, clock_of, on_the_clock, sampling_step
+from fedproto_app.data.clock import Clock, Matrix, Stamps, clock_of, common_step, on_the_clock
+from fedproto_app.data.row_order import RowName, TimedRows, in_order, row_number
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,6 +28,7 @@ class ClientSeries:
         phase (hour of the day); this aligns the rows of prototypes across clients.
     clock: the meaning of positions, None if the source has no times.
     group: the client's true group if the source knows it (synthetic data), else "".
+    notes: what a person should know of how the source was read, such as rows that were sorted.
     """
 
     name: str
@@ -34,14 +36,15 @@ class ClientSeries:
     start: int = 0
     group: str = ""
     clock: Clock | None = None
+    notes: tuple[str, ...] = ()
 
 
 def series_of(frame: DataFrame) -> list[ClientSeries]:
     """Return a client for each column, in order; NaN is a missing value.
 
-    Times with a zone are converted to UTC, others are taken as written. If the index holds no
-    times, rows are only counted. Raises `DataError` for columns that are not numeric or share a
-    name, and for times that are unordered, repeated or irregular.
+    Times with a zone are converted to UTC, others are taken as written. Rows are sorted by time. If
+    the index holds no times, rows are only counted. Raises `DataError` for columns that are not
+    numeric or share a name, and for times that are repeated or irregular.
     """
     import pandas as pd
 
@@ -51,31 +54,62 @@ def series_of(frame: DataFrame) -> list[ClientSeries]:
     for name, kind in zip(names, frame.dtypes, strict=True):
         if kind.kind not in "iuf":
             raise DataError(f"the frame: column {name!r} holds {kind}, expected numbers")
-    stamps = None
-    if isinstance(frame.index, pd.DatetimeIndex):
-        utc = frame.index.tz is not None
-        naive = frame.index.tz_convert("UTC").tz_localize(None) if utc else frame.index
-        stamps = Stamps(naive.to_numpy(dtype="datetime64[us]"), utc)
-    return list(columns_on_a_clock(names, frame.to_numpy(dtype=np.float64), stamps, "the frame"))
+    values = frame.to_numpy(dtype=np.float64)
+    if not isinstance(frame.index, pd.DatetimeIndex):
+        return list(counted_columns(names, values))
+    utc = frame.index.tz is not None
+    naive = frame.index.tz_convert("UTC").tz_localize(None) if utc else frame.index
+    stamps = Stamps(naive.to_numpy(dtype="datetime64[us]"), utc)
+    return list(columns_on_a_clock(names, in_order(stamps, values, "the frame"), "the frame"))
+
+
+def counted_columns(
+    names: Sequence[str], values: Matrix, notes: tuple[str, ...] = ()
+) -> Iterator[ClientSeries]:
+    """Yield a client for each column of values [T, N] without times; all start at 0."""
+    for name, column in zip(names, values.T, strict=True):
+        yield ClientSeries(name, column, notes=notes)
 
 
 def columns_on_a_clock(
     names: Sequence[str],
-    values: Matrix,
-    stamps: Stamps | None,
+    rows: TimedRows,
     where: object,
     step: np.timedelta64 | None = None,
-    row: Callable[[int], str] = lambda place: f"row {place + 1}",
+    row: RowName = row_number,
+    *,
+    may_lack_rows: bool = False,
 ) -> Iterator[ClientSeries]:
-    """Yield a client for each column, on the regular grid of the step.
+    """Yield a client for each column of values, on the regular grid of the step.
 
-    values: [T, N]. step: the step shared with other files; None: the step of these stamps. Raises
-    the same `DataError` as `on_the_clock`.
+    step: the step shared with other files; None: the step of these rows. row: the name of a row in
+    messages, by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
+    raises too.
     """
-    start, clock = 0, None
-    if stamps is not None:
-        step = step or sampling_step(stamps.times)
-        values, start = on_the_clock(stamps.times, values, step, where, row)
-        clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
+    stamps = rows.stamps
+    step = step or common_step([stamps.times], may_lack_rows=may_lack_rows)
+    values, start = on_the_clock(
+        stamps.times,
+        rows.values,
+        step,
+        where,
+        lambda place: row(int(rows.places[place])),
+        may_lack_rows=may_lack_rows,
+    )
+    clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start, clock=clock)
+        yield ClientSeries(name, column, start, clock=clock, notes=rows.notes)
+
+
+def notes_of(clients: Sequence[ClientSeries]) -> list[str]:
+    """Return what a person should know of how the source was read, a line each."""
+    names: dict[str, list[str]] = {}
+    for client in clients:
+        for note in client.notes:
+            names.setdefault(note, []).append(client.name)
+    return [
+        note
+        if len(of_note) == len(clients)
+        else f"{of_note[0]}{f' and {more} more' if (more := len(of_note) - 1) else ''}: {note}"
+        for note, of_note in names.items()
+    ]
