@@ -85,7 +85,14 @@ def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
 
 def _read(settings: DataSettings) -> list[ClientSeries]:
     loader, where = chosen_loader(settings, SOURCES, FILE_SOURCES)
-    loaded = loader(settings)
+    return checked_clients(loader(settings), settings, where)
+
+
+def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[ClientSeries]:
+    """Return the clients that a loader gave, those that are set, with checked names and values.
+
+    where: the source's name in messages. Raises `DataError` naming the client.
+    """
     if not isinstance(loaded, Iterable):
         raise DataError(
             f"{where}: returned {type(loaded).__name__}, expected an iterable of ClientSeries"

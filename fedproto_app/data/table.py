@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, look_like_times, stamps_of
 from fedproto_app.data.files import content_of, require_room, unpacked
+from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DELIMITERS, DataSettings
 from fedproto_app.settings.choice import Decimal, TimeUnit
@@ -110,6 +111,14 @@ class Table:
     def names(self) -> list[str]:
         """Names of the columns of values."""
         return [self.head.names[place] for place in self.columns.values]
+
+    @property
+    def column_names(self) -> ColumnNames:
+        """Names of the columns of times, clients and, in the long form, values."""
+        names = {None: "", **dict(enumerate(self.head.names))}
+        times, clients = names[self.columns.times], names[self.columns.clients]
+        times = "" if times == _INDEX else times
+        return ColumnNames(times, self.names[0] if clients else "", clients)
 
     def row_of(self, place: int) -> str:
         """Return the name of a row in messages, by its place in the frame."""

@@ -34,31 +34,39 @@ from fedproto_app.settings import DataSettings
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAME = "y"  # the usual name of the value column in the same tables
 
+Reader = Callable[[Path, ColumnSelector, DataSettings], Table]
 
-def load_wide(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield a client for each column of a file."""
+
+def load_wide(settings: DataSettings, read: Reader | None = None) -> Iterator[ClientSeries]:
+    """Yield a client for each column of a file. read: reads the table; None: by its format."""
 
     def select(head: Head) -> Columns:
         return value_columns(head, settings.time_column, settings.choice.clients, "clients")
 
-    table = _read(Path(settings.path), select, settings)
+    table = (read or _read)(Path(settings.path), select, settings)
     stamps = table.stamps(settings.time_unit)
     yield from columns_on_a_clock(
-        table.names, table.numbers(), stamps, table.where, row=table.row_of
+        table.names,
+        table.numbers(),
+        stamps,
+        table.where,
+        row=table.row_of,
+        columns=table.column_names,
     )
 
 
-def load_long(settings: DataSettings) -> Iterator[ClientSeries]:
+def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[ClientSeries]:
     """Yield the clients of a file with a row for each client and time, or of a folder of such
     Parquet files, whose rows are joined in the order of the files' names.
 
     Clients are in the order of their first rows. The rows of each must be in the order of time.
+    read: reads a table; None: by its format.
     """
     import pandas as pd
 
     path, select_columns = Path(settings.path), partial(long_columns, settings=settings)
     paths = _files(settings) if path.is_dir() else [path]
-    tables = (_read(part_path, select_columns, settings) for part_path in paths)
+    tables = ((read or _read)(part_path, select_columns, settings) for part_path in paths)
     used_tables, chosen_clients = _that_fit(settings, tables), settings.choice.clients
     clients_by_table = [table.clients() for table in used_tables]
     clients = pd.concat(clients_by_table, ignore_index=True)
@@ -95,6 +103,7 @@ def load_long(settings: DataSettings) -> Iterator[ClientSeries]:
             where,
             step,
             lambda place, places=places: row_of(int(places[place])),  # type: ignore[misc]
+            used_tables[0].column_names,
         )
 
 

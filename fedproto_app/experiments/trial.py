@@ -7,6 +7,7 @@ methods, the closed forms of each client alone, and the federated closed form, a
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,6 +197,21 @@ def try_file(
     for fact in plan.facts:
         console.print(fact, soft_wrap=True)
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
+
+
+def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, Any]:
+    """Return the settings with period and calendar by the series' clock where they set none.
+
+    settings: with dotted keys. The period is a multiple of the clock's that is no shorter than the
+    horizon.
+    """
+    seconds, complete = _step(series), dict(settings)
+    if "data.period" not in complete:
+        period, horizon = _period(series, seconds)[0], int(complete.get("data.horizon", 1))
+        complete["data.period"] = period * math.ceil(horizon / period)
+    if "data.calendar" not in complete:
+        complete["data.calendar"] = _calendar(series, int(complete["data.period"]), seconds)
+    return complete
 
 
 def unused_folder(runs: Path, path: Path) -> Path:
