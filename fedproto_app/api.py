@@ -159,10 +159,12 @@ def check(
     """
     import pandas as pd
 
+    from fedproto_app.data.sources import trimmed
     from fedproto_app.report.check.forecasting import facts_of
 
     series, table = _series_and_settings(data, (id_col, time_col, target_col), _changes(changes))
     settings = settings_from(table).data
+    series = [trimmed(client) for client in series]
     facts = [facts_of(client, settings) for client in series]
     starts = _moments(series, [(client.start,) for client in series])
     columns = {

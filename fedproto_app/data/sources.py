@@ -57,8 +57,8 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     clients, steps = _checked_clients(settings), settings.max_steps
     if settings.source in _OWN_STARTS:
         shortened = (replace(series, values=series.values[: steps or None]) for series in clients)
-        return [_trimmed(series) for series in shortened]
-    return _first_steps([_trimmed(series) for series in clients], steps)
+        return [trimmed(series) for series in shortened]
+    return _first_steps([trimmed(series) for series in clients], steps)
 
 
 def load_histories(settings: DataSettings) -> list[ClientSeries]:
@@ -135,7 +135,7 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
     return replace(series, values=values, start=int(series.start))
 
 
-def _trimmed(series: ClientSeries) -> ClientSeries:
+def trimmed(series: ClientSeries) -> ClientSeries:
     """Return the series from its first present value to its last."""
     series_from_first = from_first_value(series)
     present = np.flatnonzero(np.isfinite(series_from_first.values))
@@ -162,6 +162,6 @@ def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
         return clients
     end = min(starts) + steps
     return [
-        _trimmed(replace(series, values=series.values[: max(0, end - series.start)]))
+        trimmed(replace(series, values=series.values[: max(0, end - series.start)]))
         for series in clients
     ]

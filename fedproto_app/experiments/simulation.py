@@ -39,8 +39,8 @@ def simulate_here(
     """Run a simulation in this process and worker processes.
 
     workers: None for one per core, as far as there is work; there are none if a setting names what
-    a script or notebook defines. on_round: called with each line of rounds.jsonl, its keys dotted; what it
-    raises ends the run. Raises `FedProtoError` if the run fails.
+    a script or notebook defines. on_round: called with each line of rounds.jsonl, its keys dotted;
+    what it raises ends the run. Raises `FedProtoError` if the run fails.
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
