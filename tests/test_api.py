@@ -44,22 +44,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     """All programs, one after the other, as a script without a main guard."""
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(programs) == 5
+    assert len(programs) == 6
     script = tmp_path / "page.py"
     script.write_text("\n".join(programs))
     root = PAGE.parents[1]
-    (tmp_path / "configs").symlink_to(root / "configs")
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
         env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
     )
     assert done.returncode == 0, done.stderr
     assert "unknown method; did you mean" in done.stdout
     assert "round 2/2" in done.stderr
+    assert "'encoder.0.weight': (32, " in done.stdout
 
 
 def test_importing_the_package_costs_nothing() -> None:

@@ -97,10 +97,11 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
         or len(starts) != count
         or clocks.shape != (count, 3)
         or clocks.dtype.kind != "i"
+        or (clocks < 0).any()
     ):
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
-    parts = np.split(values, np.cumsum(lengths)[:-1])
+    parts = np.split(values, np.cumsum(lengths))[:-1]
     for name, part, start, (step, offset, utc) in zip(names, parts, starts, clocks, strict=True):
         durations = np.timedelta64(int(step), "us"), np.timedelta64(int(offset), "us")
         clock = Clock(*durations, bool(utc)) if step else None

@@ -57,7 +57,7 @@ def series_of_frame(
         columns = select_columns(head)
         return Table(head, columns, flat[sorted({*columns.texts, *columns.values})], first=0)
 
-    choice = {"client-column": id_col, "time-column": time_col, "path": WHERE}
+    choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
     settings = DataSettings.model_validate(choice)
@@ -82,7 +82,7 @@ def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
     for client in clients:
         clock = "" if client.clock is None else client.clock.label
         about = f"{client.name}\0{client.start}\0{len(client.values)}\0{clock}\0"
-        digest.update(about.encode() + client.values.tobytes())
+        digest.update(about.encode("utf-8", "surrogatepass") + client.values.tobytes())
     path = folder / f"frame-{digest.hexdigest()[:8]}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

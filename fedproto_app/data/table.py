@@ -115,10 +115,10 @@ class Table:
     @property
     def column_names(self) -> ColumnNames:
         """Names of the columns of times, clients and, in the long form, values."""
-        names = {None: "", **dict(enumerate(self.head.names))}
-        times, clients = names[self.columns.times], names[self.columns.clients]
-        times = "" if times == _INDEX else times
-        return ColumnNames(times, self.names[0] if clients else "", clients)
+        places = self.columns.times, self.columns.clients
+        times, clients = ("" if place is None else self.head.names[place] for place in places)
+        is_unnamed = times == _INDEX
+        return ColumnNames("" if is_unnamed else times, self.names[0] if clients else "", clients)
 
     def row_of(self, place: int) -> str:
         """Return the name of a row in messages, by its place in the frame."""

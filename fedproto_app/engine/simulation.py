@@ -187,11 +187,10 @@ def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunF
     import torch
 
     take_identity()
-    process.become_worker()
     configs = [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
     threads = torch.get_num_threads()
     try:
-        with reporting_errors() as started:
+        with process.as_worker(), reporting_errors() as started:
             folder = started.folder = RunFolder(settings)
             conduct(LocalGrid(settings, configs), settings, folder, watching=[Shown(show)])
             return folder

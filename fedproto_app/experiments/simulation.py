@@ -44,8 +44,6 @@ def simulate_here(
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
-    if settings.model.module:  # before any node starts
-        load(settings.model.module, f"model.module = {settings.model.module!r}")
     shown = report_for(settings.task).metrics.progress
     with (
         imports_first(),
@@ -133,10 +131,13 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     """Return the number of clients that can take part.
 
     Raises `DataError` for data that every node would refuse, and `SettingsError` if the method
-    needs more clients or cannot provide the privacy that is set.
+    needs more clients or cannot provide the privacy that is set, or if the user's model cannot be
+    imported.
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
+    if settings.model.module:  # a node would only report it when it is asked to train
+        load(settings.model.module, f"model.module = {settings.model.module!r}")
     privacy_plan(settings)
     reasons = reasons_against(settings)
     if all(reasons.values()):

@@ -25,8 +25,8 @@ NAMES = {"id_col": "site", "time_col": "when", "target_col": "load"}
 def equal(left: list[ClientSeries], right: list[ClientSeries]) -> bool:
     about = [[(c.name, c.start, c.clock) for c in clients] for clients in (left, right)]
     return about[0] == about[1] and all(
-        np.array_equal(one.values, two.values, equal_nan=True)
-        for one, two in zip(left, right, strict=True)
+        np.array_equal(*(client.values for client in pair), equal_nan=True)
+        for pair in zip(left, right, strict=True)
     )
 
 
@@ -116,7 +116,12 @@ def test_saved_series_are_read_by_other_processes(tmp_path: Path) -> None:
 
 def test_saved_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     arrays = dict(np.load(saved_series(series_of_frame(WIDE), tmp_path)))
-    for name, wrong in (("lengths", np.array([5, 6])), ("clocks", np.zeros((2, 2), dtype=int))):
+    wrong_arrays = {
+        "lengths": np.array([5, 6]),
+        "clocks": np.full((2, 3), -1),
+        "starts": np.zeros(3, dtype=int),
+    }
+    for name, wrong in wrong_arrays.items():
         np.savez(tmp_path / "wrong.npz", allow_pickle=False, **{**arrays, name: wrong})
         with pytest.raises(DataError, match="do not fit together"):
             load_series(DataSettings(source="npz", path=str(tmp_path / "wrong.npz")))
