@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedproto_app.core.endings import removed_if_empty
+from fedproto_app.core.endings import removed_if_empty, shown
 from fedproto_app.core.errors import FederationError, FedProtoError, SettingsError
 from fedproto_app.core.loading import is_code, look_here_for_users_code
 from fedproto_app.core.tasks import task_record
@@ -232,7 +232,12 @@ def sweep(
     settings = _settings_of(
         data, config, (id_col, time_col, target_col), model, changes, str(frames)
     )
-    options = {"search": search, "trials": trials, "seeds": list(seeds), "nodes": nodes}
+    options: dict[str, Any] = {
+        "search": search,
+        "trials": trials,
+        "seeds": list(seeds),
+        "nodes": nodes,
+    }
     options |= {"grid": {key: list(values) for key, values in (grid or {}).items()}}
     options |= {"range": dict(ranges or {})}
     plan = Plan.of(SweepTable.read(options).model_dump(by_alias=True), settings)
@@ -292,10 +297,8 @@ class Run:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
             for name, text in of_task.run_rows(self.summary)
         )
-        words = html.escape(of_task.in_words(self.summary))
-        return (
-            f"<p>{words}.</p><table>{rows}</table><p><code>{html.escape(str(self.path))}</code></p>"
-        )
+        words, place = map(html.escape, (of_task.in_words(self.summary), shown(self.path)))
+        return f"<p>{words}.</p><table>{rows}</table><p><code>{place}</code></p>"
 
     @property
     def rounds(self) -> DataFrame:
@@ -351,17 +354,17 @@ class Run:
         look_here_for_users_code()
         names = evaluated_clients(self.path)
         examples = find_examples(self.path, self.settings, dict(zip(names, names, strict=True)))
-        shown = kept_forecasts(examples, self.settings)
+        parts = kept_forecasts(examples, self.settings)
         return _frame(
             [example.client for example in examples],
-            _moments(shown, [part.positions for part in shown]),
+            _moments(parts, [part.positions for part in parts]),
             [
                 {
                     "y": part.truth,
                     "y_hat": part.forecast.clip(min=part.floor),
                     **limits_of(part.forecast, part.half_widths, part.floor),
                 }
-                for part in shown
+                for part in parts
             ],
         )
 
@@ -539,8 +542,8 @@ def _name_of(model: Any) -> str:
     if isinstance(model, str):
         return model
     module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", "")
-    found = getattr(sys.modules.get(module), name, None)
-    if not is_code(f"{module}:{name}") or found is not model:
+    defined = getattr(sys.modules.get(module), name, None)
+    if not is_code(f"{module}:{name}") or defined is not model:
         raise SettingsError(
             f"model = {model!r}: expected a class or function that its module or notebook defines "
             "under its own name, not within a function"

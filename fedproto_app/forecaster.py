@@ -31,7 +31,7 @@ class Forecaster:
     """Forecasts of many series, each a client that trains with the others.
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
-    ("h", "30min", "D"), or 1 for counted steps; None: that of the data. horizon: values forecast at
+    ("h", "30min", "D"), or 1 for counted steps; None: not checked. horizon: values forecast at
     once; intervals reach so far. period, calendar: None: by the step of the data. model: as for
     `run`. settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.

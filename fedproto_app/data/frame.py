@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WHERE = "the frame"
-# The settings by which files are read, and the arguments that take their place.
+# Arguments in place of settings that read files.
 _ARGUMENTS = {
     "data.client-column": "id_col",
     "data.time-column": "time_col",

@@ -22,11 +22,11 @@ RENAMED = LONG.rename(columns={"ds": "when", "unique_id": "site", "y": "load"}).
 NAMES = {"id_col": "site", "time_col": "when", "target_col": "load"}
 
 
-def equal(left: list[ClientSeries], right: list[ClientSeries]) -> bool:
-    about = [[(c.name, c.start, c.clock) for c in clients] for clients in (left, right)]
+def equal(first: list[ClientSeries], second: list[ClientSeries]) -> bool:
+    about = [[(c.name, c.start, c.clock) for c in clients] for clients in (first, second)]
     return about[0] == about[1] and all(
         np.array_equal(*(client.values for client in pair), equal_nan=True)
-        for pair in zip(left, right, strict=True)
+        for pair in zip(first, second, strict=True)
     )
 
 
@@ -60,8 +60,8 @@ def test_a_frame_gives_what_its_file_gives(tmp_path: Path, source: str) -> None:
 
 
 def test_steps_zones_and_rows_count_as_in_files() -> None:
-    counted = series_of_frame(LONG.assign(ds=[*range(3, 8)] * 2))
-    assert [(c.start, c.clock) for c in counted] == [(3, None)] * 2
+    of_steps = series_of_frame(LONG.assign(ds=[*range(3, 8)] * 2))
+    assert [(c.start, c.clock) for c in of_steps] == [(3, None)] * 2
     [berlin, _] = series_of_frame(WIDE.tz_localize("Europe/Berlin"))
     assert berlin.clock is not None
     assert (berlin.clock.utc, berlin.clock.time(berlin.start)) == (
@@ -109,9 +109,9 @@ def test_saved_series_are_read_by_other_processes(tmp_path: Path) -> None:
     assert equal(load_series(settings), series)
     assert saved_series(series, tmp_path / "frames") == path
     assert saved_series(series_of_frame(WIDE), tmp_path / "frames") != path
-    counted = series_of_frame(LONG.assign(ds=[*range(5)] * 2))
-    settings = DataSettings(source="npz", path=str(saved_series(counted, tmp_path)))
-    assert equal(load_series(settings), counted)
+    of_steps = series_of_frame(LONG.assign(ds=[*range(5)] * 2))
+    settings = DataSettings(source="npz", path=str(saved_series(of_steps, tmp_path)))
+    assert equal(load_series(settings), of_steps)
 
 
 def test_saved_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -180,10 +180,9 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
     shown = slice(None, None, settings.data.horizon)  # each value once
-    values = truth[shown].ravel()
-    positions = first + np.arange(len(values))
+    positions = first + np.arange(truth[shown].size)
     return Forecast(
-        truth=values * windows.std + windows.mean,
+        truth=series.values[positions - series.start],
         forecast=scaled[shown].ravel() * windows.std + windows.mean,
         half_widths=half_widths[:, shown].reshape(len(half_widths), -1) * windows.std,
         positions=positions,
