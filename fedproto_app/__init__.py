@@ -1,6 +1,6 @@
 """Personalised federated learning on heterogeneous time series and images, as a Flower app.
 
-`try_file`, `run`, `resume` and `load` are the Python interface (docs/python.md).
+The names below are the Python interface (docs/python.md).
 """
 
 from __future__ import annotations
@@ -10,15 +10,43 @@ from typing import TYPE_CHECKING, Any
 from fedproto_app.core.version import __version__
 
 if TYPE_CHECKING:
-    from fedproto_app.api import ClientModel, Run, load, resume, run, try_file
+    from fedproto_app.api import (
+        ClientModel,
+        Run,
+        check,
+        compare,
+        load,
+        report,
+        resume,
+        run,
+        sweep,
+        try_file,
+    )
+    from fedproto_app.forecaster import Forecaster
 
-_INTERFACE = ("ClientModel", "Run", "load", "resume", "run", "try_file")
-__all__ = ["ClientModel", "Run", "__version__", "load", "resume", "run", "try_file"]
+__all__ = [
+    "ClientModel",
+    "Forecaster",
+    "Run",
+    "__version__",
+    "check",
+    "compare",
+    "load",
+    "report",
+    "resume",
+    "run",
+    "sweep",
+    "try_file",
+]
 
 
 def __getattr__(name: str) -> Any:
     """The interface is imported when it is asked for: every process imports this module."""
-    if name in _INTERFACE:
+    if name == "Forecaster":
+        from fedproto_app.forecaster import Forecaster
+
+        return Forecaster
+    if name in __all__:
         from fedproto_app import api
 
         return getattr(api, name)

@@ -1,10 +1,11 @@
-"""The Python interface: run a simulation, read its results, use its models.
+"""The Python interface: train on frames or files, read results, use and compare models.
 
     import fedproto_app
 
-    run = fedproto_app.run({"rounds": 10}, method="fuels")
-    run.clients.sort_values("mse")
-    run.forecast(frame, steps=24)
+    run = fedproto_app.run(frame, method="kindred", data__horizon=24)
+    run.predictions()
+    run.forecast()
+    fedproto_app.compare([run, another_run])
 
 Mistakes and failures raise `FedProtoError` with the message that the command line would print.
 docs/python.md shows more.
@@ -12,26 +13,34 @@ docs/python.md shows more.
 
 from __future__ import annotations
 
+import html
+import io
 import json
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedproto_app.core.endings import removed_if_empty
-from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.core.endings import removed_if_empty, shown
+from fedproto_app.core.errors import FederationError, FedProtoError, SettingsError
+from fedproto_app.core.loading import is_code, look_here_for_users_code
+from fedproto_app.core.tasks import task_record
 from fedproto_app.experiments.run_settings import (
     NODES,
     read_toml,
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.experiments.simulation import show_after, simulate_here
+from fedproto_app.experiments.simulation import OnRound, show_after, simulate_here
 from fedproto_app.experiments.trial import try_file as try_file
-from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.experiments.trial import with_period
+from fedproto_app.report.page import REPORT
+from fedproto_app.report.runs import find_runs, group_runs, read_rounds, read_run
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
 
@@ -39,12 +48,21 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
 
+    from fedproto_app.data.series import ClientSeries
+
 Config = str | Path | Mapping[str, Any] | None
+_FRAMES = "frames"  # in the folder of the runs
 
 
 def run(
+    data: DataFrame | Config = None,
     config: Config = None,
     *,
+    id_col: str = "",
+    time_col: str = "",
+    target_col: str = "",
+    model: Any = None,
+    on_round: OnRound | None = None,
     nodes: int = NODES,
     workers: int | None = None,
     progress: bool = True,
@@ -52,30 +70,190 @@ def run(
 ) -> Run:
     """Simulate an experiment in this process and worker processes.
 
-    config: a TOML file or a mapping of settings, over the defaults. changes: single settings over
-    these, such as ``local_epochs=2``, or ``fuels__beta=30`` for a setting in a table. nodes: the
-    number of simulated nodes. workers: the number of worker processes, which does not change
-    results; None: one per core, as far as there is work. progress: show rounds as they end.
+    data: a frame of series, long with a row per client and time or wide with a column per client
+    (docs/python.md); without it, config may come first. config: a TOML file or a mapping of
+    settings, over the defaults. changes: single settings over these, such as ``local_epochs=2``, or
+    ``fuels__beta=30`` for a setting in a table. Of a frame, period and calendar follow its clock
+    where no setting says otherwise.
+
+    id_col, time_col, target_col: the columns of a long frame, by default those with usual names,
+    such as unique_id, ds and y. model: a class of a `torch.nn.Module` or a function that makes one
+    (docs/extending.md), instead of ``model.module``. on_round: called after each round with its
+    row, a dict like a row of `Run.rounds`; what it raises ends the run. nodes: the number of
+    simulated nodes. workers: the number of worker processes, which does not change results; None:
+    one per core, as far as there is work. progress: show rounds as they end.
     """
     look_here_for_users_code()
-    table = _table(config) | _changes(changes)
-    settings = simulated_settings(table, nodes)
-    return _simulated(settings, nodes, workers, progress)
+    table = _settings_of(data, config, (id_col, time_col, target_col), model, changes, "runs")
+    return _simulated(simulated_settings(table, nodes), nodes, workers, progress, on_round)
 
 
 def resume(
-    path: str | Path, *, workers: int | None = None, progress: bool = True, **changes: Any
+    path: str | Path,
+    *,
+    on_round: OnRound | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    **changes: Any,
 ) -> Run:
     """Resume an interrupted run, or any run with more ``rounds`` or ``patience``."""
     look_here_for_users_code()
     assignments = [f"{key}={json.dumps(value)}" for key, value in _changes(changes).items()]
     settings, nodes = resumed_settings(str(path), None, assignments, None)
-    return _simulated(settings, nodes, workers, progress)
+    return _simulated(settings, nodes, workers, progress, on_round)
 
 
 def load(path: str | Path) -> Run:
     """Return the finished run in this folder."""
     return Run(Path(path).expanduser().resolve())
+
+
+def compare(runs: Runs) -> DataFrame:
+    """Put finished runs side by side, a row each, the best first.
+
+    runs: runs, or folders of runs or of several. Runs that differ only in their seed share a row.
+    Columns: as of ``fedproto compare --format csv`` (docs/running.md), for forecasts ``mse_mean``,
+    ``mase_median_mean``, the share of clients that are better off than alone, … With several tasks
+    the columns of all.
+    """
+    import pandas as pd
+
+    from fedproto_app.report.comparison import with_better_off
+    from fedproto_app.report.runs import ranked
+    from fedproto_app.report.table import by_task, comparison_csv
+
+    groups, _ = group_runs(find_runs(_places(runs))[0])
+    tables = map(comparison_csv, by_task(ranked(with_better_off(groups))))
+    return pd.concat([pd.read_csv(io.StringIO(text)) for text in tables], ignore_index=True)
+
+
+def report(runs: Runs, path: str | Path | None = None) -> Path:
+    """Write a report on finished runs, one HTML file; return its path.
+
+    runs: as for `compare`. path: of the file; default: report.html in the folder of a single run,
+    or in the current folder.
+    """
+    from fedproto_app.report.page.document import write_report
+
+    look_here_for_users_code()  # forecasts of models may need the user's modules
+    places = _places(runs)
+    file = Path(path) if path else (places[0] if len(places) == 1 else Path()) / REPORT
+    write_report(find_runs(places)[0], file)
+    return file
+
+
+def check(
+    data: DataFrame | str | Path,
+    *,
+    id_col: str = "",
+    time_col: str = "",
+    target_col: str = "",
+    **changes: Any,
+) -> DataFrame:
+    """Return what a run would make of series, a row per client.
+
+    data: a frame as for `run`, or a path as for ``fedproto data check``. Columns: unique_id; start,
+    the first time or step; steps; period, found by autocorrelation, missing if there is none;
+    missing, a share; verdict, ``ok``, ``constant`` or ``refused``; notes, the reason or what is
+    odd. changes: as for `run`.
+    """
+    import pandas as pd
+
+    from fedproto_app.data.sources import trimmed
+    from fedproto_app.report.check.forecasting import facts_of
+
+    series, table = _series_and_settings(data, (id_col, time_col, target_col), _changes(changes))
+    settings = settings_from(table).data
+    series = [trimmed(client) for client in series]
+    facts = [facts_of(client, settings) for client in series]
+    starts = _moments(series, [(client.start,) for client in series])
+    columns = {
+        "unique_id": [client.name for client in facts],
+        "start": starts,
+        "steps": [client.length for client in facts],
+        "period": pd.array([client.period for client in facts], dtype="Int64"),
+        "missing": [client.missing_share for client in facts],
+        "verdict": [client.verdict.plain for client in facts],
+        "notes": [client.refused or client.notes for client in facts],
+    }
+    return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A finished sweep. table: of sweep.csv, the best trial first. best: a run of the choice."""
+
+    folder: Path
+    table: DataFrame
+    best: Run
+
+
+def sweep(
+    data: DataFrame | Config = None,
+    config: Config = None,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    ranges: Mapping[str, str] | None = None,
+    search: str = "grid",
+    trials: int | None = None,
+    seeds: Sequence[int] = (0,),
+    folder: str | Path | None = None,
+    id_col: str = "",
+    time_col: str = "",
+    target_col: str = "",
+    model: Any = None,
+    parallel: int | None = None,
+    nodes: int = NODES,
+    progress: bool = True,
+    **changes: Any,
+) -> Swept:
+    """Try settings in many runs, and choose by validation error, as ``fedproto sweep`` does.
+
+    data, config, changes and the columns: as for `run`. grid: the values of each setting, by
+    dotted key. ranges: texts such as ``1e-4..1e-2:log``, for search ``random`` or ``optuna`` with a
+    number of trials. folder: default: one in sweeps, named after the settings; the same call goes
+    on with a sweep that was stopped. parallel: runs at a time.
+    """
+    import pandas as pd
+
+    from fedproto_app.experiments.sweep import (
+        FOLDER,
+        STUDY,
+        Plan,
+        Sweep,
+        SweepTable,
+        lock,
+        storage_errors,
+    )
+    from fedproto_app.experiments.sweep_results import write_results
+
+    look_here_for_users_code()
+    frames = Path(folder).parent if folder else Path(FOLDER)
+    settings = _settings_of(
+        data, config, (id_col, time_col, target_col), model, changes, str(frames)
+    )
+    options: dict[str, Any] = {
+        "search": search,
+        "trials": trials,
+        "seeds": list(seeds),
+        "nodes": nodes,
+    }
+    options |= {"grid": {key: list(values) for key, values in (grid or {}).items()}}
+    options |= {"range": dict(ranges or {})}
+    plan = Plan.of(SweepTable.read(options).model_dump(by_alias=True), settings)
+    place = Path(folder or frames / plan.name).expanduser().absolute()
+    console = Console(stderr=True, quiet=not progress, highlight=False)
+    with lock(place), storage_errors(place / STUDY):
+        ready = Sweep(place, plan)
+        ready.prepare(extend=False)
+        results, chosen = ready.run(parallel, console)
+        write_results(place, plan, results, chosen)
+    if ready.failed or not chosen:
+        name, reason = next(iter(ready.failed.items()), ("", "no run has a validation error"))
+        raise FederationError(
+            f"{len(ready.failed)} of {ready.run_count} runs failed, {name}: {reason}"
+        )
+    return Swept(place, pd.read_csv(place / "sweep.csv"), Run(chosen[0].folders[plan.seeds[0]]))
 
 
 @dataclass(frozen=True)
@@ -112,6 +290,16 @@ class Run:
         description = f"{summary['method']} on {summary['dataset']}, {summary['rounds']} rounds"
         return f"<run of {description}: {self.path}>"
 
+    def _repr_html_(self) -> str:
+        """Return the run's result as a sentence and a table, for a notebook."""
+        of_task = report_for(str(self.settings.task))
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+            for name, text in of_task.run_rows(self.summary)
+        )
+        words, place = map(html.escape, (of_task.in_words(self.summary), shown(self.path)))
+        return f"<p>{words}.</p><table>{rows}</table><p><code>{place}</code></p>"
+
     @property
     def rounds(self) -> DataFrame:
         """The rounds of rounds.jsonl, a row each; nested figures have dots: ``loss.total``."""
@@ -147,30 +335,75 @@ class Run:
                 )
         raise FedProtoError(f"{self.path}: no kept model of client {client!r}")
 
+    def predictions(self) -> DataFrame:
+        """Return the test predictions of every client with a kept model, with intervals.
+
+        Each value of the test part is forecast once, data.horizon values at a time, from the values
+        before them. Columns: unique_id, ds, y (what came, NaN where missing), y_hat, and the
+        interval ends lo-80, hi-80, lo-95 and hi-95, all in the series' units. Raises
+        `FedProtoError` if the run is no simulation of forecasts, or if its data have changed.
+        """
+        from fedproto_app.report.forecasting.examples import (
+            evaluated_clients,
+            find_examples,
+            kept_forecasts,
+        )
+        from fedproto_app.serving import limits_of
+
+        self._require_forecasts()
+        look_here_for_users_code()
+        names = evaluated_clients(self.path)
+        examples = find_examples(self.path, self.settings, dict(zip(names, names, strict=True)))
+        parts = kept_forecasts(examples, self.settings)
+        return _frame(
+            [example.client for example in examples],
+            _moments(parts, [part.positions for part in parts]),
+            [
+                {
+                    "y": part.truth,
+                    "y_hat": part.forecast.clip(min=part.floor),
+                    **limits_of(part.forecast, part.half_widths, part.floor),
+                }
+                for part in parts
+            ],
+        )
+
     def forecast(
-        self, frame: DataFrame | None = None, steps: int = 1, clients: Collection[str] = ()
+        self,
+        frame: DataFrame | None = None,
+        steps: int | None = None,
+        clients: Collection[str] = (),
+        *,
+        id_col: str = "",
+        time_col: str = "",
+        target_col: str = "",
     ) -> DataFrame:
         """Forecast the next values of the clients' series with intervals, in the series' units.
 
-        frame: the series up to now, a column per client, with times or any positions as its index;
-        None: the series that the run's source has now. clients: the clients that must be forecast;
-        (): all clients that can be forecast. Returns a row per client and step with the columns
-        client, time (or step), forecast, lower_80, upper_80, lower_95 and upper_95; the last four
-        are NaN without an interval, as beyond data.horizon steps. Raises `FedProtoError` if one of
+        frame: the series up to now, with columns as for `run`; None: the series that the run's
+        source has now. steps: None: data.horizon. clients: the clients that must be forecast; ():
+        all clients that can be forecast. Returns a row per client and step with the columns
+        unique_id, ds (a time, or a step without times), y_hat, and the interval ends lo-80, hi-80,
+        lo-95 and hi-95; these are NaN beyond data.horizon steps. Raises `FedProtoError` if one of
         `clients`, or every client, cannot be forecast.
         """
-        import pandas as pd
+        import numpy as np
 
-        from fedproto_app.data.series import series_of
+        from fedproto_app.data.frame import series_of_frame
         from fedproto_app.data.sources import from_first_value, load_histories
-        from fedproto_app.serving import forecast, open_run, time_column
+        from fedproto_app.serving import forecast, open_run
 
+        self._require_forecasts()
         states = open_run(self.path)
         look_here_for_users_code()
+        steps = self.settings.data.horizon if steps is None else steps
+        if steps < 1:
+            raise FedProtoError(f"steps = {steps}: expected a whole number from 1 on")
         if frame is None:
             series = load_histories(self.settings.data.model_copy(update={"max_steps": 0}))
         else:
-            series = [from_first_value(client) for client in series_of(frame)]
+            loaded = series_of_frame(frame, id_col, time_col, target_col)
+            series = [from_first_value(client) for client in loaded]
         known_clients = sorted(name for state in states for name in state.store.kept_clients())
         unknown = [name for name in clients if name not in known_clients]
         if unknown or not any(client.name in known_clients for client in series):
@@ -178,26 +411,18 @@ class Run:
             raise FedProtoError(
                 f"no kept model of {unknown or 'any column'}; there are: {available}"
             )
-        client_forecasts, _ = forecast(states, series, steps, clients)
-        when = time_column(client_forecasts)
-        tables = [
-            pd.DataFrame(
-                {
-                    "client": client.client,
-                    when: [
-                        client.when(ahead) if when == "time" else client.first + ahead
-                        for ahead in range(steps)
-                    ],
-                    "forecast": client.values,
-                    **client.limits,
-                }
+        results, _ = forecast(states, series, steps, clients)
+        return _frame(
+            [result.client for result in results],
+            _moments(results, [result.first + np.arange(steps) for result in results]),
+            [{"y_hat": result.values, **result.limits} for result in results],
+        )
+
+    def _require_forecasts(self) -> None:
+        if not task_record(self.settings.task).forecasts:
+            raise FedProtoError(
+                f"{self.path}: is a run of task = {self.settings.task!r}, which forecasts nothing"
             )
-            for client in client_forecasts
-        ]
-        table = pd.concat(tables, ignore_index=True)
-        if when == "time":
-            table["time"] = pd.to_datetime(table["time"])
-        return table
 
     def _nodes(self) -> list[Path]:
         """Return the folders of the nodes' state."""
@@ -220,14 +445,138 @@ class Run:
         return make_task(settings, shape)
 
 
-def _simulated(settings: Settings, nodes: int, workers: int | None, progress: bool) -> Run:
+Runs = Run | str | Path | Iterable[Run | str | Path]
+
+
+class _CallableRoom(ModuleType):
+    """The package `fedproto_app.report`, which has the name of a function of this interface."""
+
+    def __call__(self, runs: Runs, path: str | Path | None = None) -> Path:
+        return report(runs, path)
+
+
+sys.modules["fedproto_app.report"].__class__ = _CallableRoom
+
+
+def _simulated(
+    settings: Settings,
+    nodes: int,
+    workers: int | None,
+    progress: bool,
+    on_round: OnRound | None = None,
+) -> Run:
     console = Console(stderr=True, quiet=not progress, highlight=False)
     folder = Path(settings.output.dir) / settings.output.name
     with removed_if_empty(folder):
-        simulate_here(settings, nodes, workers, console, verbose=False)
+        simulate_here(settings, nodes, workers, console, verbose=False, on_round=on_round)
     if settings.output.pictures:
         show_after(folder, console)
     return Run(folder)
+
+
+def _places(runs: Runs) -> list[Path]:
+    """Return the folders of these runs."""
+    if isinstance(runs, Run | str | Path):
+        runs = [runs]
+    return [run.path if isinstance(run, Run) else Path(run).expanduser() for run in runs]
+
+
+def _settings_of(
+    data: DataFrame | Config,
+    config: Config,
+    columns: tuple[str, str, str],
+    model: Any,
+    changes: Mapping[str, Any],
+    folder: str,
+) -> dict[str, Any]:
+    """Return the settings that the arguments of `run` stand for, with dotted keys.
+
+    A frame is saved below `output.dir`, or else below folder, for the worker processes.
+    """
+    is_frame = not (data is None or isinstance(data, str | Path | Mapping))
+    if not is_frame and data is not None:
+        if config is not None:
+            raise SettingsError("settings are given twice; the first argument may be a frame")
+        config = data  # type: ignore[assignment]
+    table = _table(config) | _changes(changes)
+    if isinstance(model, Mapping):  # the table [model]
+        table |= flat(model, "model.")
+    elif model is not None:
+        table["model.module"] = _name_of(model)
+    if not is_frame:
+        if names := [name for name in columns if name]:
+            raise SettingsError(f"{names[0]!r} names a column, but there is no frame")
+        return table
+    from fedproto_app.data.frame import saved_series
+
+    series, table = _series_and_settings(data, columns, table)  # type: ignore[arg-type]
+    frames = Path(table.get("output.dir", folder)).expanduser() / _FRAMES
+    return {**table, "data.source": "npz", "data.path": str(saved_series(series, frames))}
+
+
+def _series_and_settings(
+    data: DataFrame | str | Path, columns: tuple[str, str, str], table: Mapping[str, Any]
+) -> tuple[list[ClientSeries], dict[str, Any]]:
+    """Return the series of a frame or file, and settings that suit them."""
+    from fedproto_app.data.frame import series_of_frame
+    from fedproto_app.data.recognition import reading_of
+    from fedproto_app.data.sources import load_series
+    from fedproto_app.tasks.table import record_of_source
+
+    if isinstance(data, str | Path):
+        complete = {**reading_of(Path(data)).all_settings, "data.path": str(data), **table}
+        settings = settings_from(complete).data
+        if not (record := record_of_source(settings)).forecasts:
+            raise FedProtoError(f"{data}: holds {record.holds}; fedproto data check shows them")
+        series = load_series(settings)
+        return series, with_period(series, complete)
+    for key in ("data.source", "data.path"):
+        if key in table:
+            raise SettingsError(f"{key} = {table[key]!r}: the data are the frame")
+    series = series_of_frame(data, *columns)
+    return series, with_period(series, table)
+
+
+def _name_of(model: Any) -> str:
+    """Return the name under which other code can import a class or function."""
+    if isinstance(model, str):
+        return model
+    module, name = getattr(model, "__module__", ""), getattr(model, "__qualname__", "")
+    defined = getattr(sys.modules.get(module), name, None)
+    if not is_code(f"{module}:{name}") or defined is not model:
+        raise SettingsError(
+            f"model = {model!r}: expected a class or function that its module or notebook defines "
+            "under its own name, not within a function"
+        )
+    return f"{module}:{name}"
+
+
+def _moments(series: Sequence[Any], positions: Sequence[Any]) -> Any:
+    """Return the times at positions on the clocks of series, or the positions without clocks.
+
+    positions: arrays for each of the series. Times with an offset from UTC are in UTC.
+    """
+    import numpy as np
+    import pandas as pd
+
+    clocks = [item.clock for item in series]
+    arrays = [np.asarray(places, dtype=np.int64) for places in positions]
+    if not clocks or any(clock is None for clock in clocks):
+        return np.concatenate([*arrays, np.empty(0, dtype=np.int64)])
+    times = [clock.moments(places) for clock, places in zip(clocks, arrays, strict=True)]
+    moments = pd.DatetimeIndex(np.concatenate(times))
+    return moments.tz_localize("UTC") if clocks[0].utc else moments
+
+
+def _frame(clients: Sequence[str], moments: Any, parts: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Return unique_id, ds and the columns of the clients' parts, one below the other."""
+    import numpy as np
+    import pandas as pd
+
+    lengths = [len(part["y_hat"]) for part in parts]
+    names = {"unique_id": np.repeat(np.array(clients, dtype=object), lengths), "ds": moments}
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return pd.DataFrame(names | columns)
 
 
 def _table(config: Config) -> dict[str, Any]:

@@ -8,17 +8,21 @@ them as values.
 If models see the calendar, times are read from the source's clock, so a file may begin anywhere. A
 source without times counts steps: its data must begin where the training data began, and data that
 end before the training data are refused.
+
+Forecasts and intervals of a client end at 0 if neither its train part nor the new values are ever
+negative. They are written with the data's decimals, in the layout of the data.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 import numpy as np
 import torch
@@ -29,7 +33,7 @@ from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
 from fedproto_app.data.clock import Clock
-from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import (
     carry_forward,
     lookback,
@@ -45,60 +49,105 @@ from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-LIMITS = tuple(f"{side}_{level}" for level in LEVELS for side in ("lower", "upper"))
+LIMITS = tuple(f"{side}-{level}" for level in LEVELS for side in ("lo", "hi"))
+Layout = Literal["as-data", "long"]
+_LONG = ColumnNames("ds", "y_hat", "unique_id")
+_MOST_DECIMALS = 9
 
 
 @dataclass(frozen=True)
 class ClientForecast:
     """A client's next values, in the series' own units.
 
-    values: [n]. half_widths: [L, n], half the width of the intervals around the values, one row for
-    each of `LEVELS`; NaN where unknown. first: position of the first value on the source's clock.
-    last: the newest observed value. gap: number of missing values between `last` and the first
-    forecast.
+    values: [n]. limits: the columns `LIMITS`, [n] each, the ends of the intervals, NaN where
+    unknown. first: position of the first value on the source's clock. last: the newest observed
+    value. gap: number of missing values between `last` and the first forecast. columns: of the
+    table that the series comes from. decimals: of the series' values, None for many.
     """
 
     client: str
     values: NDArray[np.float64]
-    half_widths: NDArray[np.float64]
+    limits: Mapping[str, NDArray[np.float64]]
     first: int
     clock: Clock | None
     last: float
     gap: int
+    columns: ColumnNames | None = None
+    decimals: int | None = None
 
     def when(self, ahead: int) -> str:
         """Return the time of a forecast, or its step (from 0) if the source has no times."""
         position = self.first + ahead
         return str(position) if self.clock is None else self.clock.time(position)
 
-    @property
-    def limits(self) -> dict[str, NDArray[np.float64]]:
-        """The columns `LIMITS`, [n] each, NaN where unknown."""
-        ends = [self.values + sign * half for half in self.half_widths for sign in (-1, 1)]
-        return dict(zip(LIMITS, ends, strict=True))
+    def text(self, number: float) -> str:
+        """Return a number with the decimals of the series, "" for NaN."""
+        if np.isnan(number):
+            return ""
+        if self.decimals is None:
+            return f"{number:.10g}"
+        return f"{round(number, self.decimals) + 0.0:.{self.decimals}f}"  # + 0.0: no -0
 
 
-def time_column(forecasts: Sequence[ClientForecast]) -> str:
-    """Return the heading of the time column: ``time``, or ``step`` without times."""
-    return "time" if any(forecast.clock is not None for forecast in forecasts) else "step"
+def write_csv(
+    forecasts: Sequence[ClientForecast], file: TextIO, layout: Layout = "as-data"
+) -> None:
+    """Write values and `LIMITS` under the names of the data's columns; unknown values are empty.
 
-
-def write_csv(forecasts: Sequence[ClientForecast], file: TextIO) -> None:
-    """Write ``client, time, forecast`` and `LIMITS`, one row per client and step.
-
-    Unknown values are empty.
+    A long table has a row per client and step. A wide one has a row per step and a column per
+    client, then columns such as ``north-lo-80``. layout: "long" writes ``unique_id, ds, y_hat`` and
+    `LIMITS` whatever the data's layout, as do forecasts of data that are no table.
     """
+    columns = forecasts[0].columns
+    if layout == "long" or columns is None:
+        columns = _LONG
     table = csv.writer(file, lineterminator="\n")
-    table.writerow(["client", time_column(forecasts), "forecast", *LIMITS])
-    for forecast in forecasts:
-        table.writerows(_rows(forecast))
+    if columns.clients:
+        table.writerow([columns.clients, columns.times, columns.values, *LIMITS])
+        table.writerows(row for forecast in forecasts for row in _long_rows(forecast))
+    else:
+        names = [forecast.client for forecast in forecasts]
+        limits = [f"{name}-{limit}" for name in names for limit in LIMITS]
+        table.writerow([columns.times or "step", *names, *limits])
+        table.writerows(_wide_rows(forecasts))
 
 
-def _rows(forecast: ClientForecast) -> Iterator[list[str]]:
-    columns = [forecast.values, *forecast.limits.values()]
-    for ahead, numbers in enumerate(zip(*columns, strict=True)):
-        texts = ["" if np.isnan(number) else f"{number:.10g}" for number in numbers]
-        yield [forecast.client, forecast.when(ahead), *texts]
+def _long_rows(forecast: ClientForecast) -> Iterator[list[str]]:
+    numbers = zip(forecast.values, *forecast.limits.values(), strict=True)
+    for ahead, row in enumerate(numbers):
+        yield [forecast.client, forecast.when(ahead), *map(forecast.text, row)]
+
+
+def _wide_rows(forecasts: Sequence[ClientForecast]) -> Iterator[list[str]]:
+    """Yield the rows of a table; all its columns end with its last row."""
+    for ahead in range(len(forecasts[0].values)):
+        values = [forecast.text(forecast.values[ahead]) for forecast in forecasts]
+        limits = [
+            forecast.text(limit[ahead])
+            for forecast in forecasts
+            for limit in forecast.limits.values()
+        ]
+        yield [forecasts[0].when(ahead), *values, *limits]
+
+
+def decimals_of(values: NDArray[np.float64]) -> int | None:
+    """Return how many decimals the values [T] have, None for more than nine.
+
+    There are more where one unit of the last would exceed the values' standard deviation, so that
+    forecasts of small counts do not all become 0.
+    """
+    present = values[np.isfinite(values)]
+    rounding = 1e-14 * np.abs(present)
+    std = float(present.std()) if present.size else 0.0
+    fewest = max(0, math.ceil(-math.log10(std))) if std > 0 else 0
+    return next(
+        (
+            max(decimals, min(fewest, _MOST_DECIMALS))
+            for decimals in range(_MOST_DECIMALS + 1)
+            if (np.abs(np.round(present, decimals) - present) <= rounding).all()
+        ),
+        None,
+    )
 
 
 _DEEPEST = 3  # folders from a run's parent to a node's state: <run>/state/<node>
@@ -356,15 +405,26 @@ def _in_units(
     values = scaled * std + mean
     if not np.isfinite(values).all():
         raise DataError(f"client {series.name!r}: its kept model gives no finite forecast")
-    half_widths = kept_half_widths(record.private, len(values))
+    half_widths = kept_half_widths(record.private, len(values)) * std
+    floor = record.scale.get("floor", -np.inf) if np.nanmin(series.values) >= 0 else -np.inf
     present = np.flatnonzero(np.isfinite(series.values))
     length = len(series.values)
     return ClientForecast(
         client=series.name,
-        values=values,
-        half_widths=half_widths * std,
+        values=np.maximum(values, floor),
+        limits=limits_of(values, half_widths, floor),
         first=series.start + length,
         clock=series.clock,
         last=float(series.values[present[-1]]),
         gap=length - 1 - int(present[-1]),
+        columns=series.columns,
+        decimals=decimals_of(series.values),
     )
+
+
+def limits_of(
+    values: NDArray[np.float64], half_widths: NDArray[np.float64], floor: float
+) -> dict[str, NDArray[np.float64]]:
+    """Return the columns `LIMITS`, [n] each: values [n] ± half_widths [L, n], at least floor."""
+    ends = [values + sign * half for half in half_widths for sign in (-1, 1)]
+    return dict(zip(LIMITS, (np.maximum(end, floor) for end in ends), strict=True))

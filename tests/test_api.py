@@ -44,22 +44,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     """All programs, one after the other, as a script without a main guard."""
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(programs) == 5
+    assert len(programs) == 6
     script = tmp_path / "page.py"
     script.write_text("\n".join(programs))
     root = PAGE.parents[1]
-    (tmp_path / "configs").symlink_to(root / "configs")
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
         env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
     )
     assert done.returncode == 0, done.stderr
     assert "unknown method; did you mean" in done.stdout
     assert "round 2/2" in done.stderr
+    assert "'encoder.0.weight': (32, " in done.stdout
 
 
 def test_importing_the_package_costs_nothing() -> None:
@@ -101,31 +101,30 @@ def test_a_forecast_of_a_frame_equals_the_forecast_of_its_file(
 
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     forecasts = run.forecast(frame[["b", "a"]], steps=3)
-    assert set(forecasts["client"]) == {"a", "b"}
-    assert forecasts["time"].iloc[0] == frame.index[-1] + pd.Timedelta(hours=1)
+    assert forecasts["unique_id"].tolist() == list("bbbaaa")
+    assert forecasts["ds"].iloc[0] == frame.index[-1] + pd.Timedelta(hours=1)
     series = load_histories(run.settings.data)
     for node in ("0", "1"):
         expected, _ = forecast(open_state(run.path / "state" / node), series, 3)
         for prediction in expected:
-            ours = forecasts[forecasts["client"] == prediction.client]
+            ours = forecasts[forecasts["unique_id"] == prediction.client]
             if len(ours):
-                np.testing.assert_allclose(ours["forecast"], prediction.values, rtol=1e-9)
-                np.testing.assert_allclose(
-                    ours["upper_95"], prediction.limits["upper_95"], rtol=1e-9
-                )
+                np.testing.assert_allclose(ours["y_hat"], prediction.values, rtol=1e-9)
+                np.testing.assert_allclose(ours["hi-95"], prediction.limits["hi-95"], rtol=1e-9)
 
 
 def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     forecasts = run.forecast(steps=2)
     pd.testing.assert_frame_equal(forecasts, run.forecast(frame, steps=2))
-    names = ["client", "time", "forecast", "lower_80", "upper_80", "lower_95", "upper_95"]
+    names = ["unique_id", "ds", "y_hat", "lo-80", "hi-80", "lo-95", "hi-95"]
     assert list(forecasts.columns) == names
-    assert forecasts["client"].tolist() == list("aabbccdd")
+    assert forecasts["unique_id"].tolist() == list("aabbccdd")
     first, second = forecasts[0::2], forecasts[1::2]
-    inside = first[["lower_95", "lower_80", "forecast", "upper_80", "upper_95"]].to_numpy()
+    inside = first[["lo-95", "lo-80", "y_hat", "hi-80", "hi-95"]].to_numpy()
     assert (np.diff(inside, axis=1) >= 0).all()
-    assert second["lower_80"].isna().all()  # models forecast one step at once
+    assert second["lo-80"].isna().all()  # models forecast one step at once
+    assert len(run.forecast()) == 4
     assert {"coverage_80", "width_95"} <= set(run.clients.columns) & set(run.summary)
 
 
@@ -133,12 +132,175 @@ def test_impossible_forecasts_are_refused(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     with pytest.raises(FedProtoError, match=r"no kept model of \['z'\]; there are: a, b, c, d"):
         run.forecast(frame, clients=["z"])
-    with pytest.raises(DataError, match="column 'a' holds"):
-        run.forecast(frame[["a"]].astype(str))
+    with pytest.raises(DataError, match="column 'a', row 0: 'x' is not a number"):
+        run.forecast(frame[["a"]].assign(a="x"))
+    with pytest.raises(FedProtoError, match="steps = 0: expected a whole number"):
+        run.forecast(steps=0)
     with pytest.raises(DataError, match="comes twice"):
         run.forecast(pd.concat([frame, frame.tail(1)]))
     with pytest.raises(DataError, match="has no times to tell its step"):
         run.forecast(frame.reset_index(drop=True))
+
+
+def test_a_frame_is_trained_on_as_its_file(run: fedproto_app.Run, tmp_path: Path) -> None:
+    """The same bytes, from a long frame with other names; each round's row arrives."""
+    wide = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
+    long = wide.reset_index().melt("time", var_name="site", value_name="load")
+    rows: list[dict[str, Any]] = []
+    ours = fedproto_app.run(
+        long,
+        {"rounds": 3, "model": {"representation-dim": 16}, "output": {"dir": str(tmp_path)}},
+        id_col="site",
+        target_col="load",
+        method="fedavg",
+        data__calendar="none",
+        output__pictures=False,
+        on_round=rows.append,
+        progress=False,
+    )
+    for name in ("clients.csv", "partition.csv"):
+        if (run.path / name).exists():
+            assert (ours.path / name).read_bytes() == (run.path / name).read_bytes()
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert rows[1]["loss.total"] == ours.rounds["loss.total"][2]
+    assert ours.settings.data.period == 24  # a day of its clock
+    pd.testing.assert_frame_equal(ours.forecast(), run.forecast())
+    assert fedproto_app.compare([ours.path]).shape[0] == 1
+
+
+def test_predictions_have_the_errors_of_the_run(run: fedproto_app.Run) -> None:
+    """One step ahead, so each test sample is in the frame once."""
+    frame = run.predictions()
+    names = ["unique_id", "ds", "y", "y_hat", "lo-80", "hi-80", "lo-95", "hi-95"]
+    assert list(frame.columns) == names
+    clients = run.clients.set_index("client")
+    for client, rows in frame.groupby("unique_id"):
+        std = run.model(str(client)).scale["std"]
+        error = ((rows["y"] - rows["y_hat"]) / std).pow(2).mean()
+        assert error == pytest.approx(clients.loc[client, "mse"], rel=1e-5)
+        inside = rows["y"].between(rows["lo-80"], rows["hi-80"]).mean()
+        assert inside == pytest.approx(clients.loc[client, "coverage_80"], abs=0.03)
+    whole = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
+    last = frame[frame["unique_id"] == "a"].set_index("ds")["y"]
+    pd.testing.assert_series_equal(
+        last, whole["a"][last.index], check_names=False, check_freq=False
+    )
+
+
+def test_runs_are_compared_reported_and_shown(run: fedproto_app.Run, tmp_path: Path) -> None:
+    table = fedproto_app.compare(run)
+    assert table["method"].tolist() == ["fedavg"]
+    assert table["mse_mean"][0] == pytest.approx(run.summary["mse"])
+    page = fedproto_app.report([run, run.path], tmp_path / "both.html")
+    assert page == tmp_path / "both.html"
+    assert "fedavg" in page.read_text()
+    shown = run._repr_html_()
+    assert str(run.path) in shown
+    assert f"{run.summary['mse']:.4f}" in shown
+    with pytest.raises(FedProtoError, match="no such folder"):
+        fedproto_app.compare(tmp_path / "none")
+
+
+def test_a_check_gives_a_row_a_client(run: fedproto_app.Run, tmp_path: Path) -> None:
+    frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
+    facts = fedproto_app.check(frame.assign(short=frame["a"].where(frame.index < frame.index[9])))
+    assert facts["verdict"].tolist() == ["ok"] * 4 + ["refused"]
+    assert facts["period"].tolist()[:4] == [24] * 4
+    assert facts["start"][0] == frame.index[0]
+    assert "need at least" in facts["notes"][4]
+    pd.testing.assert_frame_equal(fedproto_app.check(run.settings.data.path), facts[:4])
+    strict = fedproto_app.check(frame, data__period=150)
+    assert strict["verdict"].unique().tolist() == ["refused"]
+    (tmp_path / "cars" / "train" / "a").mkdir(parents=True)
+    (tmp_path / "cars" / "train" / "a" / "1.png").write_bytes(b"")
+    with pytest.raises(FedProtoError, match="holds images"):
+        fedproto_app.check(tmp_path / "cars")
+
+
+def test_a_sweep_chooses_by_validation_error(run: fedproto_app.Run, tmp_path: Path) -> None:
+    frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
+    arguments = {"method": "analytic", "folder": tmp_path / "swept", "progress": False}
+    swept = fedproto_app.sweep(frame, grid={"analytic.sharing": ["none", "shrunk"]}, **arguments)
+    assert len(swept.table) == 2
+    chosen = swept.table.set_index("chosen").loc["yes"]
+    assert chosen["validation"] == swept.table["validation"].min()
+    assert swept.best.settings.method_settings.sharing == chosen["analytic.sharing"]
+    with pytest.raises(SettingsError, match="nothing to sweep"):
+        fedproto_app.sweep(frame, method="analytic")
+    with pytest.raises(SettingsError, match=r"model\.module = '__main__:Net': other processes"):
+        fedproto_app.sweep(model="__main__:Net", grid={"rounds": [1, 2]}, method="fedavg")
+
+
+NOTEBOOK = """
+import pandas as pd
+import torch
+
+import fedproto_app
+
+
+class Net(torch.nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.encoder = torch.nn.Linear(inputs, 4)
+        self.head = torch.nn.Linear(4, outputs)
+
+
+def stop(row):
+    raise KeyError("enough")
+
+
+frame = pd.read_csv("waves.csv", index_col="time", parse_dates=True)
+settings = {"output": {"pictures": False}, "rounds": 2}
+mine = fedproto_app.run(frame, settings, model=Net, method="fedavg", progress=False)
+assert "encoder.weight" in mine.model("a").parameters
+assert len(mine.predictions()) and len(mine.forecast()) == 4
+try:
+    fedproto_app.run(frame, settings, model=Net, method="fedavg", progress=False, on_round=stop)
+except KeyError:
+    print("stopped as asked")
+"""
+
+
+def test_a_model_of_a_notebook_is_trained_and_forecasts(
+    run: fedproto_app.Run, tmp_path: Path
+) -> None:
+    (tmp_path / "waves.csv").write_bytes(Path(run.settings.data.path).read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=NOTEBOOK,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PAGE.parents[1]), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout) == (0, "stopped as asked\n"), done.stderr
+
+
+def test_a_model_that_nobody_can_import_is_refused() -> None:
+    class Hidden(torch.nn.Module):
+        pass
+
+    for model in (Hidden, Hidden(), lambda inputs, outputs: None):
+        with pytest.raises(SettingsError, match="expected a class or function that its module"):
+            fedproto_app.run(model=model, method="fedavg")
+    with pytest.raises(SettingsError, match=r"model\.module = 'no_module:Net': No module"):
+        fedproto_app.run(model="no_module:Net", method="fedavg", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 2],), "the frame is a list"),
+        ((None, None, "ds"), "'ds' names a column, but there is no frame"),
+        (("a.toml", {"rounds": 1}), "settings are given twice"),
+        ((pd.DataFrame({"a": [1.0]}), {"data.path": "x.csv"}), "data.path = 'x.csv': the data are"),
+    ],
+)
+def test_arguments_that_contradict_each_other(arguments: tuple[Any, ...], message: str) -> None:
+    time_col = {"time_col": arguments[2]} if len(arguments) > 2 else {}
+    with pytest.raises(FedProtoError, match=message):
+        fedproto_app.run(*arguments[:2], **time_col)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ from rich.text import Text
 from fedproto_app.core.endings import WhenStopped
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.events import parse_event
-from fedproto_app.experiments.simulation import check_data, check_pretraining, folder_of_users_code
+from fedproto_app.experiments.simulation import (
+    check_data,
+    check_pretraining,
+    folder_of_users_code,
+    require_modules,
+)
 from fedproto_app.ops.keys import servers_certificate, warnings
 from fedproto_app.ops.ray_cluster import Machine, RayCluster
 from fedproto_app.ops.superlink import (
@@ -198,6 +203,7 @@ def simulate_in_flower(
     None: all GPUs in equal shares if the device uses GPUs. cluster: where the nodes run, None for
     this machine.
     """
+    require_modules(settings)
     import_path = folder_of_users_code(settings)
     gpus = gpus_of_a_node(settings.device, nodes, cpus, cluster) if gpus is None else gpus
     check_pretraining(settings)

@@ -88,6 +88,13 @@ def forecast(
             help="How to read FILE. Default: as SITE.toml says, or recognised from its name."
         ),
     ] = None,
+    layout: Annotated[
+        Literal["as-data", "long"],
+        typer.Option(
+            help="as-data: the layout and column names of the data. long: unique_id, ds, y_hat, a "
+            "row for each client and step."
+        ),
+    ] = "as-data",
     site: Annotated[
         Path | None,
         typer.Option(
@@ -103,13 +110,16 @@ def forecast(
     its model looks back: the largest of period × periodic-window, data.lags
     and close-window. Series are scaled as in training. Gaps are filled with
     the value before them, also at the end; the first forecast is for the
-    step after the source's last step. Forecasts are in the series' units.
+    step after the source's last step. Forecasts are in the series' units,
+    with the data's decimals, and never negative where the data never are.
 
-    The CSV has the columns client, time, forecast, lower_80, upper_80,
-    lower_95, upper_95, with step instead of time for sources without
-    times: the first row of a file is step 0. A table of the clients goes
-    to stderr. Clients without a model, or with too few values, are listed
-    and left out; for a client named by --client, this is an error.
+    The CSV has the layout and the column names of the data, and columns
+    lo-80, hi-80, lo-95, hi-95 for the intervals, in a wide table for each
+    client, as north-lo-80. Data that are no table, and --layout long, give
+    unique_id, ds, y_hat. Without times steps are counted: the first row of
+    a file is step 0. A table of the clients goes to stderr. Clients without
+    a model, or with too few values, are listed and left out; for a client
+    named by --client, this is an error.
     Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]
@@ -139,7 +149,7 @@ def forecast(
     client_forecasts, left_out = forecasts_of(nodes, series, steps, clients or ())
 
     text = io.StringIO()
-    write_csv(client_forecasts, text)
+    write_csv(client_forecasts, text, layout)
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:

@@ -25,7 +25,7 @@ from fedproto_app.experiments.run_settings import (
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.experiments.simulation import show_after, simulate_here
+from fedproto_app.experiments.simulation import require_modules, show_after, simulate_here
 from fedproto_app.ops.ray_cluster import RayCluster, cluster_at
 from fedproto_app.ops.superlink import NamedSuperLink, write_app
 from fedproto_app.report.page import REPORT
@@ -140,6 +140,7 @@ def run(
         if superlink:
             _refuse_options_of_simulations(nodes, gpus_per_node, ray_address)
             settings = deployed_settings(folder, config, changes or [], resume)
+            require_modules(settings)
             with tempfile.TemporaryDirectory(prefix="fedproto-") as home:
                 named_superlink = NamedSuperLink(superlink, Path(home))
                 submitted = folder or write_app(Path(home) / "app")

@@ -20,15 +20,12 @@ from fedproto_app.experiments.run_settings import (
     given_settings,
     nearest_app,
     read_toml,
-    unclaimed_settings,
 )
 from fedproto_app.settings.reading import flat, parsed
 
 if TYPE_CHECKING:
     from fedproto_app.experiments.sweep import Plan, Sweep
     from fedproto_app.experiments.sweep_results import Result
-
-_FOLDER = "sweeps"
 
 
 def sweep(
@@ -74,7 +71,7 @@ def sweep(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help=f"The sweep's folder. Default: a folder in {_FOLDER}, named after the settings.",
+            help="The sweep's folder. Default: a folder in sweeps, named after the settings.",
         ),
     ] = None,
     resume: Annotated[
@@ -125,6 +122,7 @@ def sweep(
       fedproto compare sweeps/rates
     """
     from fedproto_app.experiments.sweep import (
+        FOLDER,
         STUDY,
         Sweep,
         lock,
@@ -157,7 +155,7 @@ def sweep(
         plan, folder = read_plan(resume), resume
     else:
         plan = _plan(config, options, changes or [])
-        folder = Path(plan.output or Path(_FOLDER) / _default_name(plan))
+        folder = Path(plan.output or Path(FOLDER) / plan.name)
     folder = folder.expanduser().absolute()
     with WhenStopped() as stop, lock(folder), storage_errors(folder / STUDY):
         ready = Sweep(folder, plan)
@@ -218,13 +216,7 @@ def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) 
     table |= {key: value for key, value in options.items() if value is not None}
 
     base = {**given_settings(app, None, []), **flat(file), **changed_settings(None, changes)}
-    complete = unclaimed_settings(base, table["nodes"])
-    for key, path in (("data.path", complete.data.path), ("encoder.path", complete.encoder.path)):
-        if base.get(key):
-            base[key] = path
-    for key in ("seed", "output.dir", "output.name", "output.resume", "output.pictures"):
-        base.pop(key, None)
-    return Plan.read({**table, "base": base})
+    return Plan.of(table, base)
 
 
 def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]) -> dict[str, Any]:
@@ -254,13 +246,6 @@ def _seeds(text: str) -> list[int]:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
         raise SettingsError(f"--seeds {text}: expected whole numbers, as 0,1,2") from None
-
-
-def _default_name(plan: Plan) -> str:
-    """Return a folder name that is the same for the same command."""
-    names = "-".join(key.rpartition(".")[2] for key in plan.space)
-    plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
-    return f"{plain[:60]}-{plan.digest()}"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -43,8 +43,8 @@ class Line:
     """Values y [n] at x [n], NaN where unknown.
 
     look: the number of its colour and dashes; None: black. bands: by label, [n] how far each band
-    reaches to both sides of y. error: [n] half lengths of error bars. joined: False for points
-    without a line through them.
+    reaches to both sides of y, or [2, n] how far below and above it. error: [n] half lengths of
+    error bars. joined: False for points without a line through them.
     """
 
     label: str
@@ -60,7 +60,7 @@ class Line:
         if len(self.x) <= MOST_POINTS:
             return self
         shown = np.unique(np.linspace(0, len(self.x) - 1, MOST_POINTS).astype(int))
-        bands = {label: width[shown] for label, width in self.bands.items()}
+        bands = {label: width[..., shown] for label, width in self.bands.items()}
         error = None if self.error is None else self.error[shown]
         return replace(self, x=self.x[shown], y=self.y[shown], bands=bands, error=error)
 

@@ -9,8 +9,9 @@ external storage are refused.
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Matrix, Stamps, Times
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.data.clock import Clock, Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
 from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.data.row_order import in_order
-from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
+from fedproto_app.data.series import (
+    ClientSeries,
+    ColumnNames,
+    columns_on_a_clock,
+    counted_columns,
+)
 from fedproto_app.settings import DataSettings
 
 
 def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
     """Yield the clients of an archive.
 
-    The archive has either ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any
-    lengths, each named after a client. All series begin at position 0.
+    The archive has ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any lengths,
+    each named after a client, whose series all begin at position 0; or it was written by
+    `save_series`.
     """
     path = Path(settings.path)
     with open_archive(path) as archive:
+        if "lengths" in archive.names:
+            yield from _saved_series(archive)
+            return
         if "values" not in archive.names:
             for name in archive.names:
                 yield ClientSeries(name, _numbers(archive, name, 1))
@@ -51,6 +62,56 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
             raise DataError(f"{path}: {len(names)} names for {values.shape[1]} columns of 'values'")
         for name, column in zip(names, values.T, strict=True):
             yield ClientSeries(name, column)
+
+
+def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
+    """Write series that `load_npz` reads, for this user alone.
+
+    values: [sum of lengths]; names, lengths, starts: [N]; clocks: [N, 3] int64, step and offset in
+    microseconds and 1 for UTC, all 0 without a clock.
+    """
+    clocks = [client.clock for client in clients]
+    numbers = [
+        (0, 0, 0) if clock is None else (*map(_microseconds, (clock.step, clock.offset)), clock.utc)
+        for clock in clocks
+    ]
+    content = io.BytesIO()
+    np.savez(
+        content,
+        values=np.concatenate([client.values for client in clients]),
+        names=np.array([client.name for client in clients], dtype=np.str_),
+        lengths=np.array([len(client.values) for client in clients], dtype=np.int64),
+        starts=np.array([client.start for client in clients], dtype=np.int64),
+        clocks=np.array(numbers, dtype=np.int64),
+    )
+    write_whole(path, content.getvalue(), private=True, concurrent=True)
+
+
+def _microseconds(duration: np.timedelta64) -> int:
+    return int(duration / np.timedelta64(1, "us"))
+
+
+def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
+    archive.require_names(["values", "names", "lengths", "starts", "clocks"], [])
+    values, lengths = archive.column("values", "f"), archive.column("lengths", "i")
+    count = len(lengths)
+    names, starts = archive.texts_of("names", count, "lengths"), archive.column("starts", "i")
+    clocks = archive.array("clocks")
+    if (
+        (lengths < 0).any()
+        or lengths.sum() != len(values)
+        or len(starts) != count
+        or clocks.shape != (count, 3)
+        or clocks.dtype.kind != "i"
+        or (clocks < 0).any()
+    ):
+        raise DataError(f"{archive.path}: its arrays do not fit together")
+    assert names is not None  # required above
+    parts = np.split(values, np.cumsum(lengths))[:-1]
+    for name, part, start, (step, offset, utc) in zip(names, parts, starts, clocks, strict=True):
+        durations = np.timedelta64(int(step), "us"), np.timedelta64(int(offset), "us")
+        clock = Clock(*durations, bool(utc)) if step else None
+        yield ClientSeries(str(name), part, int(start), clock=clock)
 
 
 def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64]:
@@ -77,10 +138,12 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             times, utc = _times(rows, path), "tz" in rows.attrs
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
+    columns = ColumnNames(times="time")
     if times is None:
-        yield from counted_columns(names, values)
-    else:
-        yield from columns_on_a_clock(names, in_order(Stamps(times, utc), values, path), path)
+        yield from counted_columns(names, values, columns=columns)
+        return
+    rows = in_order(Stamps(times, utc), values, path)
+    yield from columns_on_a_clock(names, rows, path, columns=columns)
 
 
 def _the_frame(file: Any, path: Path) -> Any:

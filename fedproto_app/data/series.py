@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Clock, Matrix, Stamps, clock_of, common_step, on_the_clock
-from fedproto_app.data.row_order import RowName, TimedRows, in_order, row_number
+from fedproto_app.data.clock import Clock, Matrix, clock_of, common_step, on_the_clock
+from fedproto_app.data.row_order import RowName, TimedRows, row_number
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """The names of a table's columns, "" for those that it lacks.
+
+    values, clients: of a long table; in a wide one every client is a column of its name.
+    """
+
+    times: str = ""
+    values: str = ""
+    clients: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class ClientSeries:
         two clients are the same time, and positions that are equal modulo the period have the same
         phase (hour of the day); this aligns the rows of prototypes across clients.
     clock: the meaning of positions, None if the source has no times.
+    columns: the columns of the table that the series comes from, None if it is no such table.
     group: the client's true group if the source knows it (synthetic data), else "".
     notes: what a person should know of how the source was read, such as rows that were sorted.
     """
@@ -36,39 +44,19 @@ class ClientSeries:
     start: int = 0
     group: str = ""
     clock: Clock | None = None
+    columns: ColumnNames | None = None
     notes: tuple[str, ...] = ()
 
 
-def series_of(frame: DataFrame) -> list[ClientSeries]:
-    """Return a client for each column, in order; NaN is a missing value.
-
-    Times with a zone are converted to UTC, others are taken as written. Rows are sorted by time. If
-    the index holds no times, rows are only counted. Raises `DataError` for columns that are not
-    numeric or share a name, and for times that are repeated or irregular.
-    """
-    import pandas as pd
-
-    names = [str(name) for name in frame.columns]
-    if len(set(names)) != len(names):
-        raise DataError(f"the frame: two columns have one name: {names}")
-    for name, kind in zip(names, frame.dtypes, strict=True):
-        if kind.kind not in "iuf":
-            raise DataError(f"the frame: column {name!r} holds {kind}, expected numbers")
-    values = frame.to_numpy(dtype=np.float64)
-    if not isinstance(frame.index, pd.DatetimeIndex):
-        return list(counted_columns(names, values))
-    utc = frame.index.tz is not None
-    naive = frame.index.tz_convert("UTC").tz_localize(None) if utc else frame.index
-    stamps = Stamps(naive.to_numpy(dtype="datetime64[us]"), utc)
-    return list(columns_on_a_clock(names, in_order(stamps, values, "the frame"), "the frame"))
-
-
 def counted_columns(
-    names: Sequence[str], values: Matrix, notes: tuple[str, ...] = ()
+    names: Sequence[str],
+    values: Matrix,
+    notes: tuple[str, ...] = (),
+    columns: ColumnNames | None = None,
 ) -> Iterator[ClientSeries]:
     """Yield a client for each column of values [T, N] without times; all start at 0."""
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, notes=notes)
+        yield ClientSeries(name, column, columns=columns, notes=notes)
 
 
 def columns_on_a_clock(
@@ -79,6 +67,7 @@ def columns_on_a_clock(
     row: RowName = row_number,
     *,
     may_lack_rows: bool = False,
+    columns: ColumnNames | None = None,
 ) -> Iterator[ClientSeries]:
     """Yield a client for each column of values, on the regular grid of the step.
 
@@ -98,7 +87,7 @@ def columns_on_a_clock(
     )
     clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start, clock=clock, notes=rows.notes)
+        yield ClientSeries(name, column, start, clock=clock, columns=columns, notes=rows.notes)
 
 
 def notes_of(clients: Sequence[ClientSeries]) -> list[str]:

@@ -65,10 +65,10 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     clients, steps = _checked_clients(settings), settings.max_steps
     if settings.source in _OWN_STARTS:
         shortened = (replace(series, values=series.values[: steps or None]) for series in clients)
-        trimmed = [_trimmed(series) for series in shortened]
+        kept = [trimmed(series) for series in shortened]
     else:
-        trimmed = _first_steps([_trimmed(series) for series in clients], steps)
-    return [_up_to_window(series, settings) for series in trimmed] if settings.backtest else trimmed
+        kept = _first_steps([trimmed(series) for series in clients], steps)
+    return [_up_to_window(series, settings) for series in kept] if settings.backtest else kept
 
 
 def load_histories(settings: DataSettings) -> list[ClientSeries]:
@@ -95,7 +95,14 @@ def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
 
 def _read(settings: DataSettings) -> list[ClientSeries]:
     loader, where = chosen_loader(settings, SOURCES, FILE_SOURCES)
-    loaded = loader(settings)
+    return checked_clients(loader(settings), settings, where)
+
+
+def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[ClientSeries]:
+    """Return the clients that a loader gave, those that are set, with checked names and values.
+
+    where: the source's name in messages. Raises `DataError` naming the client.
+    """
     if not isinstance(loaded, Iterable):
         raise DataError(
             f"{where}: returned {type(loaded).__name__}, expected an iterable of ClientSeries"
@@ -157,7 +164,7 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
     return replace(series, values=values, start=int(series.start))
 
 
-def _trimmed(series: ClientSeries) -> ClientSeries:
+def trimmed(series: ClientSeries) -> ClientSeries:
     """Return the series from its first present value to its last."""
     series_from_first = from_first_value(series)
     present = np.flatnonzero(np.isfinite(series_from_first.values))
@@ -180,7 +187,7 @@ def from_first_value(series: ClientSeries) -> ClientSeries:
 def _up_to_window(series: ClientSeries, settings: DataSettings) -> ClientSeries:
     """Return the series up to the end of the backtest's window."""
     end = math.floor(len(series.values) * settings.used_share + 1e-9)
-    return _trimmed(replace(series, values=series.values[:end]))
+    return trimmed(replace(series, values=series.values[:end]))
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
@@ -190,6 +197,6 @@ def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
         return clients
     end = min(starts) + steps
     return [
-        _trimmed(replace(series, values=series.values[: max(0, end - series.start)]))
+        trimmed(replace(series, values=series.values[: max(0, end - series.start)]))
         for series in clients
     ]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, look_like_times, stamps_of
 from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of
+from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import Decimal, TimeUnit
@@ -24,6 +25,7 @@ from fedproto_app.settings.choice import Decimal, TimeUnit
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+INDEX = "__index_level_0__"  # pandas' name in Parquet files for an index without a name
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time", "ds"})
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
 MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
@@ -124,6 +126,14 @@ class Table:
     def names(self) -> list[str]:
         """Names of the columns of values."""
         return [self.head.names[place] for place in self.columns.values]
+
+    @property
+    def column_names(self) -> ColumnNames:
+        """Names of the columns of times, clients and, in the long form, values."""
+        places = self.columns.times, self.columns.clients
+        times, clients = ("" if place is None else self.head.names[place] for place in places)
+        is_unnamed = times == INDEX
+        return ColumnNames("" if is_unnamed else times, self.names[0] if clients else "", clients)
 
     def row_of(self, place: int) -> str:
         """Return the name of a row in messages, by its place in the table."""

@@ -35,34 +35,41 @@ from fedproto_app.settings import DataSettings
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAME = "y"  # the usual name of the value column in the same tables
 
+Reader = Callable[[Path, ColumnSelector, DataSettings], Table]
 
-def load_wide(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield a client for each column of a file."""
+
+def load_wide(settings: DataSettings, read: Reader | None = None) -> Iterator[ClientSeries]:
+    """Yield a client for each column of a file. read: reads the table; None: by its format."""
 
     def select(head: Head) -> Columns:
         return value_columns(head, settings.time_column, settings.choice.clients, "clients")
 
-    table = _read(Path(settings.path), select, settings)
-    rows = _in_order(table, settings)
+    table = (read or _read)(Path(settings.path), select, settings)
+    rows, columns = _in_order(table, settings), table.column_names
     if rows is None:
-        yield from counted_columns(table.names, table.numbers(), table.notes)
+        yield from counted_columns(table.names, table.numbers(), table.notes, columns)
         return
     yield from columns_on_a_clock(
-        table.names, rows, table.where, row=table.row_of, may_lack_rows=_may_lack_rows(settings)
+        table.names,
+        rows,
+        table.where,
+        row=table.row_of,
+        may_lack_rows=_may_lack_rows(settings),
+        columns=columns,
     )
 
 
-def load_long(settings: DataSettings) -> Iterator[ClientSeries]:
+def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[ClientSeries]:
     """Yield the clients of a file with a row for each client and time, or of a folder of such
     Parquet files, whose rows are joined in the order of the files' names.
 
-    Clients are in the order of their first rows.
+    Clients are in the order of their first rows. read: reads a table; None: by its format.
     """
     import pandas as pd
 
     path, select_columns = Path(settings.path), partial(long_columns, settings=settings)
     paths = _files(settings) if path.is_dir() else [path]
-    tables = (_read(part_path, select_columns, settings) for part_path in paths)
+    tables = ((read or _read)(part_path, select_columns, settings) for part_path in paths)
     used_tables, chosen_clients = _that_fit(settings, tables), settings.choice.clients
     clients_by_table = [table.clients() for table in used_tables]
     clients = pd.concat(clients_by_table, ignore_index=True)
@@ -103,7 +110,13 @@ def load_long(settings: DataSettings) -> Iterator[ClientSeries]:
         if not may_lack_rows:
             _require_step(client_rows.stamps.times, step, where)
         yield from columns_on_a_clock(
-            [name], client_rows, where, step, row_of, may_lack_rows=may_lack_rows
+            [name],
+            client_rows,
+            where,
+            step,
+            row_of,
+            may_lack_rows=may_lack_rows,
+            columns=used_tables[0].column_names,
         )
 
 

@@ -44,6 +44,7 @@ class ClientWindows:
         different histories have one measure.
     clock: of the source, None if its positions are not times.
     end: the position after the last value, on the source's clock.
+    is_negative: whether a value up to the last train target is below 0.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ClientWindows:
     clock: Clock | None = None
     seasonal_difference: float = 0.0
     end: int = 0
+    is_negative: bool = True
 
     @property
     def start(self) -> int:
@@ -231,6 +233,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         clock=series.clock,
         seasonal_difference=seasonal_difference(series.values[: back + train], settings.period),
         end=series.start + len(series.values),
+        is_negative=bool((series.values[: back + train] < 0).any()),
     )
 
 

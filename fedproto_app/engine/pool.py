@@ -117,9 +117,12 @@ class WorkerPool:
 def worker_environment(import_path: Path | None = None) -> dict[str, str]:
     """Return the environment of a process with one thread that finds this package.
 
-    import_path: a folder whose modules it may import too.
+    import_path: a folder whose modules it may import too, as it may those of this process's script.
     """
-    paths = filter(None, [import_path, Path(__file__).parents[2], os.environ.get("PYTHONPATH")])
+    prefixes = {sys.prefix, sys.base_prefix}
+    others = [path for path in sys.path if not any(map(Path(path).is_relative_to, prefixes))]
+    first = [import_path, Path(__file__).parents[2], os.environ.get("PYTHONPATH")]
+    paths = dict.fromkeys(filter(None, [*first, *others]))
     return {
         **os.environ,
         **dict.fromkeys(_ONE_THREAD, "1"),

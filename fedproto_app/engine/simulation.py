@@ -1,7 +1,8 @@
 """A simulation in this process: the ServerApp here, the nodes' ClientApps in workers beside it.
 
 Flower's messages are serialised and read as over a network, so a run ends as it does in Flower's
-own simulation. Nodes write their state with each checkpoint, every few seconds.
+own simulation. Nodes write their state with each checkpoint, every few seconds. Nodes whose code
+only this process has, as that of a notebook, work here too, one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from fedproto_app.engine.flower_parts import (
     take_identity,
     to_bytes,
 )
+from fedproto_app.engine.local import LocalGrid
 from fedproto_app.engine.pool import WorkerPool
+from fedproto_app.node import process
 from fedproto_app.node.part_reply import merged
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import Shown
@@ -177,6 +180,22 @@ def simulate(
         persistence = WithState(pool, CHECKPOINT_EVERY if memory else 0.0)
         conduct(grid, settings, folder, persistence, [Shown(show)])
         return folder
+
+
+def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunFolder:
+    """Do as `simulate` does with all nodes in this process."""
+    import torch
+
+    take_identity()
+    configs = [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
+    threads = torch.get_num_threads()
+    try:
+        with process.as_worker(), reporting_errors() as started:
+            folder = started.folder = RunFolder(settings)
+            conduct(LocalGrid(settings, configs), settings, folder, watching=[Shown(show)])
+            return folder
+    finally:
+        torch.set_num_threads(threads)  # the nodes set the run's
 
 
 def _memory_for(nodes: int, workers: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedproto_app.core.endings import imports_first, removed_if_empty
 from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.core.loading import load
 from fedproto_app.core.methods import method_named
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.experiments.run_settings import (
@@ -25,17 +26,27 @@ from fedproto_app.report.progress import Progress, keep_log
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.settings import Settings, flat_settings
+from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.table import reasons_against
 from fedproto_app.trust.privacy_loss import privacy_plan
 
+OnRound = Callable[[dict[str, Any]], None]
+_MAIN = "__main__:"  # the module of a script or notebook
+
 
 def simulate_here(
-    settings: Settings, nodes: int, workers: int | None, console: Console, verbose: bool
+    settings: Settings,
+    nodes: int,
+    workers: int | None,
+    console: Console,
+    verbose: bool,
+    on_round: OnRound | None = None,
 ) -> None:
     """Run a simulation in this process and worker processes.
 
-    workers: None for one per core, as far as there is work. Raises `FedProtoError` if the run
-    fails.
+    workers: None for one per core, as far as there is work; there are none if a setting names what
+    a script or notebook defines. on_round: called with each line of rounds.jsonl, its keys dotted;
+    what it raises ends the run. Raises `FedProtoError` if the run fails.
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
@@ -49,6 +60,23 @@ def simulate_here(
     ):
         progress.stage("checking the data")
         log = Path(home) / "run.log"
+
+        def show(line: Mapping[str, Any]) -> None:
+            progress.show(line)
+            if on_round is not None:
+                on_round(flat(line))
+
+        if any(name.startswith(_MAIN) for name in users_code(settings).values()):
+            check_data(settings, import_path)
+            progress.stage("starting the nodes in this process")
+            from fedproto_app.engine.simulation import flowers_log, simulate_without_workers
+
+            try:
+                with flowers_log(log, progress.say if verbose else None):
+                    simulate_without_workers(settings, nodes, show)
+            finally:
+                keep_log(log, Path(settings.output.dir) / settings.output.name)
+            return
         count = workers or most_workers(settings)
         with WorkerPool(count, log, import_path) as pool:
             clients = check_data(settings, import_path)
@@ -60,7 +88,7 @@ def simulate_here(
             folder = Path(settings.output.dir) / settings.output.name
             try:
                 with flowers_log(log, progress.say if verbose else None):
-                    simulate(settings, nodes, pool, used, progress.show)
+                    simulate(settings, nodes, pool, used, show)
             finally:
                 keep_log(log, folder)
 
@@ -104,10 +132,29 @@ def show_after(folder: Path, console: Console) -> None:
         show(folder)
 
 
+def users_code(settings: Settings) -> dict[str, str]:
+    """Return the names of the user's code, ``package.module:name``, by their settings."""
+    names = {
+        "method": settings.method,
+        "data.source": settings.data.source,
+        "model.module": settings.model.module,
+    }
+    return {key: name for key, name in names.items() if ":" in name}
+
+
 def folder_of_users_code(settings: Settings) -> Path | None:
     """Return the current folder if the settings name the user's code, which lies there."""
-    names = (settings.method, settings.data.source, settings.model.module)
-    return Path.cwd() if any(":" in name for name in names) else None
+    return Path.cwd() if users_code(settings) else None
+
+
+def require_modules(settings: Settings) -> None:
+    """Raise `SettingsError` for code of a script or notebook, which other processes lack."""
+    for key, name in users_code(settings).items():
+        if name.startswith(_MAIN):
+            raise SettingsError(
+                f"{key} = {name!r}: other processes cannot import what a script or notebook "
+                "defines; put it into a module"
+            )
 
 
 def check_pretraining(settings: Settings) -> None:
@@ -121,10 +168,13 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     """Return the number of clients that can take part.
 
     Raises `DataError` for data that every node would refuse, and `SettingsError` if the method
-    needs more clients or cannot provide the privacy that is set.
+    needs more clients or cannot provide the privacy that is set, or if the user's model cannot be
+    imported.
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
+    if settings.model.module:  # a node would only report it when it is asked to train
+        load(settings.model.module, f"model.module = {settings.model.module!r}")
     privacy_plan(settings)
     reasons = reasons_against(settings)
     if all(reasons.values()):

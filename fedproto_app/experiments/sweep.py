@@ -44,6 +44,7 @@ from fedproto_app.experiments.simulation import (
     check_pretraining,
     folder_of_users_code,
     most_workers,
+    require_modules,
 )
 from fedproto_app.experiments.sweep_results import Result, choices, result_of
 from fedproto_app.experiments.sweep_runs import Job, SweepProgress, make_runs
@@ -53,7 +54,7 @@ from fedproto_app.settings.reading import flat, parsed, written
 
 Axis = CategoricalDistribution | FloatDistribution | IntDistribution
 
-STUDY = "optuna.db"
+FOLDER, STUDY = "sweeps", "optuna.db"
 MOST_RUNS = 10_000
 _RANGE = re.compile(r"\s*(?P<low>.+?)\s*\.\.\s*(?P<high>.+?)\s*(?P<log>:log)?\s*")
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -111,6 +112,27 @@ class Plan(SweepTable):
     """
 
     base: dict[str, Any]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Self:
+        """Return the plan of a table ``[sweep]`` with these settings, whose paths become absolute.
+
+        The settings of single runs, such as seed and folder, are left out.
+        """
+        base = dict(settings)
+        complete = unclaimed_settings(base, table["nodes"])
+        paths = {"data.path": complete.data.path, "encoder.path": complete.encoder.path}
+        base |= {key: path for key, path in paths.items() if base.get(key)}
+        for key in ("seed", "output.dir", "output.name", "output.resume", "output.pictures"):
+            base.pop(key, None)
+        return cls.read({**table, "base": base})
+
+    @property
+    def name(self) -> str:
+        """A name for its folder, the same for the same plan."""
+        names = "-".join(key.rpartition(".")[2] for key in self.space)
+        plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
+        return f"{plain[:60]}-{self.digest()}"
 
     @property
     def space(self) -> dict[str, Axis]:
@@ -309,6 +331,7 @@ class Sweep:
             of_data = {k: v for k, v in trial.changes.items() if k.partition(".")[0] in _DATA}
             different.setdefault(repr(of_data), settings)
         for settings in different.values():
+            require_modules(settings)
             check_pretraining(settings)
             check_data(settings, folder_of_users_code(settings))
 

@@ -243,6 +243,19 @@ def try_file(
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
 
 
+def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, Any]:
+    """Return the settings with period and calendar by the series' clock where they set none.
+
+    settings: with dotted keys.
+    """
+    seconds, complete = _step(series), dict(settings)
+    if "data.period" not in complete:
+        complete["data.period"] = _period(series, seconds)[0]
+    if "data.calendar" not in complete:
+        complete["data.calendar"] = _calendar(series, int(complete["data.period"]), seconds)
+    return complete
+
+
 def unused_folder(runs: Path, path: Path) -> Path:
     """Return a folder for a trial of this file that does not exist yet."""
     name = f"try-{path.name.split('.')[0] or 'data'}"

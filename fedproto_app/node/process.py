@@ -9,6 +9,8 @@ this module imports nothing slow.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 RAY_HEAD = "node:__internal_head__"  # the resource that Ray gives to the head of a cluster alone
 
@@ -19,6 +21,18 @@ def become_worker(number: int = 0) -> None:
     """Make this process a worker of a simulation, with this number among the workers."""
     global _number
     _number = number
+
+
+@contextmanager
+def as_worker() -> Iterator[None]:
+    """Make this process the only worker of a simulation during a ``with`` block."""
+    global _number
+    before = _number
+    become_worker()
+    try:
+        yield
+    finally:
+        _number = before
 
 
 def worker_number() -> int:

@@ -350,13 +350,16 @@ def forecast_charts(
         x, places = Axis("step", integers=True), positions.astype(np.float64)
         if forecast.clock is not None:
             x, places = Axis(times=True), forecast.clock.seconds(positions)
+        limits, values = forecast.limits, forecast.values
         bands = {
-            f"{level}% interval": width
-            for level, width in zip(LEVELS, forecast.half_widths, strict=True)
+            f"{level}% interval": np.stack(
+                [values - limits[f"lo-{level}"], limits[f"hi-{level}"] - values]
+            )
+            for level in LEVELS
         }
         lines = [
             Line("known", places[: len(history)], history.astype(np.float64)),
-            Line("forecast", places[len(history) :], forecast.values, 1, bands),
+            Line("forecast", places[len(history) :], values, 1, bands),
         ]
         y = Axis("value, in the data's units")
         text = f"Line chart of the last values of {forecast.client} and their forecast."

@@ -251,7 +251,7 @@ class _Panel:
             end
             for line in lines
             for width in (np.zeros(len(line.y)), *line.bands.values())
-            for end in (line.y - width, line.y + width)
+            for end in _ends(line, width)
         ]
         self._set_axis("x", chart.x, [line.x for line in lines])
         self._set_axis("y", chart.y, reach)
@@ -267,7 +267,7 @@ class _Panel:
         beside = np.pad(finite, 1)
         alone = finite & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
         for (label, width), alpha in zip(line.bands.items(), (0.3, 0.15), strict=False):
-            low, high = (_drawable(end) for end in (line.y - width, line.y + width))
+            low, high = map(_drawable, _ends(line, width))
             bands[label] = self.axes.fill_between(
                 x, low, high, color=colour, alpha=alpha, linewidth=0, clip_on=False
             )
@@ -489,6 +489,12 @@ class _Panel:
         if axis.limits:
             getattr(self.axes, f"set_{name}lim")(*axis.limits)
         side.set_label_text(axis.title)
+
+
+def _ends(line: Line, width: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """Return where a band of this line ends below and above, [n] each."""
+    below, above = np.broadcast_to(width, (2, len(line.y)))
+    return line.y - below, line.y + above
 
 
 def _drawable(values: NDArray[np.float64]) -> NDArray[np.float64]:

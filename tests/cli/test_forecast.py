@@ -42,16 +42,16 @@ def table(text: str) -> list[dict[str, str]]:
 def test_the_next_step_of_every_client_is_printed(
     fedproto: Fedproto, state: Path, data: Path
 ) -> None:
-    outcome = fedproto("forecast", "--state", state, "--data", data)
+    outcome = fedproto("forecast", "--state", state, "--data", data, "--layout", "long")
     assert outcome.code == 0
     forecasts, _ = forecast(
         open_state(state), load_histories(DataSettings(source="wide-csv", path=str(data))), 1
     )
     assert table(outcome.out) == [
         {
-            "client": prediction.client,
-            "time": "2024-03-09 05:00:00",
-            "forecast": f"{prediction.values[0]:.10g}",
+            "unique_id": prediction.client,
+            "ds": "2024-03-09 05:00:00",
+            "y_hat": f"{prediction.values[0]:.10g}",
             **{name: f"{limit[0]:.10g}" for name, limit in prediction.limits.items()},
         }
         for prediction in forecasts
@@ -72,12 +72,12 @@ def test_a_file_takes_a_day_of_one_client(
     )  # fmt: skip
     assert (outcome.code, outcome.out) == (0, "")
     rows = table(out.read_text())
-    assert [row["client"] for row in rows] == ["late"] * 24
+    assert list(rows[0]) == ["time", "late", "late-lo-80", "late-hi-80", "late-lo-95", "late-hi-95"]
     assert rows[-1]["time"] == "2024-03-10 04:00:00"
     assert sorted(tmp_path.iterdir()) == [out, data]
     late = next(line for line in outcome.err.splitlines() if "late" in line)
     assert late.split()[-4:] == [
-        f"{float(rows[0]['forecast']):.6g}",
+        f"{float(rows[0]['late']):.6g}",
         "2024-03-09",
         "05:00:00",
         "24",
@@ -91,13 +91,10 @@ def test_a_folder_of_files_gives_the_same(
     folder.mkdir()
     for name, column in made_series().items():
         column.to_csv(folder / f"{name}.csv")
-    with_source = fedproto("forecast", "--state", state, "--data", folder, "--source", "csv-folder")
-    recognised = fedproto("forecast", "--state", state, "--data", folder)
-    assert (
-        with_source.out
-        == recognised.out
-        == fedproto("forecast", "--state", state, "--data", data).out
-    )
+    command = ("forecast", "--state", state, "--layout", "long", "--data")
+    with_source = fedproto(*command, folder, "--source", "csv-folder")
+    assert with_source.out == fedproto(*command, folder).out == fedproto(*command, data).out
+    assert fedproto("forecast", "--state", state, "--data", folder).out == with_source.out
 
 
 def test_a_site_chooses_columns_as_in_training(
@@ -109,10 +106,12 @@ def test_a_site_chooses_columns_as_in_training(
         '[data]\nsource = "wide-csv"\npath = "sites.csv"\n'
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
-    command = ("forecast", "--state", state, "--data", tmp_path / "sites.csv")
+    command = ("forecast", "--state", state, "--layout", "long", "--data", tmp_path / "sites.csv")
     assert "cannot be forecast: not in the data" in fedproto(*command).err  # its notes seem clients
     outcome = fedproto(*command, "--site", site)
-    assert [row["client"] for row in table(outcome.out)] == ["late", "steady"]
+    assert [row["unique_id"] for row in table(outcome.out)] == ["late", "steady"]
+    wide = table(fedproto(*command, "--site", site, "--layout", "as-data").out)
+    assert list(wide[0])[:3] == ["when", "late", "steady"]
 
 
 def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
@@ -128,7 +127,8 @@ def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
     )
     assert outcome.code == 0
     all_rows = table(fedproto("forecast", "--state", state, "--data", data, "--steps", 3).out)
-    assert table(out.read_text()) == [row for row in all_rows if row["client"] != "steady"]
+    without_steady = [{k: v for k, v in row.items() if "steady" not in k} for row in all_rows]
+    assert table(out.read_text()) == without_steady
     assert f"left out steady: no kept model in {run / 'state'}" in outcome.err
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -149,7 +149,7 @@ def test_others_clients_are_named_and_left_out(
     frame.to_csv(tmp_path / "other.csv")
     outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "other.csv")
     assert outcome.code == 0
-    assert [row["client"] for row in table(outcome.out)] == ["gappy", "late"]
+    assert list(table(outcome.out)[0])[:3] == ["time", "gappy", "late"]
     assert f"left out new: no kept model in {state}\n" in outcome.err
     assert "left out steady: not in the data\n" in outcome.err
 

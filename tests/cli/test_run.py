@@ -17,6 +17,7 @@ from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fake, Fedproto
 
 IMAGES = [f"--set={change}" for change in ("task=classification", "method=gldp", "keep=last")]
+NOTEBOOK_MODEL = ["--set=method=fedavg", "--set=model.module=__main__:Net"]
 DIGITS = [*IMAGES, "--set=data.source=digits"]
 DRAWN_DIGITS = [
     "--set=task=sequence-classification",
@@ -229,6 +230,11 @@ def test_a_folder_that_exists_is_never_written_over(
         (["--set", "nodes.minimum=5"], "nodes.minimum = 5: more than the 2 of --nodes"),
         (["--cpus-per-node", "9999"], "--cpus-per-node 9999: this machine has "),
         (["--ray-address", "ray://head:1"], "--ray-address ray://head:1: must be HOST:PORT of a "),
+        (NOTEBOOK_MODEL, "model.module = '__main__:Net': other processes cannot import "),
+        (
+            [*NOTEBOOK_MODEL, "--superlink", "far"],
+            "model.module = '__main__:Net': other processes cannot import ",
+        ),
         (["missing.toml"], "missing.toml: No such file"),
         (["broken.toml"], "broken.toml: "),
         (["--app", "nowhere"], "nowhere/pyproject.toml: No such file"),

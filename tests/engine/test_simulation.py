@@ -18,7 +18,8 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.core.wire import roster_query
 from fedproto_app.engine import simulation
 from fedproto_app.engine.pool import WorkerPool
-from fedproto_app.engine.simulation import WorkerGrid, simulate
+from fedproto_app.engine.simulation import WorkerGrid, simulate, simulate_without_workers
+from fedproto_app.node import process
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import Settings, settings_from
 from tests.local_grid import (
@@ -73,6 +74,10 @@ def test_any_number_of_workers_gives_the_same_bits(
         for node in ("0", "1"):  # what was in memory is on the disk in the end
             ours = ClientStore(folder.path / "state" / node)
             assert len(ours.kept_clients()) == 4
+    here = make(tmp_path, **{**changes, **patience, "output.name": "without-workers"})
+    folder = simulate_without_workers(here, NODES, ignore)
+    assert clients_csv(folder.path) == clients_csv(expected.path)
+    assert not process.in_simulation()
 
 
 def test_answers_that_nobody_wants_any_more_end_no_wait(pool: WorkerPool) -> None:

@@ -14,13 +14,19 @@ import torch
 
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import METHODS, methods_of
-from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.clock import Clock
+from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.serving import (
+    LIMITS,
+    ClientForecast,
+    Layout,
     NodeState,
+    decimals_of,
     forecast,
     kept_model,
+    limits_of,
     open_run,
     open_state,
     write_csv,
@@ -124,11 +130,8 @@ def test_the_scale_is_that_of_training(trained: tuple[NodeState, list[ClientSeri
 def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSeries]]) -> None:
     state, series = trained
     forecasts, _ = forecast(state, series, 2)
-    file = io.StringIO()
-    write_csv(forecasts, file)
-    head, *rows = file.getvalue().splitlines()
-    assert head == "client,time,forecast,lower_80,upper_80,lower_95,upper_95"
-    cells = [row.split(",") for row in rows]
+    head, *cells = written(forecasts, "long")
+    assert head == ["unique_id", "ds", "y_hat", "lo-80", "hi-80", "lo-95", "hi-95"]
     assert [row[:2] for row in cells] == [
         [client, f"2024-03-09 {time}"]
         for client in ("gappy", "late", "steady")
@@ -142,6 +145,85 @@ def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSe
     np.testing.assert_allclose(
         values, np.concatenate([result.values for result in forecasts]), rtol=1e-9
     )
+
+
+def written(forecasts: list[ClientForecast], layout: Layout = "as-data") -> list[list[str]]:
+    file = io.StringIO()
+    write_csv(forecasts, file, layout)
+    return [row.split(",") for row in file.getvalue().splitlines()]
+
+
+def two_forecasts(columns: ColumnNames | None, decimals: int | None = 1) -> list[ClientForecast]:
+    """Return two steps of two clients, the second step without intervals."""
+    clock = Clock(np.timedelta64(3600, "s"), np.timedelta64(0, "s"))
+    values, half = np.array([1.26, -0.04]), np.array([[1.0, np.nan], [2.0, np.nan]])
+    return [
+        ClientForecast(
+            client=name,
+            values=values + number,
+            limits=limits_of(values + number, half, -np.inf),
+            first=10,
+            clock=clock,
+            last=0.0,
+            gap=0,
+            columns=columns,
+            decimals=decimals,
+        )
+        for number, name in enumerate(("north", "south"))
+    ]
+
+
+def test_a_wide_table_gives_a_wide_table() -> None:
+    head, first, second = written(two_forecasts(ColumnNames("when")))
+    limits = [f"{n}-{limit}" for n in ("north", "south") for limit in LIMITS]
+    assert head == ["when", "north", "south", *limits]
+    assert first[:4] == ["1970-01-01 10:00:00", "1.3", "2.3", "0.3"]
+    assert second == ["1970-01-01 11:00:00", "0.0", "1.0", *[""] * 8]  # no -0.0
+
+
+def test_a_long_table_gives_a_long_table_with_its_names() -> None:
+    forecasts = two_forecasts(ColumnNames("when", "load", "site"), decimals=None)
+    head, first, *_ = written(forecasts)
+    assert head == ["site", "when", "load", *LIMITS]
+    assert first == ["north", "1970-01-01 10:00:00", "1.26", "0.26", "2.26", "-0.74", "3.26"]
+    assert written(forecasts, "long")[0] == ["unique_id", "ds", "y_hat", *LIMITS]
+    assert written(two_forecasts(None))[0] == ["unique_id", "ds", "y_hat", *LIMITS]
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals"),
+    [
+        ([10.0, 200.0, np.nan], 0),
+        ([10.25, 300.5], 2),
+        ([0.0, 0.0, 0.0], 0),
+        ([0.0, 1.0, 0.0, 0.0], 1),  # a deviation of 0.4: its forecasts would all be 0
+        ([1e-7, 1.25e-7], 9),
+        ([np.pi, np.e], None),
+        ([np.nan], 0),
+    ],
+)
+def test_forecasts_have_the_decimals_of_the_data(values: list[float], decimals: int | None) -> None:
+    assert decimals_of(np.array(values)) == decimals
+
+
+def test_forecasts_of_what_is_never_negative_end_at_zero(tmp_path: Path) -> None:
+    """Both the train part and the new values must not be negative; errors of the run stay."""
+    frame = made_series()
+    frame["low"] = (frame["gappy"] - frame["gappy"].min()).round(1).fillna(0.0)
+    frame["below"] = frame["low"] - 10
+    data = tmp_path / "sites.csv"
+    frame[["low", "below"]].to_csv(data)
+    _, folder = train_on(data, tmp_path, method="naive")
+    state, (low, below) = open_state(folder), histories(data)
+    at_zero = replace(low, values=np.append(low.values, 0.0))
+    [floored], _ = forecast(state, [at_zero], 1)
+    assert [floored.limits[name][0] for name in ("lo-80", "lo-95")] == [0, 0]
+    assert floored.limits["hi-80"][0] > 0
+    assert written([floored])[1][1:3] == ["0.0", "0.0"]
+    [negative], _ = forecast(state, [replace(low, values=np.append(low.values, -1.0))], 1)
+    assert negative.values[0] == pytest.approx(-1)
+    [free], _ = forecast(state, [replace(below, values=np.append(below.values, -10.0))], 1)
+    assert free.limits["lo-80"][0] < free.values[0] < 0
 
 
 def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
@@ -201,10 +283,8 @@ def test_without_times_steps_are_counted(tmp_path: Path) -> None:
     made_series()[["steady"]].to_csv(data, index=False)
     _, folder = train_on(data, tmp_path, method="solo")
     forecasts, _ = forecast(open_state(folder), histories(data), 2)
-    file = io.StringIO()
-    write_csv(forecasts, file)
-    assert [row.split(",")[:2] for row in file.getvalue().splitlines()] == [
-        ["client", "step"],
+    assert [row[0] for row in written(forecasts)] == ["step", str(ROWS), str(ROWS + 1)]
+    assert [row[:2] for row in written(forecasts, "long")[1:]] == [
         ["steady", str(ROWS)],
         ["steady", str(ROWS + 1)],
     ]
@@ -240,12 +320,11 @@ def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calenda
             values_so_far += ahead[0, 0].tolist()
         expected = np.array(values_so_far[len(history.values) :][: PERIOD + 2]) * std + mean
         np.testing.assert_allclose(ours.values, expected, rtol=1e-6)
-        for level, half in zip((80, 95), ours.half_widths, strict=True):
-            half_widths = [
-                record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)
-            ]
-            np.testing.assert_allclose(half[:PERIOD], np.array(half_widths) * std)
-            assert np.isnan(half[PERIOD:]).all()
+        for level in (80, 95):
+            half = [record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)]
+            upper = ours.limits[f"hi-{level}"]
+            np.testing.assert_allclose(upper[:PERIOD], expected[:PERIOD] + np.array(half) * std)
+            assert np.isnan(upper[PERIOD:]).all()
 
 
 def test_a_state_without_half_widths_still_forecasts(
@@ -257,9 +336,7 @@ def test_a_state_without_half_widths_still_forecasts(
     changed(tmp_path / "old", "UPDATE records SET record = json_remove(record, '$.private')")
     [result, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
     assert result.values == forecast(state, series, 1)[0][0].values
-    text = io.StringIO()
-    write_csv([result], text)
-    assert text.getvalue().splitlines()[1].endswith(",,,,")
+    assert written([result])[1][2:] == [""] * 4
 
 
 def test_without_times_the_calendar_needs_the_data_from_their_beginning(tmp_path: Path) -> None:
@@ -288,7 +365,8 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
     assert left_out == {"steady": f"no kept model in {tmp_path / 'run/state'}"}
     for ours, alone in zip(forecasts, forecast(open_state(folder), series, 2)[0], strict=False):
         assert np.array_equal(ours.values, alone.values)
-        assert np.array_equal(ours.half_widths, alone.half_widths, equal_nan=True)
+        for name, limit in ours.limits.items():
+            assert np.array_equal(limit, alone.limits[name], equal_nan=True)
     with pytest.raises(FedProtoError, match="no nodes' state in it"):
         open_run(tmp_path)
 

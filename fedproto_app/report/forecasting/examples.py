@@ -51,7 +51,8 @@ class Forecast:
     truth: [n], NaN where missing. forecast: [n], H values at once, every H steps. half_widths:
     [L, n], half widths of the forecasts' intervals. positions: [n] on the source's clock. phases:
     [n] of the period at these positions. mse: over all samples, on the standardised scale. std:
-    data units per unit of the standardised scale.
+    data units per unit of the standardised scale. floor: 0 for values that are never negative, else
+    -inf; forecasts are as the model gives them.
     """
 
     truth: NDArray[np.float64]
@@ -62,6 +63,7 @@ class Forecast:
     phases: NDArray[np.int64]
     mse: float
     std: float
+    floor: float = -np.inf
 
 
 def ranked_clients(run_dir: Path) -> dict[str, str]:
@@ -83,6 +85,11 @@ def ranked_clients(run_dir: Path) -> dict[str, str]:
         client, group = rows[place]["client"], rows[place]["group"]
         titles[client] = f"{rank} client {client}" + (f" ({group})" if group else "")
     return titles
+
+
+def evaluated_clients(run_dir: Path) -> list[str]:
+    """Return the names of the clients with a test error."""
+    return [row["client"] for row in _evaluated(run_dir)]
 
 
 def find_examples(
@@ -173,10 +180,9 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
     shown = slice(None, None, settings.data.horizon)  # each value once
-    values = truth[shown].ravel()
-    positions = first + np.arange(len(values))
+    positions = first + np.arange(truth[shown].size)
     return Forecast(
-        truth=values * windows.std + windows.mean,
+        truth=series.values[positions - series.start],
         forecast=scaled[shown].ravel() * windows.std + windows.mean,
         half_widths=half_widths[:, shown].reshape(len(half_widths), -1) * windows.std,
         positions=positions,
@@ -184,4 +190,5 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
         phases=positions % settings.data.period,
         mse=float(np.nanmean((scaled - truth) ** 2)),
         std=windows.std,
+        floor=-np.inf if windows.is_negative or np.nanmin(series.values) < 0 else 0.0,
     )
