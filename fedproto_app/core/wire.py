@@ -147,6 +147,7 @@ class MaskingOrderFields(_Fields):
     publics: FailFastList[PublicKeys]
     sealed: _Numbered
     survivors: FailFastList[Count]
+    signatures: _Numbered
 
 
 class MaskingReplyFields(_Fields):
@@ -156,6 +157,7 @@ class MaskingReplyFields(_Fields):
 
     own: PublicKeys | None
     sealed: _Numbered
+    signature: bytes
     seeds: _Numbered
     privates: _Numbered
     fault: Reason

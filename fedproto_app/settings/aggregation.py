@@ -37,9 +37,9 @@ class AggregationSettings(Section):
         3, "nodes that a masked sum needs; with two, each learns the other's part", "≥ 2"
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
-        0.5,
-        "more than this share of a sum's nodes must stay to its end; 0.67 also withstands a "
-        "server that lies",
+        0.67,
+        "more than this share of a sum's nodes must stay to its end; below two thirds a server "
+        "that lies needs [fewer accomplices](secure-sum.md#who-must-collude)",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
