@@ -88,7 +88,7 @@ class Federation:
         self.members = Membership(settings, roster, exchange, identity, refuse)
         self.selection = Selection(settings, self.spending.ends_with)
         self.pipeline = Pipeline(
-            settings, (run, token), self.members, self.history, exchange, self.spending.count
+            settings, (run, token), self.members, self.history, exchange, self.spending
         )
 
     @property
