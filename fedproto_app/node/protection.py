@@ -26,12 +26,10 @@ from torch import Tensor
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Order
-from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import PrivacyPlan
 from fedproto_app.settings.aggregation import FACTOR
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
-from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
 from fedproto_app.trust.privacy_loss import (
     Values,
@@ -140,22 +138,23 @@ class Protection:
         return leaving
 
     def errors(
-        self, client: str, errors: Mapping[Metric, float], order: Order, spec: NoisedErrors
-    ) -> tuple[dict[Metric, float], str]:
-        """Return a client's errors with noise, and why they do not leave, "" if they do.
+        self, client: str, offsets: Values, order: Order, deviation: float
+    ) -> tuple[Values, str]:
+        """Return a client's errors [M] with noise, and why they do not leave, "" if they do.
 
-        If the client has spent its budget, the noise alone leaves: it does not depend on its data.
+        offsets: from the middle of their range. If the client has spent its budget, the noise alone
+        leaves: it does not depend on its data.
         """
-        hidden = _Hidden("errors", {"errors": spec.offsets(errors)}, spec.deviation)
         order_digest = b"" if self._ledger is None else _digest(order)
-        reason = self._refusal(
-            client, [self._key(hidden, client, order.server_round, order_digest)]
-        )
-        if reason:
-            hidden = replace(hidden, values={"errors": np.zeros(len(spec.metrics))})
-        key = self._key(hidden, client, order.server_round, order_digest)
-        noised = spec.largest / 2 + _noised(hidden, key)["errors"].astype(np.float32)
-        return dict(zip(spec.metrics, noised.tolist(), strict=True)), reason
+
+        def hidden(values: Values) -> tuple[_Hidden, bytes]:
+            errors = _Hidden("errors", {"errors": values}, deviation)
+            return errors, self._key(errors, client, order.server_round, order_digest)
+
+        errors, key = hidden(offsets)
+        if reason := self._refusal(client, [key]):
+            errors, key = hidden(np.zeros_like(offsets))
+        return _noised(errors, key)["errors"], reason
 
     def _refusal(self, client: str, keys: Sequence[bytes]) -> str:
         """Enter releases with these keys in the site's ledger; return why it refuses, or ""."""

@@ -52,8 +52,10 @@ class Reporting:
             reply.kept_rounds = [0] * len(reply.names)  # 0: withheld
             for row, client in enumerate(reply.names):
                 exact = {metric: values[row] for metric, values in evaluated.items()}
-                noised, reason = self._protection.errors(client, exact, order, self._errors)
-                for metric, value in noised.items():
+                offsets, reason = self._protection.errors(
+                    client, self._errors.offsets(exact), order, self._errors.deviation
+                )
+                for metric, value in self._errors.reported(offsets).items():
                     reply.metrics[metric].append(value)
                 if reason:
                     reply.failed[client] = reason

@@ -51,7 +51,7 @@ def require_fit(method: Method, settings: Settings) -> None:
         raise SettingsError(
             f"patience = {settings.patience}: watches the clients' validation errors, which "
             f"privacy.metrics = {settings.privacy.metrics!r} withholds; set patience = 0, or "
-            "privacy.metrics = 'noised'"
+            f"privacy.metrics = {'noised' if settings.privacy.is_on else 'exact'!r}"
         )
     if method.check is not None:
         try:

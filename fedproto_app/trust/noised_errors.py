@@ -47,6 +47,11 @@ class NoisedErrors:
         values = np.array([errors[metric] for metric in self.metrics], dtype=np.float64)
         return np.clip(np.nan_to_num(values, nan=np.inf), 0, self.largest) - self.largest / 2
 
+    def reported(self, offsets: NDArray[np.float64]) -> dict[Metric, float]:
+        """Return the errors at these offsets, rounded to float32, which hides the noise's grid."""
+        values = (self.largest / 2 + offsets).astype(np.float32)
+        return dict(zip(self.metrics, values.tolist(), strict=True))
+
     def fault(self, reported: Mapping[Metric, float]) -> str | None:
         """Return why a client's reported errors are impossible, or None."""
         limit = self.largest / 2 + _MOST_DEVIATIONS * self.deviation
