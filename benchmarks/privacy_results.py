@@ -154,7 +154,7 @@ def figure_of(trial: Trial) -> float:
         noise = {"privacy.unit": "client", "privacy.neighbours": "remove", **case.alone}
     elif trial.epsilon:
         privacy = {"privacy.mechanism": "gaussian", "privacy.epsilon": trial.epsilon}
-        noise = {**privacy, "privacy.delta": DELTA, **case.clips}
+        noise = {**privacy, "privacy.delta": DELTA, "privacy.metrics": "exact", **case.clips}
     synthetic = {"data.synthetic.clients": trial.clients} if trial.clients > CLIENTS[0] else {}
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_from(

@@ -24,7 +24,11 @@ from fedproto_app.trust.privacy_loss import privacy_plan
 
 METHODS = ["own_methods:PENALTY", "own_methods:PULL"]
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
-NOISED = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+NOISED = {
+    "privacy.mechanism": "gaussian",
+    "privacy.noise-multiplier": 1.0,
+    "privacy.metrics": "exact",
+}
 TRIMMED = {"aggregation.rule": "trimmed-mean", "aggregation.hostile-share": 0.2}
 
 

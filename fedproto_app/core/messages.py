@@ -108,7 +108,7 @@ class PublicKeys(NamedTuple):
     signature: bytes = b""
 
 
-MaskingStep = Literal["keys", "shares", "train", "unmask"]
+MaskingStep = Literal["keys", "shares", "train", "agree", "unmask"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class MaskingOrder:
 
     session: identifies the sum, which has its own keys and numbers its nodes. publics: the keys
     of all nodes, by number (step "shares"). sealed: shares for this node, by sender (step "train",
-    with the order). survivors: numbers of the nodes in the sum (step "unmask").
+    with the order). survivors: numbers of the nodes in the sum (steps "agree" and "unmask").
+    signatures: of this list of survivors, by the node that signed it (step "unmask").
     """
 
     run: str
@@ -128,6 +129,7 @@ class MaskingOrder:
     publics: list[PublicKeys] = field(default_factory=list)
     sealed: dict[int, bytes] = field(default_factory=dict)
     survivors: list[int] = field(default_factory=list)
+    signatures: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,14 @@ class MaskingReply:
     """A node's reply to a step of a masked sum. fault: why it refuses, or "".
 
     own: its public keys (step "keys"). sealed: shares of its seed and private key, by receiver
-    (step "shares"). seeds, privates: its shares of the survivors' seeds and of the private keys of
-    the nodes that dropped out, by their owner (step "unmask").
+    (step "shares"). signature: of the list of survivors (step "agree"). seeds, privates: its shares
+    of the survivors' seeds and of the private keys of the nodes that dropped out, by their owner
+    (step "unmask").
     """
 
     own: PublicKeys | None = None
     sealed: dict[int, bytes] = field(default_factory=dict)
+    signature: bytes = b""
     seeds: dict[int, bytes] = field(default_factory=dict)
     privates: dict[int, bytes] = field(default_factory=dict)
     fault: str = ""

@@ -148,6 +148,7 @@ class MaskingOrderFields(_Fields):
     publics: FailFastList[PublicKeys]
     sealed: _Numbered
     survivors: FailFastList[Count]
+    signatures: _Numbered
 
 
 class MaskingReplyFields(_Fields):
@@ -157,6 +158,7 @@ class MaskingReplyFields(_Fields):
 
     own: PublicKeys | None
     sealed: _Numbered
+    signature: bytes
     seeds: _Numbered
     privates: _Numbered
     fault: Reason

@@ -328,6 +328,11 @@ class Sweep:
                 )
                 text = str(error) if complete else f"{error} (with {trial.text()})"
                 raise SettingsError(text) from None
+            if settings.privacy.reported != "exact":
+                raise SettingsError(
+                    f"privacy.metrics = {settings.privacy.metrics!r}: a sweep chooses by each "
+                    "client's exact validation error; set privacy.metrics = 'exact'"
+                )
             of_data = {k: v for k, v in trial.changes.items() if k.partition(".")[0] in _DATA}
             different.setdefault(repr(of_data), settings)
         for settings in different.values():

@@ -1,9 +1,10 @@
 """A node's side of masked sums: its secrets in the current sum, and the requests that it refuses.
 
-A sum has four steps (docs/secure-sum.md). The node's process may end between two of them, so its
-secrets lie in a file, which holds the newest sum only and never leaves the node. A node sends one
-masked vector per sum, and its shares for one set of survivors. So nobody gets two vectors under the
-same masks, or both the seed and the private key of one node.
+A sum has four or five steps (docs/secure-sum.md). The node's process may end between two of them,
+so its secrets lie in a file, which holds the newest sum only and never leaves the node. A node
+sends one masked vector per sum, and its shares for one list of survivors. It reveals shares of
+private keys only if enough nodes signed the same list. So nobody gets two vectors under the same
+masks, or both the seed and the private key of one node.
 
 A SuperNode starts a process for each step, so this module imports nothing slow. The training is in
 `orders.train_masked`.
@@ -35,11 +36,11 @@ from fedproto_app.trust.masks import (
     opened,
     public_of,
     sealed,
-    shared,
+    sealing_key,
     split,
     stream,
 )
-from fedproto_app.trust.signing import Signer, public_keys
+from fedproto_app.trust.signing import Signer, digest_of, public_keys, signed_by
 
 FILE = "masked-sum.json"
 SIGNING = "masked-sums"  # the folder of the signing key, in the site's state directory
@@ -53,10 +54,10 @@ class _Secrets(BaseModel):
     """The node's secrets of one sum.
 
     masks, shares: its private keys. seed: of its own mask. number: the node's, in the order of
-    `keys`, the public keys of all nodes. sealed: the shares that it has sent to the others. own:
-    its shares of its own seed and private key. heard: its shares of the seeds and private keys of
-    all nodes. masked: whether it has sent its vector. survivors: the nodes that it has revealed
-    shares for.
+    `keys`, the public keys of all nodes. sealed: the shares that it has sent to the others.
+    own_shares: of its own seed and private key. received: its shares of the seeds and private keys
+    of all nodes. masked: whether it has sent its vector. survivors: the list that it has signed or
+    revealed shares for.
     """
 
     model_config = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
@@ -68,8 +69,8 @@ class _Secrets(BaseModel):
     number: int = -1
     keys: list[PublicKeys] = []
     sealed: dict[int, bytes] = {}
-    own: tuple[bytes, bytes] = (b"", b"")
-    heard: dict[int, tuple[bytes, bytes]] = {}
+    own_shares: tuple[bytes, bytes] = (b"", b"")
+    received: dict[int, tuple[bytes, bytes]] = {}
     masked: bool = False
     survivors: list[int] = []
 
@@ -88,7 +89,12 @@ class Masking:
 
     def answer(self, order: MaskingOrder) -> MaskingReply:
         """Carry out one step other than the training; a refusal is in the reply's `fault`."""
-        steps = {"keys": self._offer, "shares": self._share, "unmask": self._reveal}
+        steps = {
+            "keys": self._offer,
+            "shares": self._share,
+            "agree": self._agree,
+            "unmask": self._reveal,
+        }
         try:
             if order.step not in steps:
                 raise MaskingError(f"a masked sum has no step {order.step!r} without an order")
@@ -114,23 +120,24 @@ class Masking:
             raise MaskingError(f"shares of node {min(strangers)}, which is not in the sum")
         received = {}
         for sender, content in order.sealed.items():
-            key = shared(secrets.shares, secrets.keys[sender].shares)
-            received[sender] = opened(key, content, sender, secrets.number)
-        received[secrets.number] = secrets.own
+            key = secrets.keys[sender].shares
+            seal = sealing_key(secrets.shares, key, digest_of(secrets.keys))
+            received[sender] = opened(seal, content, sender, secrets.number)
+        received[secrets.number] = secrets.own_shares
         self._require_enough(len(received), keys=len(secrets.keys), condition="exchanged shares")
-        self._write(secrets.model_copy(update={"heard": received}))
+        self._write(secrets.model_copy(update={"received": received}))
 
     def masked(self, order: MaskingOrder, sums: Sums) -> Vector:
         """Return this node's masked sums, once per sum; raises `MaskingError`."""
         secrets = self._secrets_of(order)
-        if secrets.masked or not secrets.heard:
+        if secrets.masked or not secrets.received:
             raise MaskingError("it has sent its vector of this sum already")
         try:
-            plain = packed(sums, self._rules.secure_bits, len(secrets.heard))
+            plain = packed(sums, self._rules.secure_bits, len(secrets.received))
         except OutOfRange as error:
             raise MaskingError(str(error)) from None
         size, number = Layout.from_sums(sums).size, secrets.number
-        other_keys = {n: secrets.keys[n].masks for n in secrets.heard if n != number}
+        other_keys = {n: secrets.keys[n].masks for n in secrets.received if n != number}
         vector = added(
             [plain, stream(secrets.seed, size), between(secrets.masks, other_keys, number, size)],
             size,
@@ -171,7 +178,7 @@ class Masking:
         privates = split(secrets.masks, least, len(keys))
         content = {
             receiver: sealed(
-                shared(secrets.shares, key.shares),
+                sealing_key(secrets.shares, key.shares, digest_of(keys)),
                 number,
                 receiver,
                 seeds[receiver],
@@ -181,29 +188,59 @@ class Masking:
             if receiver != number
         }
         mine = (seeds[number], privates[number])
-        changes = {"number": number, "keys": keys, "sealed": content, "own": mine}
+        changes = {"number": number, "keys": keys, "sealed": content, "own_shares": mine}
         self._write(secrets.model_copy(update=changes))
         return MaskingReply(sealed=content)
+
+    def _agree(self, order: MaskingOrder) -> MaskingReply:
+        """Sign the list of survivors; the node then reveals shares for no other list."""
+        secrets = self._with_survivors(order)
+        self._write(secrets)
+        if self._signer is None:
+            return MaskingReply()
+        signature = self._signer.signed_list(order, secrets.keys, secrets.received, secrets.number)
+        return MaskingReply(signature=signature)
 
     def _reveal(self, order: MaskingOrder) -> MaskingReply:
         """Return shares of the survivors' seeds and of the other nodes' private keys.
 
-        A node reveals them for one set of survivors only.
+        Without lost nodes no private key is revealed, so no signatures are needed: the masks
+        between the nodes cancel in the sum over all of them only.
         """
+        secrets = self._with_survivors(order)
+        lost = sorted(secrets.received.keys() - set(secrets.survivors))
+        if lost:
+            self._require_signed(secrets, order)
+        self._write(secrets)
+        return MaskingReply(
+            seeds={n: secrets.received[n][0] for n in secrets.survivors},
+            privates={n: secrets.received[n][1] for n in lost},
+        )
+
+    def _with_survivors(self, order: MaskingOrder) -> _Secrets:
+        """Return the secrets with the order's list of survivors, the only list of this sum."""
         secrets = self._secrets_of(order)
         survivors = sorted(set(order.survivors))
         if not secrets.masked:
             raise MaskingError("it has sent no vector of this sum")
         if secrets.survivors and secrets.survivors != survivors:
-            raise MaskingError("it has revealed its shares for other survivors")
-        if not set(survivors) <= secrets.heard.keys() or secrets.number not in survivors:
+            raise MaskingError("it has signed or revealed its shares for other survivors")
+        if not set(survivors) <= secrets.received.keys() or secrets.number not in survivors:
             raise MaskingError("the survivors are not nodes of the sum, or it is not one of them")
         self._require_enough(len(survivors), keys=len(secrets.keys), condition="survived")
-        self._write(secrets.model_copy(update={"survivors": survivors}))
-        fallen = secrets.heard.keys() - set(survivors)
-        return MaskingReply(
-            seeds={n: secrets.heard[n][0] for n in survivors},
-            privates={n: secrets.heard[n][1] for n in sorted(fallen)},
+        return secrets.model_copy(update={"survivors": survivors})
+
+    def _require_signed(self, secrets: _Secrets, order: MaskingOrder) -> None:
+        """Refuse unless enough survivors signed the list of survivors."""
+        if not order.signatures.keys() <= set(secrets.survivors):
+            raise MaskingError("its survivors were signed by a node that is not one of them")
+        for number, signature in order.signatures.items():
+            if self._signer is not None and not signed_by(
+                number, signature, order, secrets.keys, secrets.received
+            ):
+                raise MaskingError(f"node {number} of the sum did not sign these survivors")
+        self._require_enough(
+            len(order.signatures), keys=len(secrets.keys), condition="signed the survivors"
         )
 
     def _public(self, secrets: _Secrets, order: MaskingOrder) -> PublicKeys:

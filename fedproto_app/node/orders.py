@@ -43,9 +43,9 @@ from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.store import store_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.settings.fit import releases_of, returns_of
+from fedproto_app.settings.fit import releases_of, returns_of, withholds_samples
 from fedproto_app.strategies.common.learner import make_learner, samples_after_pretraining
-from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.tasks.table import load_shard, make_task, task_class
 from fedproto_app.trust.fixed_point import Vector
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger
@@ -57,10 +57,13 @@ Phase = Literal["train", "evaluate", "question"]
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     """Return the clients that this node holds, or the reason why it has none."""
     site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
+    least_samples = 0  # declared instead of the clients' numbers, if positive
     try:
         site = read_site(context.node_config, deployed=not simulated)
         run = settings_from(context.run_config)
         shard = _shard(run, site, simulated=simulated)
+        if withholds_samples(run):
+            least_samples = task_class(run.task).sample_multiple(run)
         if method_named(run.method).by_time:
             series = [
                 client for client in shard.clients.values() if isinstance(client, ClientWindows)
@@ -76,16 +79,18 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     return NodeRoster(
         label=site.label,
         partitions=site.num_partitions if simulated else 0,
-        samples={client.name: client.train_samples for client in clients},
+        samples={client.name: least_samples or client.train_samples for client in clients},
         groups={client.name: client.group for client in clients},
-        missing_shares={client.name: client.missing_share for client in clients},
+        missing_shares={
+            client.name: 0.0 if least_samples else client.missing_share for client in clients
+        },
         refused=shard.refused,
         error=error,
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
         class_counts=counts if site.is_dealt else {},
         stages=max([1, *map(len, counts.values())]),
-        notes={client.name: client.note for client in clients if client.note},
+        notes={c.name: c.note for c in clients if c.note and not least_samples},
         times=times,
     )
 

@@ -117,7 +117,8 @@ def require_within(settings: Settings, limits: Limits) -> None:
 
 
 def require_masks(settings: Settings, least: int) -> None:
-    """Refuse a run without masked sums, or with sums of fewer nodes; least 0: refuse none."""
+    """Refuse a run without masked sums, with sums of fewer nodes, or with a share of the nodes that
+    a server which lies can split; least 0: refuse none."""
     run = settings.aggregation
     if not least:
         return
@@ -130,6 +131,11 @@ def require_masks(settings: Settings, least: int) -> None:
         raise SettingsError(
             f"aggregation.secure-minimum = {run.secure_minimum}: this site takes part in masked "
             f"sums of at least {least} nodes (masked-sums.least)"
+        )
+    if run.secure_share < 2 / 3:
+        raise SettingsError(
+            f"aggregation.secure-share = {run.secure_share:g}: this site demands masked sums "
+            "(masked-sums.least), which need at least 2/3 against a server that lies"
         )
 
 

@@ -42,9 +42,12 @@ from fedproto_app.trust.privacy_loss import (
 
 @dataclass(frozen=True)
 class _Hidden:
-    """A client's clipped values of one release, and the standard deviation of their noise."""
+    """A client's clipped values of one release, and the standard deviation of their noise.
 
-    release: Sends
+    kind: how they were clipped (`Sends.clip`), or "errors".
+    """
+
+    kind: str
     values: Mapping[str, Values]
     deviation: float
 
@@ -127,16 +130,42 @@ class Protection:
             keys = [
                 self._key(clipped, client, order.server_round, order_digest) for clipped in hidden
             ]
-            if self._ledger is not None:
-                tags = [hashlib.sha256(key).hexdigest() for key in keys]
-                try:
-                    self._ledger.enter(client, self._plan.settings, self._plan.loss, tags)
-                except BudgetSpentError as spent:
-                    leaving.refused[row] = str(spent)
-                    continue
+            if reason := self._refusal(client, keys):
+                leaving.refused[row] = reason
+                continue
             for clipped, key in zip(hidden, keys, strict=True):
                 _put(leaving, row, order, clipped, _noised(clipped, key))
         return leaving
+
+    def errors(
+        self, client: str, offsets: Values, order: Order, deviation: float
+    ) -> tuple[Values, str]:
+        """Return a client's errors [M] with noise, and why they do not leave, "" if they do.
+
+        offsets: from the middle of their range. If the client has spent its budget, the noise alone
+        leaves: it does not depend on its data.
+        """
+        order_digest = b"" if self._ledger is None else _digest(order)
+
+        def hidden(values: Values) -> tuple[_Hidden, bytes]:
+            errors = _Hidden("errors", {"errors": values}, deviation)
+            return errors, self._key(errors, client, order.server_round, order_digest)
+
+        errors, key = hidden(offsets)
+        if reason := self._refusal(client, [key]):
+            errors, key = hidden(np.zeros_like(offsets))
+        return _noised(errors, key)["errors"], reason
+
+    def _refusal(self, client: str, keys: Sequence[bytes]) -> str:
+        """Enter releases with these keys in the site's ledger; return why it refuses, or ""."""
+        if self._ledger is None:
+            return ""
+        tags = [hashlib.sha256(key).hexdigest() for key in keys]
+        try:
+            self._ledger.enter(client, self._plan.settings, self._plan.loss, tags)
+        except BudgetSpentError as spent:
+            return str(spent)
+        return ""
 
     def _hidden(
         self,
@@ -156,23 +185,25 @@ class Protection:
                 for name, value in models.items()
             }
             clipped = clipped_together(step, settings.step_clip)
-            return _Hidden(release, clipped, noise * settings.step_clip)
+            return _Hidden(release.clip, clipped, noise * settings.step_clip)
         client_values = {name: _present(contribution, name, row) for name in release.arrays}
         if release.clip == "rows":
             rows = {
                 name: clipped_rows(array, settings.clip) for name, array in client_values.items()
             }
             count = sum(array[..., 0].size for array in rows.values())
-            return _Hidden(release, rows, noise * settings.clip * math.sqrt(count))
+            return _Hidden(release.clip, rows, noise * settings.clip * math.sqrt(count))
         bound, counts = learner.sums_bound(cohort)
         sensitivity = bound * (counts[row] if settings.unit == "client" else 1)
         return _Hidden(
-            release, {n: finite(array) for n, array in client_values.items()}, noise * sensitivity
+            release.clip,
+            {n: finite(array) for n, array in client_values.items()},
+            noise * sensitivity,
         )
 
     def _key(self, hidden: _Hidden, client: str, server_round: int, order_digest: bytes) -> bytes:
         """Return the key of the noise: secret, and different for all other values and orders."""
-        texts = (client, str(server_round), hidden.release.clip, *hidden.values)
+        texts = (client, str(server_round), hidden.kind, *hidden.values)
         parts = [text.encode() for text in texts]
         if self._ledger is not None:
             parts += [order_digest, repr(hidden.deviation).encode()]
@@ -229,7 +260,7 @@ def _put(
 ) -> None:
     """Write the noised values over the true ones, rounded to float32."""
     for name, value in noised.items():
-        if hidden.release.clip == "step":
+        if hidden.kind == "step":
             model = (order.guidance.arrays[name] + value).astype(np.float32)
             leaving.models[name][row] = torch.from_numpy(model)
         elif leaving.contribution.present is None:

@@ -17,6 +17,7 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shard import ClientData, Shard
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
+from fedproto_app.node.reported import Reporting
 from fedproto_app.node.shares import Share, in_halves
 from fedproto_app.node.state_file import MEMORY, PARAMETERS, PERSONAL, StoredStates
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of, unflatten
@@ -52,6 +53,7 @@ class Node:
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
+        self._reporting = Reporting(settings, self._task.metrics, self._required, protection)
         store.write_settings(settings.model_dump(by_alias=True, exclude={"output", "nodes"}))
 
     def train(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
@@ -59,7 +61,7 @@ class Node:
         self._store.begin(order.server_round)
         replies = _work_through(self._train, order, shares)
         self._store.settle()
-        return replies
+        return [self._reporting.applied(reply, order) for reply in replies]
 
     def evaluate(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Evaluate the clients' models without training, with the order's shared parameters."""
@@ -67,7 +69,7 @@ class Node:
         self._remember(order)
         replies = _work_through(self._judge, order, shares)
         self._store.settle()
-        return replies
+        return [self._reporting.applied(reply, order) for reply in replies]
 
     def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Answer a method's question for the clients of these cohorts; their state is unchanged.
@@ -83,7 +85,8 @@ class Node:
             model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
         unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
         completed = replace(order, guidance=guidance.with_model(unsent))
-        return _work_through(self._answer, completed, shares)
+        replies = _work_through(self._answer, completed, shares)
+        return [self._reporting.applied(reply, order) for reply in replies]
 
     def _remember(self, order: Order) -> None:
         """Store the order's shared parameters, if it has any."""

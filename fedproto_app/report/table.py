@@ -23,6 +23,7 @@ _COSTS = {
     "bytes_up": "bytes up",
     "seconds": "seconds",
 }
+_ERRORS = {"none": "; no errors leave", "noised": "; noise in errors"}
 _ENDS = {
     "patience": "patience ran out",
     "privacy": "privacy.max-epsilon reached",
@@ -64,7 +65,7 @@ def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     privacy = summary.get("privacy", {})
     if "epsilon" not in privacy:
         return []
-    about = f"{privacy['neighbours']} a {privacy['unit']}"
+    about = f"{privacy['neighbours']} a {privacy['unit']}{_ERRORS.get(privacy.get('metrics'), '')}"
     return [("privacy", f"ε = {privacy['epsilon']:.3g}, δ = {privacy['delta']:g} ({about})")]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.tasks import task_record
+from fedproto_app.settings.fit import withholds_samples
 from fedproto_app.tasks.metrics import FACTS, Figure, TaskMetrics
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Results = Mapping[ClientKey, ClientResult]
 
 Row = Sequence[object]
+WITHHELD = "The clients' errors stayed at their nodes"  # `in_words` of a run without errors
 
 
 class TaskReport(ABC):
@@ -76,13 +78,20 @@ class TaskReport(ABC):
 
 
 def client_rows(federation: Federation, figures: Sequence[Figure]) -> list[Row]:
-    """Return the rows of clients.csv: what is known of each client, then its figures."""
+    """Return the rows of clients.csv: what nodes declared of each client, then its figures.
+
+    Figures with noise are left out, because a single client's figure is hardly more than noise.
+    """
+    settings = federation.settings
+    exact, hidden = settings.privacy.reported == "exact", withholds_samples(settings)
     columns = [figure for figure in figures if figure.column.name]
     rows: list[Row] = [(*FACTS, *(figure.column.name for figure in columns))]
     for key, result in sorted(federation.history.results.items()):
         facts = federation.members.facts[key]
-        values = (figure.value(result.metrics) for figure in columns)
-        rows.append([key.client, key.node, facts.group, facts.samples, result.kept_round, *values])
+        values = (figure.value(result.metrics) if exact else None for figure in columns)
+        samples = None if hidden else facts.samples
+        kept_round = result.kept_round if exact else None
+        rows.append([key.client, key.node, facts.group, samples, kept_round, *values])
     return rows
 
 
@@ -95,11 +104,15 @@ def round_means(results: Results, figures: Iterable[Figure]) -> dict[str, float 
     }
 
 
-def summary_statistics(results: Results, figures: Iterable[Figure]) -> dict[str, float | None]:
+def summary_statistics(
+    federation: Federation, figures: Iterable[Figure]
+) -> dict[str, float | None]:
     """Return the figures' fields of summary.json: statistics over the clients that have them.
 
-    Means of metrics come first, of these the ones that rounds.jsonl has too.
+    Means of metrics come first, and among them those that rounds.jsonl has too. Errors with noise
+    have means only.
     """
+    results, noised = federation.history.results, federation.settings.privacy.reported == "noised"
     fields = [(figure, field) for figure in figures for field in figure.summary]
     fields.sort(
         key=lambda pair: (
@@ -107,7 +120,12 @@ def summary_statistics(results: Results, figures: Iterable[Figure]) -> dict[str,
             not pair[0].round.name,
         )
     )
-    return {field.name: over_clients(field.statistic, results, fig) for fig, field in fields}
+    return {
+        field.name: None
+        if noised and field.statistic is not np.mean
+        else over_clients(field.statistic, results, figure)
+        for figure, field in fields
+    }
 
 
 def over_clients(

@@ -93,7 +93,7 @@ class Federation:
             settings, lambda number: any(early.ends_with(number) for early in self.early_ends)
         )
         self.pipeline = Pipeline(
-            settings, (run, token), self.members, self.history, exchange, self.spending.count
+            settings, (run, token), self.members, self.history, exchange, self.spending
         )
 
     @property

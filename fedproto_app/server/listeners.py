@@ -187,9 +187,15 @@ class Spending(Listener):
                 self._releases[key] += self.plan.releases_in(server_round)
             self._counted = server_round
 
+    def count_evaluation(self, keys: Iterable[ClientKey]) -> None:
+        """Count the releases of an evaluation of these clients."""
+        if self.plan is not None and self.plan.evaluation:
+            for key in keys:
+                self._releases[key] += self.plan.evaluation
+
     def stops(self, next_round: int) -> str:
         """Return the reason to stop if a client's ε could exceed ``privacy.max-epsilon``."""
-        forbidden = next_round <= self._last_round and self._beyond(next_round, next_round)
+        forbidden = next_round <= self._last_round and self._beyond(next_round, next_round, 1)
         return PRIVACY if forbidden else ""
 
     def round_ended(self, ended: RoundEnd) -> None:
@@ -199,12 +205,14 @@ class Spending(Listener):
     def ends_with(self, server_round: int) -> bool:
         """Whether no round can follow this one, which may be running."""
         first = server_round + 1 if self._counted == server_round else server_round
-        return self._beyond(first, server_round + 1)
+        return self._beyond(first, server_round + 1, 2)
 
-    def _beyond(self, first: int, last: int) -> bool:
+    def _beyond(self, first: int, last: int, evaluations: int) -> bool:
+        """Whether training in these rounds and so many evaluations could exceed the limit."""
         if self.plan is None or not (limit := self.plan.settings.max_epsilon):
             return False
         more = sum(map(self.plan.releases_in, range(first, last + 1)))
+        more += evaluations * self.plan.evaluation
         return more > 0 and self._epsilon(self._most_releases + more) > limit
 
     @property
@@ -228,6 +236,7 @@ class Spending(Listener):
             "neighbours": settings.neighbours,
             "noise_multiplier": self.plan.noise_multiplier,
             "releases": self._most_releases,
+            "metrics": settings.reported,
         }
 
     def memory(self) -> dict[str, Any]:

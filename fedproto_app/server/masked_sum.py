@@ -2,8 +2,9 @@
 
 Before training, the nodes send fresh keys (step "keys") and seal shares of their secrets for each
 other (step "shares"). Then they train and reply with masked vectors. If nodes drop out meanwhile,
-the others help to remove their masks (step "unmask"). A node that drops out in a step is not in the
-sum; with fewer nodes than `aggregation.secure-share` requires, the round has no sum.
+the others sign the list of survivors (step "agree") and help to remove the lost nodes' masks (step
+"unmask"). A node that drops out before it trained is not in the sum; with fewer nodes than
+`aggregation.secure-share` requires, the round has no sum.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from fedproto_app.trust.masks import (
     sealed_bytes,
     stream,
 )
+from fedproto_app.trust.signing import signed_by
 
 ResultT = TypeVar("ResultT")
 
@@ -247,6 +249,12 @@ class MaskedSum:
         survivors = sorted(vectors)
         order = replace(session.order, step="unmask", survivors=survivors)
         fallen = sorted(session.sealed.keys() - vectors.keys())
+        if fallen:
+            signatures = self._signatures(session, order)
+            names = [session.names[number] for number in signatures]
+            if not self._enough(session, names, "signed the survivors"):
+                return None
+            order = replace(order, signatures=signatures)
         replies = self._ask(session, dict.fromkeys(names, order), "its shares of the masks")
         helpers = {}
         for name, reply in sorted(replies.items()):
@@ -275,6 +283,23 @@ class MaskedSum:
             self._refuse(session.names[number], f"masked sum: {error}")
             return None
         return unpacked(total, layout, self._rules.secure_bits)
+
+    def _signatures(self, session: _Session, order: MaskingOrder) -> dict[int, bytes]:
+        """Return the survivors' signatures of their list, by node; refuse the invalid."""
+        agree = replace(order, step="agree")
+        names = [session.names[number] for number in order.survivors]
+        replies = self._ask(session, dict.fromkeys(names, agree), "its signature")
+        signatures = {}
+        for number in order.survivors:
+            if (reply := replies.get(session.names[number])) is None:
+                continue
+            signature, members = reply.signature, session.sealed.keys()
+            is_signed = signed_by(number, signature, order, session.keys, members)
+            if session.keys[number].signer and not is_signed:
+                self._refuse(session.names[number], "masked sum: its signature is not valid")
+            else:
+                signatures[number] = signature
+        return signatures
 
     # --- asking ---------------------------------------------------------------------------------
 

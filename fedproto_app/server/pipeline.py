@@ -8,7 +8,7 @@ A strategy gets the remaining replies. Whether sums are masked is fixed when the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from flwr.app import Message, MessageType
@@ -18,19 +18,20 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Order, Refusal, Reply
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
 from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.listeners import Spending
 from fedproto_app.server.masked_sum import MaskedSum, Unmasked
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.replies import read_reply, received_bytes, without
+from fedproto_app.server.replies import Fault, read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
+from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.outliers import SizeOfSame, out_of_line
-
-OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that get orders, round
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,15 @@ class _Request:
     size: float
 
 
+def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
+    return "it reports errors, which this run withholds" if metrics else None
+
+
 class Pipeline:
     """Sends orders to nodes and reads their replies.
 
-    sums: the stage for masked sums. on_training: called with the clients before their training
-    orders are sent.
+    sums: the stage for masked sums. spending: counts what the orders cost of the clients' privacy,
+    before they are sent.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Pipeline:
         members: Membership,
         history: History,
         exchange: Exchange,
-        on_training: OnTraining,
+        spending: Spending,
     ) -> None:
         """run: its name and its random mark."""
         self.settings, self.run, self.members, self.history = settings, run, members, history
@@ -71,9 +76,17 @@ class Pipeline:
             if rules.secure
             else Unmasked()
         )
-        self._on_training = on_training
+        self._spending = spending
         self._task = task_class(settings.task)
         self._metrics = expected_metrics(settings)
+        self._reported_fault: Fault | None = None
+        if settings.privacy.reported == "none":
+            self._metrics, self._reported_fault = (), _withheld_fault
+        elif settings.privacy.reported == "noised" and spending.plan is not None:
+            required = self._task.required_metrics(settings)
+            noised = NoisedErrors.planned(spending.plan, self._task.metrics, required)
+            self._metrics, self._reported_fault = noised.metrics, noised.fault
+        self._trains = self._evaluates = False  # what the latest orders ask for
         self._requests: list[_Request] = []
         self._leaving = 0  # nodes of the latest orders that are about to leave
 
@@ -95,6 +108,8 @@ class Pipeline:
         shared: the arrays that go to every client even where other arrays are per client.
         evaluate: whether clients that train are evaluated too.
         """
+        self._trains = message_type == MessageType.TRAIN
+        self._evaluates = evaluate or message_type == MessageType.EVALUATE
         log, roster = self.history.log, self.members.roster
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
         for key in keys:
@@ -106,7 +121,9 @@ class Pipeline:
             guidance, names = guide(clients), [key.client for key in clients]
             order = Order(*self.run, server_round, names, evaluate, guidance)
             if message_type == MessageType.TRAIN:
-                self._on_training(clients, server_round)
+                self._spending.count(clients, server_round)
+            if self._evaluates:
+                self._spending.count_evaluation(clients)
             message = write_order(order, roster.members[node].node_id, message_type)
             for name, array in guidance.arrays.items():
                 # Arrays that are not per client are sent once per node, but used by each client.
@@ -183,7 +200,8 @@ class Pipeline:
         answers = self._compare(answers, expected)
         answers = self.sums.apply(answers, messages, expected)
         for answer in answers:
-            self.history.record(answer, expected)
+            withheld = self._evaluates and not self._metrics
+            self.history.record(answer, expected, trained=self._trains, withheld=withheld)
         return answers
 
     def _decode(
@@ -218,8 +236,9 @@ class Pipeline:
         log.bytes_up += received_bytes(message)
         samples = {key.client: self.members.facts[key].samples for key in request.clients}
         fault = self._task.metrics_fault
+        metrics_fault = self._reported_fault or fault
         reply, refusals = read_reply(
-            message, node, samples, expected, self._metrics, fault, request.size
+            message, node, samples, expected, self._metrics, metrics_fault, request.size
         )
         if reply is not None and reply.leaves:
             self._leaving += 1

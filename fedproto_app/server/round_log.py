@@ -98,16 +98,25 @@ class History:
         """Enter the method's report of the round."""
         self.log.figures = dict(figures)
 
-    def record(self, reply: Reply, expected: Expected) -> None:
-        """Enter a usable reply: its losses, metrics and costs."""
+    def record(
+        self, reply: Reply, expected: Expected, *, trained: bool = False, withheld: bool = False
+    ) -> None:
+        """Enter a usable reply: its losses, metrics and costs.
+
+        trained: whether its clients trained. withheld: whether they were evaluated and the results
+        stay at the node.
+        """
         self.log.answered += 1
         self.log.node_seconds += reply.seconds
         self.log.parameters_up += expected.values(reply)
         for row, key in enumerate(keys_in(reply)):
-            if reply.losses:
+            if trained:
                 self.trained.add(key)
                 self.unevaluated.add(key)
                 self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
+            if withheld:
+                self.results.setdefault(key, ClientResult())
+                self.unevaluated.discard(key)
             if reply.metrics:
                 result = self.results.get(key, ClientResult())
                 reported = {name: values[row] for name, values in reply.metrics.items()}

@@ -37,9 +37,9 @@ class AggregationSettings(Section):
         3, "nodes that a masked sum needs; with two, each learns the other's part", "≥ 2"
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
-        0.5,
-        "more than this share of a sum's nodes must stay to its end; 0.67 also withstands a "
-        "server that lies",
+        0.67,
+        "more than this share of a sum's nodes must stay to its end; below two thirds a server "
+        "that lies needs [fewer accomplices](secure-sum.md#who-must-collude)",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
@@ -89,11 +89,27 @@ class PrivacySettings(Section):
     max_epsilon: NonNegative = setting(
         0.0, "stop before the ε of any client exceeds this; 0: never"
     )
+    metrics: Literal["auto", "none", "noised", "exact"] = setting(
+        "auto",
+        "[losses and errors](privacy.md#losses-errors-and-sample-counts) that nodes report: none; "
+        "the errors that choose and rank models, with noise that ε counts; or all. `auto`: none "
+        "with a mechanism, else exact",
+    )
+    error_clip: Length = setting(
+        2.0, "with `metrics = noised`: largest error that is reported, unless it is an accuracy"
+    )
 
     @property
     def is_on(self) -> bool:
         """Whether noise protects the clients' values."""
         return self.mechanism != "none"
+
+    @property
+    def reported(self) -> Literal["none", "noised", "exact"]:
+        """The losses and errors that nodes report."""
+        if self.metrics == "auto":
+            return "none" if self.is_on else "exact"
+        return self.metrics
 
     @model_validator(mode="after")
     def _has_one_noise(self) -> Self:
@@ -102,6 +118,10 @@ class PrivacySettings(Section):
             raise ValueError(
                 f"privacy.mechanism = {self.mechanism!r}: needs privacy.noise-multiplier or "
                 "privacy.epsilon, and not both"
+            )
+        if self.metrics == "noised" and not self.is_on:
+            raise ValueError(
+                "privacy.metrics = 'noised': needs the noise of privacy.mechanism = 'gaussian'"
             )
         if self.is_on and (self.unit, self.neighbours) == ("sample", "remove"):
             raise ValueError(
@@ -117,12 +137,14 @@ class PrivacyPlan:
 
     noise_multiplier: σ. releases: drafts of noise of a client that a round takes, in the rounds of
     a first phase and in the method's own. pretraining_rounds: how many of the former there are.
+    evaluation: releases of a client that an evaluation takes.
     """
 
     settings: PrivacySettings
     noise_multiplier: float
     releases: tuple[int, int]
     pretraining_rounds: int
+    evaluation: int = 0
 
     def releases_in(self, server_round: int) -> int:
         """Return the number of noised releases of a client with an order in this round."""

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import Method
-from fedproto_app.core.methods import METHODS, methods_of, part_of, pretraining_learner
+from fedproto_app.core.methods import (
+    METHODS,
+    method_named,
+    methods_of,
+    part_of,
+    pretraining_learner,
+)
 from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
 from fedproto_app.core.tasks import task_record
@@ -41,6 +47,12 @@ def require_fit(method: Method, settings: Settings) -> None:
             "no mean of its clients' models, prototypes or sums that a rule could replace"
         )
     _require_maskable(method, settings)
+    if settings.patience and settings.privacy.reported == "none":
+        raise SettingsError(
+            f"patience = {settings.patience}: watches the clients' validation errors, which "
+            f"privacy.metrics = {settings.privacy.metrics!r} withholds; set patience = 0, or "
+            f"privacy.metrics = {'noised' if settings.privacy.is_on else 'exact'!r}"
+        )
     if method.check is not None:
         try:
             method.check(settings)
@@ -125,6 +137,15 @@ def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
     """Return the arrays that clients get and sites must allow, for a method with these settings."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.returns(table_of(method, settings)))
+
+
+def withholds_samples(settings: Settings) -> bool:
+    """Return whether clients' numbers of samples stay at their nodes, as errors and losses do.
+
+    With sums of samples they do not: the noise of a sum shows how many samples it has.
+    """
+    releases = releases_of(method_named(settings.method), settings)
+    return not settings.training.counts_samples and all(r.clip != "sums" for r in releases)
 
 
 def table_of(method: Method, settings: Settings) -> Section:

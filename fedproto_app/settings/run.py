@@ -118,7 +118,8 @@ class Training:
 
     pretraining_rounds: rounds of the run before the first round of the method's own phase.
     nodes_average: whether nodes may average their clients' models, or the server gets each model.
-    sample_clip: the largest length of a sample in sums that are sent; None: any.
+    sample_clip: the largest length of a sample in sums that are sent; None: any. counts_samples:
+    whether the server learns the clients' numbers of samples, which may be weights.
     """
 
     seed: int
@@ -127,6 +128,7 @@ class Training:
     optimizer: OptimizerSettings
     nodes_average: bool = True
     sample_clip: float | None = None
+    counts_samples: bool = True
 
 
 class Settings(Section):
@@ -298,4 +300,5 @@ class Settings(Section):
             self.optimizer,
             nodes_average=self.aggregation.rule == "mean",
             sample_clip=self.privacy.clip if self.privacy.is_on else None,
+            counts_samples=not self.privacy.is_on or self.privacy.reported == "exact",
         )

@@ -109,6 +109,8 @@ class FedAvgStrategy(BaseStrategy):
 
     def evaluates_with_training(self, round_: Round) -> bool:
         local = self.judges_trained and not self.learner.personalises()
+        if self.settings.privacy.reported != "exact":  # only errors of final models may be sent
+            return False
         return local and self.learner.task.evaluates_local and round_.evaluated
 
     def guide_evaluation(

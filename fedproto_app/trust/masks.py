@@ -9,6 +9,8 @@ Flower's quantisation is not used either, because it clips silently and counts i
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -61,6 +63,16 @@ def public_of(private: bytes) -> bytes:
 def shared(private: bytes, public: bytes) -> bytes:
     """Return the shared key of two nodes, from one's private and the other's public key."""
     return generate_shared_key(_loaded(private), _loaded_public(public))
+
+
+def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
+    """Return the key that seals shares between two nodes.
+
+    nodes: the digest of the sum's public keys. Nodes that the server gave different lists of nodes
+    cannot open each other's shares.
+    """
+    key = hmac.digest(shared(private, public), nodes, hashlib.sha256)
+    return base64.urlsafe_b64encode(key)
 
 
 def require_public(public: bytes) -> None:

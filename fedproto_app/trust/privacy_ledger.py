@@ -24,6 +24,7 @@ from fedproto_app.settings.aggregation import FACTOR
 from fedproto_app.trust.privacy_loss import epsilon_of
 
 FOLDER = "privacy"  # in a site's state directory
+_REPORTED = ("none", "noised", "exact")  # values of privacy.metrics, least first
 _TAGS = 1000  # releases of a client that are remembered, so that each counts once
 
 
@@ -31,7 +32,8 @@ class SitePrivacy(Section):
     """``[privacy]`` of a site's file: the protection that a run must give its clients.
 
     max_epsilon: the limit over all runs together, at `delta`; 0: no limit. min_noise: the least σ;
-    0: none is required. unit, neighbours: the unit of both, as in a run's settings.
+    0: none is required. unit, neighbours: the unit of both, as in a run's settings. metrics: the
+    most that a run may learn of losses and errors; auto: with noise if there is a limit, else all.
     """
 
     max_epsilon: NonNegative = 0.0
@@ -39,6 +41,7 @@ class SitePrivacy(Section):
     min_noise: NonNegative = 0.0
     unit: Literal["client", "sample"] = "client"
     neighbours: Literal["remove", "replace"] = "remove"
+    metrics: Literal["auto", "none", "noised", "exact"] = "auto"
 
     @property
     def demands(self) -> bool:
@@ -50,13 +53,21 @@ class SitePrivacy(Section):
 
         noise_multiplier: the run's σ, None without noise.
         """
-        if not self.demands:
-            return
-        if noise_multiplier is None:
+        if self.demands and noise_multiplier is None:
             raise SettingsError(
                 "privacy.mechanism = 'none': this site's file demands noise on what its clients "
                 "send (privacy.max-epsilon or privacy.min-noise)"
             )
+        allowed = self.metrics
+        if allowed == "auto":
+            allowed = "noised" if self.demands else "exact"
+        if _REPORTED.index(run.reported) > _REPORTED.index(allowed):
+            raise SettingsError(
+                f"privacy.metrics = {run.metrics!r}: this site's file allows {allowed!r} at most "
+                "(its privacy.metrics)"
+            )
+        if noise_multiplier is None or not self.demands:
+            return
         if run.unit != self.unit:
             raise SettingsError(
                 f"privacy.unit = {run.unit!r}: this site's file demands {self.unit!r}"

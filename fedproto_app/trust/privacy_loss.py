@@ -125,12 +125,14 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
             f"{settings.method!r} then takes 'mean' alone"
         )
     counts, rounds = (len(learnt), len(releases)), settings.pretraining_rounds
-    planned = rounds * counts[0] + settings.rounds * counts[1]
+    evaluation = int(privacy.reported == "noised")
+    evaluations = math.ceil(settings.rounds / settings.evaluate_every)
+    planned = rounds * counts[0] + settings.rounds * counts[1] + evaluations * evaluation
     noise = privacy.noise_multiplier
     if not noise:
         noise = multiplier_for(privacy.epsilon, privacy.delta, max(planned, 1))
-    plan = PrivacyPlan(privacy, noise, counts, rounds)
-    first = rounds * counts[0] + counts[1]
+    plan = PrivacyPlan(privacy, noise, counts, rounds, evaluation)
+    first = rounds * counts[0] + counts[1] + evaluation
     spent = epsilon_of(first * plan.loss, privacy.delta)
     if privacy.max_epsilon and spent > privacy.max_epsilon:
         upto = "the first round" if not rounds else "the rounds of phase 1 and one more"

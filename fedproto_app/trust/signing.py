@@ -1,13 +1,16 @@
-"""Signatures of the keys of masked sums, so that a server cannot replace them with its own.
+"""Signatures in masked sums, against a server that lies to the nodes.
 
 A site signs with an Ed25519 key of its own, and has received the other sites' public keys without
-the server. A signature is valid for one sum: it covers run, round, session and both public keys.
+the server. It signs the public keys of its node, so that the server cannot replace them with keys
+of its own; and the list of survivors, so that the server cannot give nodes different lists. Each
+signature is valid for one sum: it covers run, round and session.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -66,6 +69,12 @@ class Signer:
                 raise Forged("two pairs of keys that the same site signed")
             signers.add(pair.signer)
 
+    def signed_list(
+        self, order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
+    ) -> bytes:
+        """Sign the order's list of survivors; see `signed_by` for the other arguments."""
+        return self._key.sign(_list_statement(order, keys, members, number))
+
     @property
     def _key(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.secret)
@@ -84,6 +93,38 @@ def _public_key(line: str) -> bytes:
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError(f"{line[:60]!r}: must be a public key as ssh-ed25519 AAAA…")
     return key.public_bytes_raw()
+
+
+def signed_by(
+    number: int,
+    signature: bytes,
+    order: MaskingOrder,
+    keys: Sequence[PublicKeys],
+    members: Collection[int],
+) -> bool:
+    """Return whether the site of node `number` signed the order's list of survivors.
+
+    keys: of all nodes of the sum. members: the numbers of the nodes that exchanged shares.
+    """
+    try:
+        key = Ed25519PublicKey.from_public_bytes(keys[number].signer)
+        key.verify(signature, _list_statement(order, keys, members, number))
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def digest_of(keys: Sequence[PublicKeys]) -> bytes:
+    """Return the SHA-256 of a sum's public keys in their order."""
+    return hashlib.sha256(json.dumps([[p.hex() for p in pair] for pair in keys]).encode()).digest()
+
+
+def _list_statement(
+    order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
+) -> bytes:
+    statement = ["fedproto survivors", order.run, order.token, order.server_round, order.session]
+    lists = [digest_of(keys).hex(), sorted(members), sorted(set(order.survivors))]
+    return json.dumps([*statement, number, *lists]).encode()
 
 
 def _statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:

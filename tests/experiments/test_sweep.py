@@ -191,6 +191,12 @@ def test_a_larger_sweep_that_fails_its_check_changes_nothing(tmp_path: Path, run
     assert read_plan(tmp_path) == Plan.read(GRID)
 
 
+def test_a_sweep_needs_the_clients_errors(tmp_path: Path, run: Run) -> None:
+    noise = {"fuels.beta": [10], "privacy.mechanism": ["gaussian"], "privacy.epsilon": [8.0]}
+    with pytest.raises(SettingsError, match=r"privacy\.metrics = .auto.: a sweep chooses by"):
+        run(tmp_path, {**GRID, "grid": noise})
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

@@ -91,6 +91,7 @@ def test_a_site_may_let_arrays_leave_in_masked_sums_alone() -> None:
     for changed, why in (
         ({"aggregation.secure": False}, r"aggregation.secure = false: arrays leave this site"),
         ({"aggregation.secure-minimum": 4}, r"secure-minimum = 4: .* at least 5 nodes"),
+        ({"aggregation.secure-share": 0.6}, r"secure-share = 0.6: .* at least 2/3 against"),
     ):
         with pytest.raises(SettingsError, match=why):
             require_masks(settings_from({**masked, **changed}), 5)

@@ -10,6 +10,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.server.listeners import Spending
 from fedproto_app.server.membership import Roster
 from fedproto_app.server.round_log import History
+from fedproto_app.settings import Settings
 
 Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
 
@@ -32,7 +33,7 @@ class MadeFederation:
             key(n): ClientFacts(10, "g", 0.0, self.counts.get(n, ()))
             for n in {**self.metrics, **self.counts}
         }
-        self.spending = Spending(None)
+        self.settings, self.spending = Settings(), Spending(None)
         self.members, self.shape = Roster(facts=facts), DataShape((), self.classes)
 
 

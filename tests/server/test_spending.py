@@ -15,8 +15,11 @@ from fedproto_app.experiments.invariants import (
     kills_change_nothing,
     one_node_equals_eight,
 )
-from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.report.charts import draw
+from fedproto_app.report.page.document import report_of
+from fedproto_app.report.runs import read_clients, read_rounds, read_run
 from fedproto_app.report.table import run_table
+from fedproto_app.report.task_report import report_for
 from fedproto_app.server.listeners import Spending
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.trust.privacy_loss import epsilon_of
@@ -65,6 +68,23 @@ def test_a_limit_is_never_exceeded_and_the_last_round_is_known_before_it() -> No
     assert [ledger.stops(3), ledger.ends_with(2)] == ["privacy", True]
 
 
+def test_evaluations_with_noise_count_and_never_exceed_the_limit() -> None:
+    """A release for training and one for an evaluation; three rounds of both fit, not a fourth."""
+    settings = PrivacySettings(
+        mechanism="gaussian", noise_multiplier=SIGMA, max_epsilon=between(6, 7), metrics="noised"
+    )
+    ledger = Spending(PrivacyPlan(settings, SIGMA, (0, 1), 0, evaluation=1))
+    ends = []
+    for number in (1, 2, 3):
+        assert ledger.stops(number) == ""
+        ledger.count([A], number)
+        ends.append(ledger.ends_with(number))  # decides whether the round is evaluated
+        ledger.count_evaluation([A])
+    assert ends == [False, False, True]
+    assert (ledger.stops(4), ledger.report()["releases"]) == ("privacy", 6)
+    assert ledger.report()["metrics"] == "noised"
+
+
 def test_without_a_plan_nothing_is_counted() -> None:
     ledger = Spending(None)
     ledger.count([A], 1)
@@ -73,10 +93,11 @@ def test_without_a_plan_nothing_is_counted() -> None:
 
 
 NOISED_RUN = {"method": "fedavg", **NOISED}
+EXACT = {"privacy.metrics": "exact"}
 
 
 def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
-    changes = {**NOISED_RUN, "rounds": 5, "evaluate-every": 4}
+    changes = {**NOISED_RUN, **EXACT, "rounds": 5, "evaluate-every": 4}
     folder, _ = run_small(tmp_path, **changes, **{"privacy.max-epsilon": between(2, 3)})
     summary, lines = read_run(folder.path).summary, read_rounds(folder.path)
     assert (summary["stopped"], summary["rounds"]) == ("privacy", 2)
@@ -93,6 +114,45 @@ def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) 
     summary = read_run(folder.path).summary
     assert (summary["stopped"], summary["rounds"]) == ("privacy", 4)
     assert read_rounds(folder.path)[-1]["privacy"]["releases"] == 4
+
+
+def test_a_run_with_noised_errors_has_their_means_and_counts_them(tmp_path: Path) -> None:
+    """Personal models are evaluated as they train; shared models afterwards, in rounds 2 and 3."""
+    for method in ("fuels", "fedavg"):
+        noised = {"privacy.metrics": "noised", "patience": 9, "output.name": method}
+        changes = {**NOISED, **noised, "method": method, "rounds": 3, "evaluate-every": 2}
+        folder, _ = run_small(tmp_path / method, **changes)
+        lines, summary = read_rounds(folder.path), read_run(folder.path).summary
+        assert [line["refused"] for line in lines] == [[]] * 3
+        assert [line["validation_mse"] is None for line in lines] == [True, False, False]
+        assert summary["mse"] is not None
+        assert (summary["mse_median"], summary["rmse_units"]) == (None, None)
+        assert summary["privacy"]["releases"] == 5
+        assert accounts(tmp_path / method / "state") == [5] * 8
+        rows = read_clients(folder.path)
+        assert {(row["samples"], row["mse"], row["kept_round"]) for row in rows} == {("", "", "")}
+
+
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [
+        ("forecasting", "fedavg"),
+        ("classification", "gldp"),
+        ("sequence-classification", "fed-react"),
+    ],
+)
+def test_a_run_without_errors_has_a_report(tmp_path: Path, task: str, method: str) -> None:
+    folder, _ = run_small(tmp_path, task, **{**NOISED_RUN, "method": method})
+    lines, summary = read_rounds(folder.path), read_run(folder.path).summary
+    metrics = report_for(task).metrics
+    for line in lines:
+        assert (line["loss"], line["clients"], line["refused"]) == ({}, 8, [])
+        assert line[metrics.validation.round.name] is None
+    assert (summary["clients"], summary[metrics.kept.summary[0].name]) == (8, None)
+    draw(folder.path)
+    report_of(folder.path)
+    page = (folder.path / "report.html").read_text()
+    assert "The clients&#39; errors stayed at their nodes" in page
 
 
 def accounts(state: Path) -> list[int]:
@@ -138,7 +198,7 @@ def test_two_deployed_runs_have_other_noise_and_a_simulation_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clients(name: str) -> str:
-        changes = {**NOISED, "rounds": 2, "output.name": name}
+        changes = {**NOISED, **EXACT, "rounds": 2, "output.name": name}
         return (run_small(tmp_path / name, nodes=1, **changes)[0].path / "clients.csv").read_text()
 
     assert clients("site") != clients("another-site")
@@ -151,7 +211,7 @@ def test_a_simulation_with_noise_resumes_bit_for_bit_on_any_number_of_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedproto_app.node.process.in_simulation", lambda: True)
-    runs = SmallRuns("forecasting", "fuels", tmp_path, **NOISED)
+    runs = SmallRuns("forecasting", "fuels", tmp_path, **NOISED, **EXACT)
     assert (deviation := kills_change_nothing(runs)).held, deviation
     assert (deviation := one_node_equals_eight(runs)).held, deviation
 
@@ -179,7 +239,7 @@ def test_whatever_is_released_a_server_can_use_it(
     tmp_path: Path, task: str, changes: dict[str, Any]
 ) -> None:
     """Nothing is refused, not the sums that no samples have; every client's error is a number."""
-    folder, _ = run_small(tmp_path, task, **{**NOISED_RUN, **changes})
+    folder, _ = run_small(tmp_path, task, **{**NOISED_RUN, **EXACT, **changes})
     lines = read_rounds(folder.path)
     assert [line["refused"] for line in lines] == [[]] * len(lines)
     releases = len(lines) * (2 if changes.get("method") == "gldp" else 1)

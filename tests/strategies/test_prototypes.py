@@ -42,7 +42,11 @@ from tests.strategies.tiny_cohort import train as train_series
 from tests.strategies.tiny_images import class_guidance, image_cohort, image_learner
 
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
-NOISED = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+NOISED = {
+    "privacy.mechanism": "gaussian",
+    "privacy.noise-multiplier": 1.0,
+    "privacy.metrics": "exact",
+}
 MULTIPLE = {"fedpcl.prototypes": "multiple"}
 SENT_ARRAY = {"fedproto": PROTOTYPES, "fedpcl": FEDPCL_PROTOTYPES}  # what clients with series send
 

@@ -15,6 +15,7 @@ from fedproto_app.trust.privacy_loss import epsilon_of
 
 RUN = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0)  # µ² = 1/4
 REPLACING = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0, neighbours="replace")
+EXACT, NOISED = (RUN.model_copy(update={"metrics": metrics}) for metrics in ("exact", "noised"))
 
 
 def account(folder: Path) -> dict[str, float]:
@@ -84,6 +85,9 @@ def test_processes_at_once_lose_no_release(tmp_path: Path) -> None:
         ({"min_noise": 3.0}, RUN, 2.0, "noise-multiplier = 2: .*min-noise = 3"),
         ({"min_noise": 2.0, "neighbours": "replace"}, RUN, 2.0, "is 1 by .*'replace'"),
         ({"max_epsilon": 8.0, "unit": "sample"}, RUN, 2.0, "unit = 'client': .*'sample'"),
+        ({"max_epsilon": 8.0}, EXACT, 2.0, "metrics = 'exact': .*'noised' at most"),
+        ({"metrics": "none"}, PrivacySettings(), None, "metrics = 'auto': .*'none' at most"),
+        ({"metrics": "none"}, NOISED, 2.0, "metrics = 'noised': .*'none' at most"),
     ],
 )
 def test_a_site_cannot_be_talked_out_of_what_it_demands(
@@ -97,3 +101,6 @@ def test_what_does_as_much_is_let_in() -> None:
     SitePrivacy().require(PrivacySettings(), None)
     SitePrivacy(max_epsilon=1.0, min_noise=2.0).require(RUN, 2.0)
     SitePrivacy(min_noise=4.0).require(REPLACING, 2.0)
+    SitePrivacy(max_epsilon=1.0).require(NOISED, 2.0)
+    SitePrivacy(max_epsilon=1.0, metrics="exact").require(EXACT, 2.0)
+    SitePrivacy(metrics="none").require(PrivacySettings(metrics="none"), None)

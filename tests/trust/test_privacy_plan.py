@@ -12,6 +12,7 @@ from fedproto_app.core.tasks import TASKS, small_run
 from fedproto_app.settings import settings_from
 from fedproto_app.trust.privacy_loss import epsilon_of, privacy_plan
 
+NOT_EVEN_NOISE = {"privacy.metrics": "none", "privacy.mechanism": "none"}
 GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
 ABLE = {
     "forecasting": "fuels solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme fedproto "
@@ -65,9 +66,30 @@ def test_noise_is_made_for_the_planned_rounds_of_both_phases() -> None:
     assert [privacy_plan.releases_in(number) for number in (1, 3, 4)] == [1, 1, 1]
 
 
+def test_noise_is_made_for_evaluations_too_if_errors_get_some() -> None:
+    """Four rounds, and evaluations of the third and the last: six releases."""
+    epsilon = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 6.0, "evaluate-every": 3}
+    noised = plan(rounds=4, **epsilon, **{"privacy.metrics": "noised"})
+    assert epsilon_of(6 * noised.loss, 1e-5) == pytest.approx(6.0, rel=1e-6)
+    for metrics in ("none", "exact", "auto"):
+        unnoised = plan(rounds=4, **epsilon, **{"privacy.metrics": metrics})
+        assert epsilon_of(4 * unnoised.loss, 1e-5) == pytest.approx(6.0, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"privacy.metrics": "noised", "privacy.max-epsilon": 0.8},
+            "max-epsilon = 0.8: the first round alone spends 1",
+        ),
+        ({"patience": 2}, "patience = 2: watches .* privacy.metrics = 'auto' withholds"),
+        ({"patience": 2, **NOT_EVEN_NOISE}, "patience = 2: .*privacy.metrics = 'none' withholds"),
+        (
+            {"privacy.metrics": "noised", "privacy.mechanism": "none"},
+            "privacy.metrics = 'noised': needs the noise of privacy.mechanism",
+        ),
+        ({"privacy.error-clip": 0.0}, "privacy.error-clip = 0.0"),
         ({"privacy.noise-multiplier": 0.0}, "needs privacy.noise-multiplier or privacy.epsilon"),
         ({"privacy.epsilon": 1.0}, "and not both"),
         ({"privacy.unit": "sample"}, "it must be 'replace'"),

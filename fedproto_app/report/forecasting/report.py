@@ -11,6 +11,7 @@ import numpy as np
 from fedproto_app.core.clients import metric_values
 from fedproto_app.core.metrics import Model
 from fedproto_app.report.task_report import (
+    WITHHELD,
     Row,
     TaskReport,
     client_rows,
@@ -20,6 +21,7 @@ from fedproto_app.report.task_report import (
     statistic_of,
     summary_statistics,
 )
+from fedproto_app.settings.fit import withholds_samples
 from fedproto_app.tasks.forecasting.metrics import FORECASTING, LEVELS, kept, step_metric
 from fedproto_app.tasks.metrics import error_text, percent_text, short_text
 
@@ -48,7 +50,8 @@ class ForecastingReport(TaskReport):
         ``steps.csv`` has the kept models' test MSE by step ahead, if there are several steps.
         """
         results, facts = federation.history.results, federation.members.facts
-        shares = (f"{facts[key].missing_share:.6g}" for key in sorted(results))
+        hidden = withholds_samples(federation.settings)
+        shares = ("" if hidden else f"{facts[key].missing_share:.6g}" for key in sorted(results))
         rows: list[Row] = [
             [*row[:4], share, *row[4:]]
             for share, row in zip(
@@ -63,7 +66,7 @@ class ForecastingReport(TaskReport):
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return plain means, medians, and means of the worst tenth over the clients."""
-        return summary_statistics(federation.history.results, self.metrics.figures)
+        return summary_statistics(federation, self.metrics.figures)
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return errors on the standardised scale unless a row says otherwise."""
@@ -84,6 +87,8 @@ class ForecastingReport(TaskReport):
     def in_words(self, summary: Mapping[str, Any]) -> str:
         """Compare the median client's error with a naive forecast."""
         mase = summary.get("mase_median")
+        if summary["mse"] is None:
+            return WITHHELD
         if mase is None:
             return f"The clients' mean test error (MSE, standardised) is {summary['mse']:.3g}"
         return (

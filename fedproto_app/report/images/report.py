@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import metric_values
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.task_report import (
+    WITHHELD,
     Row,
     TaskReport,
     client_rows,
@@ -88,10 +89,10 @@ class ClassificationReport(TaskReport):
         selected = [line["accuracy_selected"] for line in rounds]
         selected = [value for value in selected if value is not None]
         figures = {
-            **summary_statistics(results, test),
+            **summary_statistics(federation, test),
             "accuracy_selected": mean_of(selected[-_SELECTED_ROUNDS:]),
             "accuracy_selected_final": selected[-1] if selected else None,
-            **summary_statistics(results, validation),
+            **summary_statistics(federation, validation),
             "by_inference": _by_inference(results),
         }
         names = dict(zip(THIRDS, thirds(_train_counts(federation)), strict=True))
@@ -139,6 +140,8 @@ class ClassificationReport(TaskReport):
             if accuracy is None
             else (accuracy, "The clients' own models name")
         )
+        if value is None:
+            return WITHHELD
         right = percent_text(value)
         return f"{subject} the right class of {right}% of the test images (mean over the clients)"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.report.task_report import (
+    WITHHELD,
     Row,
     TaskReport,
     client_rows,
@@ -49,7 +50,7 @@ class SequenceReport(TaskReport):
         rand = [(line["round"], line["rand_index"]) for line in rounds]
         first = federation.settings.pretraining_rounds + 1
         return {
-            **summary_statistics(federation.history.results, self.metrics.figures),
+            **summary_statistics(federation, self.metrics.figures),
             **{f"{name}_rounds": mean_of(line[name] for line in rounds) for name in in_use},
             "rand_index": _last(value for _, value in rand),
             "rand_index_rounds": mean_of(value for _, value in rand),
@@ -93,6 +94,8 @@ class SequenceReport(TaskReport):
     def in_words(self, summary: Mapping[str, Any]) -> str:
         """Return the result of the models that clients end with."""
         kept = self.metrics.kept
+        if summary[kept.summary[0].name] is None:
+            return WITHHELD
         value = self._texts(summary, kept.summary[0].name)
         return f"The clients' mean test {self._title(kept)} is {value}"
 

@@ -148,7 +148,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         model = next((release for release in self.releases if release.parameters), None)
         self._shared = model.parameters if model else ()
         self.sends_mean = training.nodes_average and (model is None or model.combine == "mean")
-        self.weighs_samples = model is None or model.weight == "samples"
+        by_samples = model is None or model.weight == "samples"
+        self.weighs_samples = by_samples and training.counts_samples
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:

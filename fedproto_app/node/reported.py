@@ -1,0 +1,62 @@
+"""What a node reports of its clients beside arrays: losses, errors, numbers of samples.
+
+`privacy.metrics` chooses: all of it; nothing; or the errors that choose and rank models, with noise
+(`trust/noised_errors.py`). The node's own choice of the models to keep uses the exact errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.node.part_reply import CohortReply
+from fedproto_app.node.protection import Protection, Unprotected
+from fedproto_app.settings import Settings
+from fedproto_app.settings.fit import withholds_samples
+from fedproto_app.tasks.metrics import TaskMetrics
+from fedproto_app.trust.noised_errors import NoisedErrors
+from fedproto_app.trust.privacy_loss import privacy_plan
+
+
+class Reporting:
+    """The last stage of a cohort's reply.
+
+    required: the metrics that every client evaluates.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: TaskMetrics,
+        required: Sequence[Metric],
+        protection: Protection | Unprotected,
+    ) -> None:
+        self._all = settings.privacy.reported == "exact"
+        self._counts_samples = not withholds_samples(settings)
+        self._protection = protection
+        plan = privacy_plan(settings) if settings.privacy.reported == "noised" else None
+        self._errors = None if plan is None else NoisedErrors.planned(plan, task, required)
+
+    def applied(self, reply: CohortReply, order: Order) -> CohortReply:
+        """Return the reply with what the server may learn; changes the reply."""
+        if self._all:
+            return reply
+        evaluated = reply.metrics if reply.kept_rounds else {}
+        reply.losses, reply.metrics, reply.kept_rounds = {}, {}, []
+        if not self._counts_samples:
+            reply.samples = [1] * len(reply.names)
+        if self._errors is not None and evaluated:
+            assert isinstance(self._protection, Protection)
+            reply.metrics = {metric: [] for metric in self._errors.metrics}
+            reply.kept_rounds = [0] * len(reply.names)  # 0: withheld
+            for row, client in enumerate(reply.names):
+                exact = {metric: values[row] for metric, values in evaluated.items()}
+                offsets, reason = self._protection.errors(
+                    client, self._errors.offsets(exact), order, self._errors.deviation
+                )
+                for metric, value in self._errors.reported(offsets).items():
+                    reply.metrics[metric].append(value)
+                if reason:
+                    reply.failed[client] = reason
+        return reply
