@@ -19,7 +19,6 @@ from flwr.app import Message, MessageType
 from benchmarks.attacks.trial import CLIENTS
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Order
-from fedproto_app.core.methods import METHODS
 from fedproto_app.core.tasks import FIRST_TASK, small_run
 from fedproto_app.core.wire import (
     ARRAYS,
@@ -36,12 +35,12 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from fedproto_app.settings.fit import releases_of
 
 NODES, LIAR = 3, FIRST_ID + 2
 DECLARED = 10**9 // 168 * 168  # a multiple of every period
 FAR = -5.0  # every value of the model that is sent
 TIMES = 1e6  # sums
+FIRST_ROUND = 9.0  # usual steps, where no limit is known yet and ten are refused
 
 
 class Sent(NamedTuple):
@@ -65,19 +64,18 @@ def far_model(order: Order, honest: Arrays) -> Sent:
 
 
 def longest_step(order: Order, honest: Arrays) -> Sent:
-    """Return the model that lies on the way to −5 as far as the order allows, and sums of opposite
-    targets that are as large as the honest ones."""
-    start, (arrays, step) = order.guidance.arrays, far_model(order, honest)
-    honest_step = _length(honest, start)
-    limit = order.longest_step or 9.9 * honest_step  # in round 1, ten times what is usual
-    factor = np.float32(limit / step) if step > limit else np.float32(1)
-    moved = {
-        name: start[name] + factor * (value - start[name])
+    """Return the honest step in the other direction, as long as the order allows, and sums of
+    opposite targets that are no larger than the honest ones."""
+    start, size = order.guidance.arrays, _length(honest, order.guidance.arrays)
+    limit = order.longest_step or FIRST_ROUND * size
+    factor = np.float32(limit / size) if size else np.float32(0)
+    arrays = {
+        name: start[name] - factor * (value - start[name])
         if name in start
-        else _opposite(name, honest[name], 1.0)
-        for name, value in arrays.items()
+        else _opposite(name, value, 1.0)
+        for name, value in honest.items()
     }
-    return Sent(moved, min(step, limit))
+    return Sent(arrays, limit)
 
 
 def _opposite(name: str, value: Any, times: float = TIMES) -> Any:
@@ -129,7 +127,8 @@ class DeclaringGrid(LocalGrid):
 
 
 def _limits(guarded: bool) -> dict[str, float]:
-    return {} if guarded else {"aggregation.weight-limit": 0.0, "aggregation.step-limit": 0.0}
+    weight, step = (5.0, 3.0) if guarded else (0.0, 0.0)
+    return {"aggregation.weight-limit": weight, "aggregation.step-limit": step}
 
 
 def _fields(reply: Message) -> dict[str, Any]:
@@ -162,22 +161,77 @@ def error_of(trial: Trial) -> float | None:
     return float(np.mean([1 - figure if higher else figure for figure in figures]))
 
 
-def methods() -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield each method of forecasts that averages models or adds up sums, then those of images:
-    name, settings and the column of clients.csv."""
-    series = {
-        **small_run(FIRST_TASK),
-        "data.synthetic.clients": CLIENTS,
-        "rounds": 10,
-        "evaluate-every": 10,
-    }
-    for name, method in METHODS.items():
-        if method.works_with(FIRST_TASK) and not method.pretraining:
-            settings = settings_from({**series, "method": name})
-            if any(release.combine in ("mean", "sum") for release in releases_of(method, settings)):
-                yield name, {**series, "method": name}, "mse"
-    yield (
-        "analytic, federated",
-        {**series, "method": "analytic", "analytic.sharing": "federated"},
+_SERIES = {
+    **small_run(FIRST_TASK),
+    "data.synthetic.clients": CLIENTS,
+    "rounds": 5,
+    "evaluate-every": 5,
+}
+_DIGITS = {
+    **small_run("classification"),
+    "data.partition.clients": CLIENTS,
+    "data.partition.samples": 40,
+    "data.partition.stages": 1,
+    "data.partition.classes": 5,
+    "evaluate-every": 4,
+}
+_AVERAGING = (
+    "fedavg",
+    "fedavg-ft",
+    "fedprox",
+    "per-fedavg",
+    "pfedme",
+    "fedala",
+    "knn-per",
+    "fedrep",
+    "fedpcl",
+    "ditto",
+    "apfl",
+)
+CASES: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    **{f"`{name}`": ({**_SERIES, "method": name}, "mse") for name in _AVERAGING},
+    "`analytic`, one solution": (
+        {**_SERIES, "method": "analytic", "rounds": 1, "analytic.sharing": "federated"},
         "mse",
-    )
+    ),
+    "`analytic`": ({**_SERIES, "method": "analytic", "rounds": 1}, "mse"),
+    "`kindred`": ({**_SERIES, "method": "kindred", "rounds": 1}, "mse"),
+    "`analytic`, images, one classifier": (
+        {**_DIGITS, "method": "analytic", "analytic.sharing": "federated"},
+        "accuracy_global",
+    ),
+    "`census`, images": ({**_DIGITS, "method": "census", "census.features": 4}, "accuracy_local"),
+}
+
+
+def trials() -> Iterator[Trial]:
+    """Yield every run of the table."""
+    for settings, metric in CASES.values():
+        yield Trial(settings, metric, None, guarded=True)
+        for lie in (far_model, longest_step):
+            for guarded in (False, True):
+                yield Trial(settings, metric, lie, guarded)
+
+
+def table(errors: Mapping[Trial, float | None]) -> list[str]:
+    """Return a line for each method: its error without an attack, and by how much attacks raise it
+    without and with the two limits."""
+
+    def cell(trial: Trial, clean: float | None) -> str:
+        error = errors[trial]
+        if error is None or not clean:
+            return "stopped"
+        change = 100 * (error / clean - 1)
+        return f"{change:+.1f}%" if abs(change) < 1000 else f"× {error / clean:.3g}"
+
+    titles = ["method", "no attack", "−5, no limits", "−5", "reversed, no limits", "reversed"]
+    lines = [titles, ["---", *["---:"] * (len(titles) - 1)]]
+    for name, (settings, metric) in CASES.items():
+        clean = errors[Trial(settings, metric, None, guarded=True)]
+        cells = [
+            cell(Trial(settings, metric, lie, guarded), clean)
+            for lie in (far_model, longest_step)
+            for guarded in (False, True)
+        ]
+        lines.append([name, "stopped" if clean is None else f"{clean:.3g}", *cells])
+    return [f"| {' | '.join(line)} |" for line in lines]

@@ -35,7 +35,7 @@ class AggregationSettings(Section):
         "0, or ≥ 1",
     )
     step_limit: NonNegative = setting(
-        0.0,
+        3.0,
         "with `mean`, nodes [shorten clients' updates](robust.md#what-nodes-declare) to this many "
         "times the median length of the round before; 0: not at all",
     )
