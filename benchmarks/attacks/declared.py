@@ -50,37 +50,36 @@ class Sent(NamedTuple):
     step: float
 
 
-Lie = Callable[[Order, Arrays], Sent]  # the order, and the honest arrays
+# Of the order, the honest arrays, and the samples that may be claimed for each that exists.
+Lie = Callable[[Order, Arrays, float], Sent]
 
 
-def far_model(order: Order, honest: Arrays) -> Sent:
+def far_model(order: Order, honest: Arrays, claimed: float) -> Sent:
     """Return models whose every value is −5; sums of opposite targets, times 10⁶."""
     start = order.guidance.arrays
     arrays = {
-        name: np.full_like(value, FAR) if name in start else _opposite(name, value)
+        name: np.full_like(value, FAR) if name in start else _opposite(name, value, TIMES)
         for name, value in honest.items()
     }
     return Sent(arrays, _length(arrays, start))
 
 
-def longest_step(order: Order, honest: Arrays) -> Sent:
-    """Return the honest step in the other direction, as long as the order allows, and sums of
-    opposite targets that are no larger than the honest ones."""
+def longest_step(order: Order, honest: Arrays, claimed: float) -> Sent:
+    """Return the honest step in the other direction, as long as the order allows, and sums of as
+    many samples with opposite targets as may be claimed."""
     start, size = order.guidance.arrays, _length(honest, order.guidance.arrays)
     limit = order.longest_step or FIRST_ROUND * size
     factor = np.float32(limit / size) if size else np.float32(0)
     arrays = {
         name: start[name] - factor * (value - start[name])
         if name in start
-        else _opposite(name, value, 1.0)
+        else _opposite(name, value, claimed)
         for name, value in honest.items()
     }
     return Sent(arrays, limit)
 
 
-def _opposite(name: str, value: Any, times: float = TIMES) -> Any:
-    if name == "counts":
-        return value
+def _opposite(name: str, value: Any, times: float) -> Any:
     return np.asarray(np.float32(-times if name == "moment" else times) * value)
 
 
@@ -116,10 +115,11 @@ class DeclaringGrid(LocalGrid):
             _say(reply, samples=dict.fromkeys(fields["samples"], DECLARED))
         elif message.metadata.message_type == MessageType.TRAIN:
             order, names = read_order(message), _fields(reply)["names"]
-            count = min(DECLARED, order.most_samples or DECLARED)
+            count, true = min(DECLARED, order.most_samples or DECLARED), _fields(reply)["samples"]
             _say(reply, samples=[count] * len(names))
             if ARRAYS in reply.content:
-                sent = self._lie(order, numpy_arrays(reply.content.array_records[ARRAYS]))
+                honest = numpy_arrays(reply.content.array_records[ARRAYS])
+                sent = self._lie(order, honest, count / max(true))
                 reply.content[ARRAYS] = array_record(sent.arrays)
                 if _fields(reply)["steps"]:
                     _say(reply, steps=[sent.step] * len(names))
