@@ -20,10 +20,13 @@ from concurrent.futures import ProcessPoolExecutor
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.attacks import declared, sizes
 from benchmarks.attacks.studies import NOTHING, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, write_section
+
+DECLARED = "declared"  # the study of `declared.py`
 
 Figures = Mapping[Trial, Mapping[int, float]]
 
@@ -32,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    names = [study.name for study in STUDIES]
+    names = [*(study.name for study in STUDIES), DECLARED]
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(names)}")
     parser.add_argument("--page", action="store_true", help="write the tables to docs/robust.md")
     arguments = parser.parse_args()
@@ -46,6 +49,28 @@ def main() -> None:
             if arguments.page:
                 section = f"attacks-{study.name}"
                 write_section(ROOT / "docs" / "robust.md", section, "benchmarks.attacks", lines)
+    if DECLARED in (arguments.studies or names):
+        lines = [*declared.table(_errors(console)), "", _declared_footnote(), "", *sizes.table()]
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        if arguments.page:
+            page, section = ROOT / "docs" / "robust.md", f"attacks-{DECLARED}"
+            write_section(page, section, "benchmarks.attacks", lines)
+
+
+def _errors(console: Console) -> Mapping[declared.Trial, float | None]:
+    trials = list(declared.trials())
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_quiet) as pool:
+        done = pool.map(declared.error_of, trials)
+        return dict(
+            zip(trials, track(done, DECLARED, total=len(trials), console=console), strict=True)
+        )
+
+
+def _declared_footnote() -> str:
+    return (
+        f"`python -m benchmarks.attacks {DECLARED} --page`: mean error of the honest clients, "
+        f"5 rounds on series, 4 on images; {machine_line()}."
+    )
 
 
 def _figures(study: Study, console: Console) -> Figures:

@@ -54,7 +54,9 @@ class Order:
 
     run, token: the run's name and its random mark, which identify the node's state. clients: the
     node's clients to work on. evaluate: also evaluate the personal models after training.
-    guidance: from the strategy; its arrays include the shared parameters.
+    guidance: from the strategy; its arrays include the shared parameters. most_samples: the
+    largest number of samples that a client may count with in means and totals; 0: any number.
+    longest_step: the length to which steps are shortened; 0: any length.
     """
 
     run: str
@@ -63,6 +65,13 @@ class Order:
     clients: list[str]
     evaluate: bool = False
     guidance: Guidance = field(default_factory=Guidance)
+    most_samples: int = 0
+    longest_step: float = 0.0
+
+
+def counted(samples: int, most: int) -> int:
+    """Return the number of samples that a client counts with. most: at most; 0: any number."""
+    return min(samples, most) if most else samples
 
 
 @dataclass
@@ -71,11 +80,12 @@ class Reply:
 
     On the node each cohort has its own reply; the server enters the sender.
 
-    names: the clients that worked. samples: their train samples. losses and metrics: values per
-    client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
-    failed: clients that failed, with the reason. seconds: the node's working time.
-    classes: for each client the classes of its rows of arrays by class; empty if there are no such
-    arrays. node: the name of the node, at the server.
+    names: the clients that worked. samples: the train samples that each counts with. losses and
+    metrics: values per client. kept_rounds: the round each client's kept model comes from (empty
+    if not evaluated). failed: clients that failed, with the reason. seconds: the node's working
+    time. classes: for each client the classes of its rows of arrays by class; empty if there are no
+    such arrays. steps: how far each client's model moved; empty if the run has no
+    `aggregation.step-limit`. node: the name of the node, at the server.
     """
 
     names: list[str]
@@ -87,6 +97,7 @@ class Reply:
     arrays: Arrays = field(default_factory=dict)
     seconds: float = 0.0
     classes: list[list[int]] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
     node: str = ""
 
     @property

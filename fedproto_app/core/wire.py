@@ -70,6 +70,7 @@ Reason = Annotated[str, Field(max_length=MOST_REASON)]
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MetricRow = tuple[Name, Model, bool, Name]  # of `metric_row`
 
 
@@ -96,6 +97,8 @@ class OrderFields(_Fields):
     guided: FailFastList[Name]
     classes: FailFastList[Count]
     options: dict[Name, float]
+    most_samples: Count
+    longest_step: Length
 
 
 class ReplyFields(_Fields):
@@ -112,6 +115,7 @@ class ReplyFields(_Fields):
     kept_rounds: FailFastList[Integer]
     failed: dict[Name, Reason]
     classes: FailFastList[FailFastList[Integer]]
+    steps: FailFastList[Length]
 
 
 class RosterFields(_Fields):
@@ -174,14 +178,19 @@ def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRe
     return ConfigRecord({JSON: kind.model_construct(**fields).model_dump_json().encode()})
 
 
-def read_record(content: RecordDict, kind: type[FieldsT], name: str = FIELDS) -> FieldsT:
-    """Return a message's fields; raise `Unusable`, whatever it holds."""
+def read_record(
+    content: RecordDict, kind: type[FieldsT], name: str = FIELDS, most_bytes: int = MOST_BYTES
+) -> FieldsT:
+    """Return a message's fields; raise `Unusable`, whatever it holds.
+
+    most_bytes: of the JSON; more than `MOST_BYTES` is never read.
+    """
     record = content.get(name)
     text = record.get(JSON) if isinstance(record, ConfigRecord) else None
     if not isinstance(text, bytes):
         raise Unusable(f"malformed message: no {JSON!r} in a record {name!r}")
-    if len(text) > MOST_BYTES:
-        raise Unusable(f"malformed message: {len(text)} bytes of JSON, more than {MOST_BYTES}")
+    if len(text) > (most_bytes := min(most_bytes, MOST_BYTES)):
+        raise Unusable(f"malformed message: {len(text)} bytes of JSON, more than {most_bytes}")
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
@@ -231,7 +240,14 @@ def read_order(message: Message) -> Order:
     arrays = {name: read_array(name, array) for name, array in record.items()}
     guidance = Guidance(arrays, fields.guided, fields.classes, fields.options)
     return Order(
-        fields.run, fields.token, fields.server_round, fields.clients, fields.evaluate, guidance
+        fields.run,
+        fields.token,
+        fields.server_round,
+        fields.clients,
+        fields.evaluate,
+        guidance,
+        fields.most_samples,
+        fields.longest_step,
     )
 
 

@@ -184,17 +184,21 @@ def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     return (losses * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
+def sums_fault(
+    sums: ClassSums, samples: int, largest: float, sample_weight: float = 1.0
+) -> str | None:
     """Return why these cannot be one client's sums, or None.
 
     samples: the largest number of samples. largest: the largest mean square of a feature. gram:
-    [D, D].
+    [D, D]. sample_weight: the least that a sample counts for; below 1 counts need not be whole.
     """
     gram, moment, counts = sums
-    if (counts < 0).any() or (counts != counts.round()).any():
+    whole, slack = sample_weight == 1, 0.0 if sample_weight == 1 else _SLACK
+    broken = counts != counts.round() if whole else counts[counts > 0] < sample_weight * (1 - slack)
+    if (counts < 0).any() or broken.any():
         return "a number of samples is no number"
     total = float(counts.sum())
-    if total > samples:
+    if total > samples * (1 + slack):
         return f"{total:g} samples, more than the {samples} that it declared"
     squares = gram.diagonal()
     if squares.max() > total * largest * (1 + _SLACK):
@@ -202,8 +206,8 @@ def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
     if (moment[counts == 0] != 0).any():
         return "a class without samples has a sum"
     within = gram - class_means(moment, counts).T @ moment
-    slack = _SLACK * squares + _SLACK * float(squares.mean()) * _NEXT_TO_NOTHING
-    if torch.linalg.cholesky_ex(within + torch.diag(slack.clamp(min=1e-30))).info.any():
+    ridge = _SLACK * squares + _SLACK * float(squares.mean()) * _NEXT_TO_NOTHING
+    if torch.linalg.cholesky_ex(within + torch.diag(ridge.clamp(min=1e-30))).info.any():
         return "no samples have such sums and products"
     return None
 

@@ -66,6 +66,7 @@ def merged(parts: Iterable[PartReply]) -> Reply:
         arrays={**_mean(cohorts), **_concatenated(cohorts)},
         seconds=sum(part.seconds for part in all_parts),
         classes=[classes for cohort in cohorts for classes in cohort.classes],
+        steps=[length for cohort in cohorts for length in cohort.steps],
     )
 
 

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
-from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.messages import Arrays, Order, counted
 from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.sends import Sends
 from fedproto_app.data.shard import ClientData, Shard
+from fedproto_app.maths.steps import shortened_steps
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
 from fedproto_app.node.reported import Reporting
@@ -109,15 +111,22 @@ class Node:
         contribution = self._learner.contribution(cohort, context, order.server_round)
         self._require_declared(contribution)
         models = self._learner.model_to_send(cohort)
+        contribution = _weighed(contribution, self._learner.releases, cohort.shares)
+        start, steps = order.guidance.arrays, list[float]()
+        limits_steps = self._settings.limits_steps and self._learner.sends_mean
+        if limits_steps and models and models.keys() <= start.keys():
+            models, steps = shortened_steps(models, start, order.longest_step)
         # Evaluate before any state changes: the device's memory may not suffice (`in_halves`).
         results = self._learner.evaluate(cohort, order.guidance) if order.evaluate else None
         leaving = self._protection.applied(self._learner, cohort, order, rows, models, contribution)
         models, contribution = leaving.models, leaving.contribution
         failed |= leaving.refused
         rows = [row for row in rows if row not in leaving.refused]
-        reply = _reply(cohort, rows, share)
+        reply = _reply(cohort, rows, share, order)
+        reply.steps = [steps[row] for row in rows] if steps else []
         if self._learner.sends_mean:
-            reply.sums, reply.weight = _weighted_sums(self._learner, cohort, models, rows)
+            weights = reply.samples if self._learner.weighs_samples else [1] * len(rows)
+            reply.sums, reply.weight = _weighted_sums(models, rows, weights), sum(weights)
         self._save(cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
         reply.failed = {cohort.names[row]: why for row, why in sorted(failed.items())}
@@ -150,7 +159,7 @@ class Node:
         guidance = order.guidance
         changed = self._learner.receive(cohort, guidance)
         rows = list(range(len(cohort.names)))
-        reply = _reply(cohort, rows, share)
+        reply = _reply(cohort, rows, share, order)
         judged, personal = cohort, self._learner.personalised(cohort, guidance)
         if personal is not None:
             shared = self._reported(self._learner.evaluate(cohort, guidance))
@@ -168,7 +177,7 @@ class Node:
     def _answer(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         rows = list(range(len(cohort.names)))
-        reply = _reply(cohort, rows, share)
+        reply = _reply(cohort, rows, share, order)
         contribution = self._learner.answer(cohort, order.guidance)
         self._require_declared(contribution, question=True)
         reply.arrays, reply.classes = _contribution_of(contribution, rows)
@@ -185,6 +194,8 @@ class Node:
             parameters[name] = on_device.expand(len(clients), *on_device.shape).clone()
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
+        declared = [client.train_samples for client in clients]
+        cohort.shares = [counted(count, order.most_samples) / count for count in declared]
         state = self._state(cohort)
         for places, stored in self._store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):
@@ -320,25 +331,39 @@ def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
     return flags
 
 
-def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
-    samples = cohort.samples.train_samples
+def _reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -> CohortReply:
+    samples = [counted(count, order.most_samples) for count in cohort.samples.train_samples]
     names = [cohort.names[row] for row in rows]
     return CohortReply(names, [samples[row] for row in rows], place=share.place)
 
 
+def _weighed(
+    contribution: Contribution, releases: Sequence[Sends], shares: Sequence[float]
+) -> Contribution:
+    """Return the contribution with each client's sums of samples multiplied by its share."""
+    if min(shares, default=1.0) == 1.0:
+        return contribution
+    sums = {name for release in releases if release.combine == "sum" for name in release.arrays}
+    factors = np.array(shares, dtype=np.float32)
+    weighed = {
+        name: array * factors.reshape(-1, *[1] * (array.ndim - 1))
+        for name, array in contribution.arrays.items()
+        if name in sums
+    }
+    return replace(contribution, arrays={**contribution.arrays, **weighed})
+
+
 def _weighted_sums(
-    learner: AnyLearner, cohort: Cohort, models: Mapping[str, Tensor], rows: Sequence[int]
-) -> tuple[Totals, int]:
-    """Return the weighted sums of the clients' shared parameters, and the sum of the weights.
+    models: Mapping[str, Tensor], rows: Sequence[int], weights: Sequence[int]
+) -> Totals:
+    """Return the sums of the shared parameters of the clients in these rows, with their weights.
 
     The sum is taken client by client, because the order within a sum over an axis depends on the
     memory layout. It is computed on the models' device, for all parameters at once, and copied
     once.
     """
-    samples = cohort.samples.train_samples
-    weights = [samples[row] if learner.weighs_samples else 1 for row in rows]
     if not (models and rows):
-        return {}, sum(weights)
+        return {}
     parts = [value.reshape(len(value), -1) for value in models.values()]
     factors = torch.tensor(weights, dtype=torch.float64, device=parts[0].device).unsqueeze(1)
 
@@ -351,7 +376,7 @@ def _weighted_sums(
     total = reduce(torch.add, terms()).cpu().numpy()
     ends = np.cumsum([part.shape[1] for part in parts])[:-1]
     sums = zip(models.items(), np.split(total, ends), strict=True)
-    return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}, sum(weights)
+    return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}
 
 
 def _contribution_of(

@@ -115,19 +115,18 @@ class Costs(Listener):
 class Patience(Listener):
     """Stops the run when the validation error no longer falls; it never looks at test errors.
 
-    The error is the mean over the clients, or the median with a robust rule, as clients may lie.
+    The error is the median over the clients, so that no single report decides when a run ends.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._allowed = settings.patience  # evaluations without improvement; 0: any number
         self._criterion = task_class(settings.task).metrics.validation.metric
-        self._middle = np.mean if settings.aggregation.rule == "mean" else np.median
         self._best, self._waited = math.inf, 0
 
     def round_ended(self, ended: RoundEnd) -> None:
         if ended.evaluated:
             errors = metric_values(ended.history.results, self._criterion)
-            self.take(float(self._middle(errors)) if errors else None)
+            self.take(float(np.median(errors)) if errors else None)
 
     def take(self, validation_error: float | None) -> None:
         """Count an evaluation; None: no client has an error."""

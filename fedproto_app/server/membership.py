@@ -164,6 +164,8 @@ class Membership:
     """The nodes of a run and their clients, as they come and go.
 
     refuse: called with nodes and clients that cannot take part.
+    most_samples: the largest number of samples that a client may count with; 0: any number. It
+    changes only when nodes join, before a round.
     shape: the shape of the run's data, which all nodes must have: the most frequent shape when the
     first round begins.
     """
@@ -177,6 +179,7 @@ class Membership:
         refuse: Callable[[Refusal], None],
     ) -> None:
         self.shape = DataShape()
+        self.most_samples = 0
         self._shape_is_known = False
         self.roster = roster
         self._settings, self._exchange = settings, exchange
@@ -311,6 +314,11 @@ class Membership:
         self._probe(grid)
         self._ask(grid, [node_id for node_id in sorted(connected) if self._is_to_ask(node_id)])
         self._take_answers(grid)
+        self._limit_samples()
+
+    def _limit_samples(self) -> None:
+        declared = [facts.samples for facts in self.roster.facts.values()]
+        self.most_samples = self._settings.aggregation.most_samples(declared)
 
     def _is_to_ask(self, node_id: int) -> bool:
         time_now = time.monotonic()
@@ -431,6 +439,7 @@ class Membership:
             except Unusable as fault:
                 self.roster.forget(label)
                 self._turn_away(member.node_id, str(fault))
+        self._limit_samples()
 
     def _leading(self) -> dict[DataShape, list[str]]:
         """Return the most frequent shapes of nodes with clients, and these nodes."""

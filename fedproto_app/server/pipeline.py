@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.events import tell
-from fedproto_app.core.messages import Order, Refusal, Reply
+from fedproto_app.core.messages import Arrays, Order, Refusal, Reply, counted
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
@@ -25,26 +25,30 @@ from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.listeners import Spending
 from fedproto_app.server.masked_sum import MaskedSum, Unmasked
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.replies import Fault, read_reply, received_bytes, without
+from fedproto_app.server.replies import Asked, Fault, read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.trust.noised_errors import NoisedErrors
-from fedproto_app.trust.outliers import SizeOfSame, out_of_line
+from fedproto_app.trust.outliers import SizeOfSame, long_steps, out_of_line
 
 
 @dataclass(frozen=True)
 class _Request:
     """An order without a reply: the message (Flower sets its id on sending) and its clients.
 
-    size: the root mean square of the order's arrays.
+    size: the root mean square of the order's arrays. most_samples, longest_step: as in
+    the order. start: the order's arrays.
     """
 
     message: Message
     node: str
     clients: list[ClientKey]
     size: float
+    most_samples: int
+    longest_step: float
+    start: Arrays
 
 
 def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
@@ -116,10 +120,14 @@ class Pipeline:
             if roster.members[key.node].node_id not in roster.quiet:
                 by_node[key.node].append(key)
         self._requests, self._leaving = [], 0
+        most_samples, longest_step = self.members.most_samples, 0.0
+        if self.settings.limits_steps and message_type == MessageType.TRAIN:
+            longest_step = self.settings.aggregation.step_limit * self.history.usual_step
         size_of = SizeOfSame()
         for node, clients in sorted(by_node.items()):
             guidance, names = guide(clients), [key.client for key in clients]
-            order = Order(*self.run, server_round, names, evaluate, guidance)
+            limits = most_samples, longest_step
+            order = Order(*self.run, server_round, names, evaluate, guidance, *limits)
             if message_type == MessageType.TRAIN:
                 self._spending.count(clients, server_round)
             if self._evaluates:
@@ -130,7 +138,9 @@ class Pipeline:
                 per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.bytes_down += sent_bytes(message)
-            self._requests.append(_Request(message, node, clients, size_of(guidance.arrays)))
+            size = size_of(guidance.arrays)
+            request = _Request(message, node, clients, size, *limits, guidance.arrays)
+            self._requests.append(request)
         log.asked += len(self._requests)
         return [request.message for request in self._requests]
 
@@ -234,11 +244,15 @@ class Pipeline:
             self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
             return None
         log.bytes_up += received_bytes(message)
-        samples = {key.client: self.members.facts[key].samples for key in request.clients}
+        facts, most = self.members.facts, request.most_samples
+        samples = {key.client: counted(facts[key].samples, most) for key in request.clients}
         fault = self._task.metrics_fault
         metrics_fault = self._reported_fault or fault
+        tells_steps = self.settings.limits_steps and expected.mean.keys() <= request.start.keys()
+        start = {name: request.start[name] for name in expected.mean if tells_steps}
+        asked = Asked(log.server_round, start, request.longest_step)
         reply, refusals = read_reply(
-            message, node, samples, expected, self._metrics, metrics_fault, request.size
+            message, node, samples, expected, self._metrics, metrics_fault, request.size, asked
         )
         if reply is not None and reply.leaves:
             self._leaving += 1
@@ -253,7 +267,9 @@ class Pipeline:
 
         The node's whole reply is refused where it holds a mean, which includes the client.
         """
-        bad = out_of_line({reply.node: reply for reply in answers}, expected)
+        by_node = {reply.node: reply for reply in answers}
+        bad = out_of_line(by_node, expected)
+        bad |= {(node, ""): reason for node, reason in long_steps(by_node).items()}
         refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
         for (node, client), reason in sorted(bad.items()):
             self.history.refuse(Refusal(node, client, reason))

@@ -8,8 +8,9 @@ documented errors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -31,13 +32,35 @@ from fedproto_app.core.wire import (
     read_record,
 )
 from fedproto_app.maths.sizes import growth_fault, value_fault
+from fedproto_app.maths.steps import length, mean_fault
 from fedproto_app.trust.outliers import rows_of
 
 MOST_SAMPLES = 10**9  # a client that claims more would dominate every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
+
+@dataclass(frozen=True)
+class Asked:
+    """What an order allows in a reply.
+
+    server_round: the order's round, the newest that a kept model can come from. start: the model
+    that was sent, if the reply must tell how far clients moved from it. longest_step: how far they
+    may; 0: any length.
+    """
+
+    server_round: int
+    start: Arrays = field(default_factory=dict)
+    longest_step: float = 0.0
+
+
+ANYTHING = Asked(server_round=2**63)
+
+_ROUNDED = 1 + 1e-6  # lengths travel as decimal digits
 MOST_STRANGERS = 1000  # clients without an order that are refused one by one in a reply
-MOST_LOSSES = 64  # terms of a loss
+MOST_LOSSES = 32  # terms of a loss
+LONGEST_LOSS_NAME = 64  # characters
+# Bytes of a reply's JSON: names of metrics, and 5,000 numbers of each client.
+MOST_JSON, MOST_JSON_PER_CLIENT = 2**20, 2**17
 MOST_SECONDS = 1e9  # a node's own working time, which is added up
 LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
 
@@ -87,13 +110,14 @@ def read_reply(
     metrics: Collection[Metric],
     fault: Fault,
     before: float = 0.0,
+    asked: Asked = ANYTHING,
 ) -> tuple[Reply | None, list[Refusal]]:
     """Return the usable part of a node's reply, and the refusals of the other parts.
 
     samples: the clients of the order, with the number of samples that each has at most.
     spec: the required arrays. metrics: the metrics that a client must have if its kept model is
     reported. fault: returns why a client's metrics are impossible, or None. before: the root mean
-    square of the model in the order.
+    square of the model in the order. asked: what else the order bounds.
     A fault of one client (a NaN in its prototype, a wrong count, a name without an order) refuses
     that client; a fault in a part that clients share (an averaged model, missing records) refuses
     the node's whole reply.
@@ -104,10 +128,15 @@ def read_reply(
             raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
         bad = _bad_clients(reply, samples, fault)
         bad |= _bad_values(reply, spec, before)
+        bad |= _beyond_asked(reply, asked)
         if bad and (spec.mean or spec.masked):
             client, reason = next(iter(bad.items()))
             aggregate = "masked sum" if spec.masked else "mean"
             raise Unusable(f"its {aggregate} includes client {client!r}, refused: {reason}")
+        if asked.start and reply.names:
+            moved = length({name: reply.arrays[name] for name in spec.mean}, asked.start)
+            if why := mean_fault(moved, reply.steps, reply.samples):
+                raise Unusable(why)
     except Unusable as unusable:
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
@@ -130,7 +159,8 @@ def received_bytes(message: Message) -> int:
 def _decode(
     message: Message, spec: Expected, expected: Collection[Metric], asked_clients: int
 ) -> Reply:
-    fields = read_record(message.content, ReplyFields)
+    most_bytes = MOST_JSON + MOST_JSON_PER_CLIENT * asked_clients
+    fields = read_record(message.content, ReplyFields, most_bytes=most_bytes)
     clients, metrics = len(fields.names), {metric_of(row): values for row, values in fields.metrics}
     if clients > asked_clients + MOST_STRANGERS:
         raise Unusable(f"malformed reply: {clients} clients, where {asked_clients} were asked")
@@ -140,6 +170,13 @@ def _decode(
         )
     if len(fields.losses) > MOST_LOSSES:
         raise Unusable(f"malformed reply: {len(fields.losses)} losses, more than {MOST_LOSSES}")
+    if longest := max(
+        (name for name in fields.losses if len(name) > LONGEST_LOSS_NAME), default=""
+    ):
+        raise Unusable(
+            f"malformed reply: a loss's name has {len(longest)} characters, more than "
+            f"{LONGEST_LOSS_NAME}"
+        )
     if len(metrics) != len(fields.metrics):
         raise Unusable("malformed reply: a metric is reported twice")
     for name, values in (*fields.losses.items(), *metrics.items()):
@@ -208,6 +245,19 @@ def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
     return bad
 
 
+def _beyond_asked(reply: Reply, asked: Asked) -> dict[str, str]:
+    """Return the clients that report more than they were asked."""
+    if len(reply.steps) != (len(reply.names) if reply.steps or asked.start else 0):
+        raise Unusable(f"malformed reply: {len(reply.steps)} steps of {len(reply.names)} clients")
+    bad, limit = {}, asked.longest_step or math.inf
+    for row, name in enumerate(reply.names):
+        if reply.steps and (step := reply.steps[row]) > limit * _ROUNDED:
+            bad[name] = f"its model moved by {step:.3g}; at most {limit:.3g} was allowed"
+        if reply.kept_rounds and (kept_round := reply.kept_rounds[row]) > asked.server_round:
+            bad[name] = f"its kept round is {kept_round}, after round {asked.server_round}"
+    return bad
+
+
 def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
     """Return the client's row in the reply for each row of an array by class."""
     return [row for row, its_classes in enumerate(classes) for _ in its_classes]
@@ -253,4 +303,5 @@ def without(reply: Reply, bad: Collection[str], spec: Expected) -> Reply:
         kept_rounds=[reply.kept_rounds[row] for row in rows] if reply.kept_rounds else [],
         arrays=arrays,
         classes=[reply.classes[row] for row in rows] if reply.classes else [],
+        steps=pick(reply.steps) if reply.steps else [],
     )

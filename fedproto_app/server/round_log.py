@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
+from statistics import median_low
 from typing import Any
 
 from fedproto_app.core.clients import ClientKey, ClientResult, keys_in
@@ -14,6 +15,7 @@ from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.sends import Expected
 
 MOST_REFUSALS = 1000  # of one node in a round that are reported
+FEWEST_STEPS = 5  # clients in whose steps a median stands for all
 MOST_METRICS = 5000  # of one client: enough for 1,000 classes and several rules
 
 
@@ -25,7 +27,8 @@ class RoundLog:
     replies missing at the deadline.
     parameters_up, parameters_down: array values as the papers count them, for each client
     separately. parameters_up_once: the part of parameters_up that a client sends once in a run.
-    bytes_up, bytes_down: actual sizes of the records. figures: the method's report of the round.
+    bytes_up, bytes_down: actual sizes of the records. steps: lengths of the clients' steps, if
+    nodes report them. figures: the method's report of the round.
     """
 
     server_round: int = 0
@@ -34,6 +37,7 @@ class RoundLog:
     refused: list[Refusal] = field(default_factory=list)
     late: int = 0
     losses: dict[ClientKey, dict[str, float]] = field(default_factory=dict)
+    steps: list[float] = field(default_factory=list)
     parameters_up: int = 0
     parameters_up_once: int = 0
     parameters_down: int = 0
@@ -83,10 +87,18 @@ class History:
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
         self.unevaluated: set[ClientKey] = set()
+        self._usual_step = 0.0  # of earlier rounds
+
+    @property
+    def usual_step(self) -> float:
+        """The median length of a step in the latest round with enough clients; 0 before one."""
+        steps = self.log.steps
+        return median_low(steps) if len(steps) >= FEWEST_STEPS else self._usual_step
 
     def begin_round(self, server_round: int) -> None:
         """Begin the round's log. Events before round 1 belong to round 1."""
         if server_round > 1:
+            self._usual_step = self.usual_step
             self.log = RoundLog()
         self.log.server_round = server_round
 
@@ -109,6 +121,7 @@ class History:
         self.log.answered += 1
         self.log.node_seconds += reply.seconds
         self.log.parameters_up += expected.values(reply)
+        self.log.steps += reply.steps
         for row, key in enumerate(keys_in(reply)):
             if trained:
                 self.trained.add(key)
@@ -136,6 +149,7 @@ class History:
             "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
             "trained": [list(key) for key in sorted(self.trained)],
             "unevaluated": [list(key) for key in sorted(self.unevaluated)],
+            "usual_step": self.usual_step,
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
@@ -144,3 +158,4 @@ class History:
             self.results[ClientKey(client, node)] = ClientResult.of(*result)
         self.trained = {ClientKey(*key) for key in memory["trained"]}
         self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}
+        self._usual_step = memory.get("usual_step", 0.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -26,6 +28,17 @@ class AggregationSettings(Section):
         "both ends, `krum` and `multi-krum` these clients",
         "0 ≤ … < 0.5",
     )
+    weight_limit: NonNegative = setting(
+        5.0,
+        "a client counts with [at most this many times](robust.md#what-nodes-declare) the clients' "
+        "median number of train samples; 0: with all that its node declares",
+        "0, or ≥ 1",
+    )
+    step_limit: NonNegative = setting(
+        3.0,
+        "with `mean`, nodes [shorten clients' updates](robust.md#what-nodes-declare) to this many "
+        "times the median length of the round before; 0: not at all",
+    )
     most_megabytes: Count = setting(
         4096, "memory for the models of a round's clients at the server; above it the run stops"
     )
@@ -45,6 +58,25 @@ class AggregationSettings(Section):
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
         24, "fractional bits of a masked value; N nodes may send up to ±2^(63 − bits)/N"
     )
+
+    @model_validator(mode="after")
+    def _cuts_no_median_client(self) -> Self:
+        if 0 < self.weight_limit < 1:
+            raise ValueError(
+                f"aggregation.weight-limit = {self.weight_limit:g}: expected 0 (no limit) or at "
+                "least 1, the weight of the median client"
+            )
+        return self
+
+    def most_samples(self, declared: Collection[int]) -> int:
+        """Return the largest number of samples that a client may count with; 0 without a limit.
+
+        declared: the train samples of all clients. Their lower median is used, which half of them
+        cannot raise.
+        """
+        if not (self.weight_limit and declared):
+            return 0
+        return int(self.weight_limit * median_low(declared))
 
 
 Unit = Literal["client", "sample"]

@@ -169,8 +169,8 @@ class Settings(Section):
     )
     patience: CountOrZero = setting(
         0,
-        "stop after this many evaluations without a lower mean validation error (with an "
-        "`aggregation.rule`: median over the clients); 0: never",
+        "stop after this many evaluations without a lower validation error (median over the "
+        "clients); 0: never",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
@@ -289,6 +289,16 @@ class Settings(Section):
     def all_rounds(self) -> int:
         """Rounds of both phases."""
         return self.pretraining_rounds + self.rounds
+
+    @property
+    def limits_steps(self) -> bool:
+        """Whether nodes report the lengths of their clients' steps, and shorten the longest.
+
+        Steps that noise protects are shortened to `privacy.step-clip`, and lengths would reveal
+        more.
+        """
+        rules = self.aggregation
+        return rules.step_limit > 0 and rules.rule == "mean" and not self.privacy.is_on
 
     @property
     def training(self) -> Training:

@@ -20,6 +20,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import root_mean_square
+from fedproto_app.maths.steps import longest_mean
 
 # The limit, as a multiple of the round's usual size. All clients start from one model, and honest
 # clients differ by far less.
@@ -112,6 +113,23 @@ def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str,
                         f"others'; at most {limit:g} is believed"
                     )
     return refused
+
+
+def long_steps(replies: Mapping[str, Reply]) -> dict[str, str]:
+    """Return the nodes of a round whose mean may have moved far more than is usual for a client,
+    with the reason to refuse them.
+
+    In the first round nodes know no limit. Later they shorten longer steps themselves.
+    """
+    steps = {node: reply.steps for node, reply in replies.items() if reply.steps}
+    limit = LARGEST_FACTOR * usual(list(steps.values()))
+    moved = {node: longest_mean(steps[node], replies[node].samples) for node in steps}
+    return {
+        node: f"its clients' models moved by {size:.3g}, more than {limit:.3g}, "
+        f"{LARGEST_FACTOR:g} times what is usual in the round"
+        for node, size in moved.items()
+        if 0 < limit < size
+    }
 
 
 def usual(of_nodes: Sequence[Sequence[float]]) -> float:

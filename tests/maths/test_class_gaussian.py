@@ -210,3 +210,13 @@ def test_a_class_within_the_noise_is_nobodys() -> None:
     usable = without_noise(ClassSums(gram, moment, torch.tensor([10.0, 1.5]).double()), 1.0)
     assert usable.counts.tolist() == [10.0, 0.0]
     assert usable.moment.tolist() == [[5.0, 0.0], [0.0, 0.0]]
+
+
+def test_sums_that_count_for_less_than_their_samples() -> None:
+    """Three samples that count as half of one each."""
+    half = ClassSums(*(value / 2 for value in TRUE))
+    assert "no number" in str(sums_fault(half, 3, 100.0))
+    assert sums_fault(half, 2, 100.0, sample_weight=0.5) is None
+    assert "more than the 1" in str(sums_fault(half, 1, 100.0, sample_weight=0.5))
+    less = half._replace(counts=half.counts * 0.9)
+    assert "no number" in str(sums_fault(less, 2, 100.0, sample_weight=0.5))

@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.tasks import small_run
 from fedproto_app.data.shard import Shard
+from fedproto_app.maths.steps import length
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Context, make_learner
@@ -182,3 +184,30 @@ def test_a_state_of_a_model_of_another_size_is_refused_by_name(tmp_path: Path) -
     node = WholeNode(wider, shard, ClientStore(tmp_path))
     with pytest.raises(FedProtoError, match=r"is of a model of another size: 'parameters/"):
         node.train(Order("run", "", 2, names))
+
+
+def test_a_client_counts_with_no_more_samples_than_the_order_allows(tmp_path: Path) -> None:
+    """Sums shrink to the allowed share of the declared samples, and so does the weight."""
+    learner, shard, names = learner_and_shard("analytic", cohort_size=5)
+    count = shard.clients[names[0]].train_samples
+    plain = WholeNode(learner, shard, ClientStore(tmp_path / "a")).train(Order("run", "", 1, names))
+    order = Order("run", "", 1, names, most_samples=count // 4)
+    reply = WholeNode(learner, shard, ClientStore(tmp_path / "b")).train(order)
+    assert plain.samples == [count] * len(names)
+    assert reply.samples == [count // 4] * len(names)
+    for name, value in plain.arrays.items():
+        np.testing.assert_allclose(reply.arrays[name], value * (count // 4) / count, rtol=1e-5)
+
+
+def test_a_node_shortens_the_steps_of_its_mean_and_reports_them(tmp_path: Path) -> None:
+    changes = {"aggregation.step-limit": 2.0}
+    learner, shard, names = learner_and_shard("fedavg", cohort_size=5, **changes)
+    start = {n: v.numpy() for n, v in learner.initial_parameters().items()}
+    replies = {}
+    for longest in (0.0, 1e-3):
+        node = WholeNode(learner, shard, ClientStore(tmp_path / str(longest)))
+        order = Order("run", "", 1, names, guidance=Guidance(start), longest_step=longest)
+        replies[longest] = node.train(order)
+    assert min(replies[0.0].steps) > 1e-3
+    assert replies[1e-3].steps == [1e-3] * len(names)
+    assert length(replies[1e-3].arrays, start) <= 1.001e-3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -519,3 +520,18 @@ def test_where_no_kind_of_data_is_in_the_majority_nobody_decides(tmp_path: Path)
     )
     with pytest.raises(FederationError, match=r"no kind is in the majority: n0: .*cat-1.*; n1: "):
         federation.members.await_nodes(grid)
+
+
+def test_the_weight_of_a_client_is_bounded_by_the_median_of_what_all_declare(
+    tmp_path: Path,
+) -> None:
+    liar = node_roster("liar", "x", "y")
+    liar = replace(liar, samples=dict.fromkeys(liar.samples, 10**9))
+    federation, grid = federation_of(tmp_path, "a", liar, node_roster("b", "c"))
+    connect(federation, grid, 0)
+    assert federation.members.most_samples == 5 * 48
+    connect(federation, grid, 0, 1, 2)
+    assert federation.members.most_samples == 5 * 48
+    federation, grid = federation_of(tmp_path, "a", **{"aggregation.weight-limit": 0.0})
+    connect(federation, grid, 0)
+    assert federation.members.most_samples == 0

@@ -29,6 +29,7 @@ from fedproto_app.core.wire import (
 from fedproto_app.server.replies import (
     MOST_SAMPLES,
     MOST_STRANGERS,
+    Asked,
     read_reply,
     read_roster,
     received_bytes,
@@ -88,6 +89,36 @@ def test_too_long_a_reason_costs_its_end_alone() -> None:
     reply, refusals = read(message_of(replace(REPLY, failed={"c": "x" * 10_000})))
     assert reply is not None
     assert refusals == [Refusal("n", "c", "x" * 4096)]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (say(kept_rounds=[4, 0]), "its kept round is 4, after round 3"),
+        (say(losses={"x" * 65: [1.0, 1.0]}), "a loss's name has 65 characters"),
+        (say(losses={f"loss {n}": [1.0, 1.0] for n in range(33)}), "33 losses, more than 32"),
+        (say(failed={"c": "x" * 2**21}), "bytes of JSON, more than"),
+        (say(steps=[1.0]), "1 steps of 2 clients"),
+        (say(steps=[1.0, 2.1]), "its model moved by 2.1; at most 2 was allowed"),
+        (say(steps=[1.0, math.nan]), "steps.1"),
+    ],
+)
+def test_a_reply_is_bounded_by_what_was_asked(change: Change, reason: str) -> None:
+    asked = Asked(server_round=3, longest_step=2.0)
+    message = change(message_of())
+    _, refusals = read_reply(message, "n", SAMPLES, SPEC, (MSE, KEPT_MSE), fault, asked=asked)
+    assert any(reason in refusal.reason for refusal in refusals)
+
+
+@pytest.mark.parametrize(("step", "accepted"), [(4.0, True), (2.9, False), (0.0, False)])
+def test_a_mean_moves_as_far_as_its_clients_say(step: float, accepted: bool) -> None:
+    """The mean is 3 from the model that was sent; who reports less, would not be shortened."""
+    mean = {"w": np.array([1, 4], np.float32)}
+    reply = Reply(["a", "b"], [10, 20], arrays=mean, steps=[2.0, step])
+    asked = Asked(1, {"w": np.ones(2, np.float32)})
+    spec = Expected(mean={"w": (2,)})
+    usable, _ = read_reply(message_of(reply), "n", SAMPLES, spec, (), fault, asked=asked)
+    assert (usable is not None) == accepted
 
 
 def test_a_roster_is_read_as_it_was_written() -> None:

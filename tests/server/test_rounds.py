@@ -100,14 +100,12 @@ def test_patience_counts_evaluations_not_rounds() -> None:
         assert patience.stops(1) == stops
 
 
-@pytest.mark.parametrize(("rule", "stops"), [("mean", "patience"), ("median", "")])
-def test_one_client_ends_no_run_where_a_rule_bears_it(rule: str, stops: str) -> None:
+def test_one_client_ends_no_run() -> None:
     """Beside 1e30 every other error vanishes in a mean."""
-    settings = {"method": "fedavg", "patience": 2, "aggregation.rule": rule}
-    patience = Patience(settings_from(settings))
+    patience = Patience(settings_from({"patience": 2}))
     for error in (3.0, 2.0, 1.0):
         patience.round_ended(round_end([1e30, error, error, error]))
-    assert patience.stops(1) == stops
+    assert patience.stops(1) == ""
 
 
 def test_where_both_would_stop_a_run_patience_is_the_reason() -> None:

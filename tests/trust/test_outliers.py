@@ -11,7 +11,7 @@ import pytest
 from fedproto_app.core.messages import Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
-from fedproto_app.trust.outliers import SizeOfSame, out_of_line
+from fedproto_app.trust.outliers import SizeOfSame, long_steps, out_of_line
 
 SPEC = Expected(per_client={"p": (2,)})
 
@@ -72,3 +72,13 @@ def test_of_arrays_by_class_each_row_counts() -> None:
     good = Reply(["a", "b"], [1, 1], arrays={"p": floats([1], [1], [1])}, classes=[[0, 1], [2]])
     bad = Reply(["c"], [1], arrays={"p": floats([1], [5e6])}, classes=[[0, 2]])
     assert out_of_line({"n": good, "m": bad}, spec).keys() == {("m", "c")}
+
+
+def test_a_node_whose_clients_moved_far_more_than_usual_is_named() -> None:
+    def moved(*steps: float) -> Reply:
+        return Reply([f"c{row}" for row in range(len(steps))], [1] * len(steps), steps=list(steps))
+
+    replies = {"a": moved(1.0, 1.2), "b": moved(0.9, 19.0), "c": moved(1.1, 50.0)}
+    assert long_steps(replies).keys() == {"c"}  # b's mean moved by less than ten usual steps
+    assert long_steps({"a": moved(1.0), "b": moved(1e9)}) == {}  # no two say which is usual
+    assert long_steps({"a": moved(), "b": moved()}) == {}

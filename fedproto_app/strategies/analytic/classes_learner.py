@@ -230,7 +230,8 @@ class AnalyticClassesLearner(
             moment, counts = (cohort.memory.sums[name].double() for name in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
             pools = [everybody(total), *clusters_in(guidance, cohort.names, total)]
-            _set_heads(cohort, self._fit.personal(moment, counts, pools, validation))
+            fits = self._fit.personal(moment, counts, pools, validation, cohort.shares)
+            _set_heads(cohort, fits)
         return list(range(len(cohort.names)))
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:

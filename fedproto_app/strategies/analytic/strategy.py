@@ -23,7 +23,7 @@ class SumsOfRegressors(ClientSums):
         fault = self.impossible(sums, samples)
         return fault and f"its sums cannot be those of {samples} samples: {fault}"
 
-    def impossible(self, sums: Arrays, samples: int) -> str | None:
+    def impossible(self, sums: Arrays, samples: int, share: float = 1.0) -> str | None:
         moment = torch.from_numpy(sums[MOMENT]).double().unsqueeze(-1)
         gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
         return sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)

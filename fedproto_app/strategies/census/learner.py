@@ -189,7 +189,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         if total is not None and self._fit.of_all(total) is not None:
             moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            weight, bias = self._fit.personal(moment, counts, [everybody(total)], validation)
+            weight, bias = self._fit.personal(
+                moment, counts, [everybody(total)], validation, cohort.shares
+            )
         cohort.parameters[ANSWER + "weight"].copy_(weight)
         cohort.parameters[ANSWER + "bias"].copy_(bias)
         return list(range(len(cohort.names)))

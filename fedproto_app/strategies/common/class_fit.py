@@ -190,17 +190,19 @@ class ClassFit:
         counts: Tensor,
         pools: Sequence[ClassPool],
         validation: LabelledVectors,
+        shares: Sequence[float] = (),
     ) -> Classifier:
         """Return each client's classifier of its class sums [K, C, D], [K, C] and the pools.
 
-        The first pool holds all clients.
+        The first pool holds all clients. shares: the share of each client's sums that the pools
+        hold; () for all.
         """
         total = pools[0]
         frequent = frequencies(counts, total.counts)
         candidates, evidence = [], []
         for pool in pools:
             pool_means, has = class_means(pool.moment, pool.counts), (pool.counts > 0).double()
-            likely = self._evidence((moment, counts), pool, total)
+            likely = self._evidence((moment, counts), pool, total, shares)
             for lean_weight, (lean, factors) in zip(likely, LEANS, strict=True):
                 weight = lean * has
                 leant = moment + weight.unsqueeze(-1) * pool_means
@@ -209,18 +211,22 @@ class ClassFit:
                 evidence += [lean_weight] * len(factors)
         return _mean(candidates, torch.stack(evidence, dim=1), validation)
 
-    def _evidence(self, sums: OfClasses, pool: ClassPool, total: ClassPool) -> list[Tensor]:
+    def _evidence(
+        self, sums: OfClasses, pool: ClassPool, total: ClassPool, shares: Sequence[float]
+    ) -> list[Tensor]:
         """Return the log evidence for each lean, [K]; 0 if no feature is steady."""
         first, (moment, counts) = self._steady_from, sums
         spread = pool.spread.features_from(first)
         if not spread.moment.shape[-1]:
             return [counts.new_zeros(len(counts))] * len(LEANS)
+        factors = counts.new_tensor(shares or [1.0] * len(counts))[:, None]
+        pooled_moment, pooled_counts = factors[..., None] * moment, factors * counts
         # A class that no other client of the cluster has is compared with the total.
-        shared = pool.counts - counts > 0.5
+        shared = pool.counts - pooled_counts > 0.5
         reference = pool.moment.where(shared.unsqueeze(-1), total.moment)
         remainder = (
-            (reference - moment)[..., first:],
-            pool.counts.where(shared, total.counts) - counts,
+            (reference - pooled_moment)[..., first:],
+            pool.counts.where(shared, total.counts) - pooled_counts,
         )
         steady, count = moment[..., first:], directions(total.spread.features_from(first))
         return [

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, Refusal
+from fedproto_app.core.messages import Arrays, Guidance, Refusal, counted
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.settings import Settings
@@ -47,19 +47,23 @@ class ClientSums(ABC):
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why a client with this many train samples cannot have these sums, or None."""
 
-    def take_in_total(self, total: Arrays, samples: int) -> None:
+    def take_in_total(self, total: Arrays, clients: Collection[ClientKey]) -> None:
         """Take in the masked sums over a round's clients, unless they cannot be true.
 
-        samples: the samples of all these clients.
+        clients: all that may be in the sums.
         """
-        if fault := self.impossible(total, samples):
+        samples = sum(map(self.counted, clients))
+        if fault := self.impossible(total, samples, min(map(self.share, clients), default=1.0)):
             self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
         else:
             self._total = total
 
     @abstractmethod
-    def impossible(self, sums: Arrays, samples: int) -> str | None:
-        """Return why this many samples cannot have these sums, or None."""
+    def impossible(self, sums: Arrays, samples: int, share: float = 1.0) -> str | None:
+        """Return why this many samples cannot have these sums, or None.
+
+        share: the least that a sample counts for.
+        """
 
     @abstractmethod
     def sample_bound(self, clip: float) -> float:
@@ -79,9 +83,17 @@ class ClientSums(ABC):
             return self._total
         if not self.latest.clients:
             return {}
-        facts = self.federation.members.facts
-        samples = [facts[key].samples for key in self.latest.clients]
+        samples = [self.counted(key) for key in self.latest.clients]
         return self.federation.averaging.totals(self, samples)
+
+    def counted(self, key: ClientKey) -> int:
+        """Return the number of samples that a client counts with."""
+        members = self.federation.members
+        return counted(members.facts[key].samples, members.most_samples)
+
+    def share(self, key: ClientKey) -> float:
+        """Return the share of its declared samples that a client counts with."""
+        return self.counted(key) / self.federation.members.facts[key].samples
 
     def plain_totals(self) -> Arrays:
         """Return the totals of the latest sums of all clients."""
@@ -123,18 +135,18 @@ class SumsOfClasses(ClientSums):
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why these sums cannot be true, given the samples that the client declared."""
-        declared = self.federation.members.facts[key].samples
-        before = self.latest.latest(key)
-        if self.grow and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
+        before, share = self.latest.latest(key), self.share(key)
+        grows = self.grow and share == 1  # a share falls when clients with few samples join
+        if grows and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
             return "its sums have fewer samples than its earlier sums"
-        fault = self.impossible(sums, declared)
+        fault = self.impossible(sums, self.counted(key), share)
         return fault and f"its sums cannot be true: {fault}"
 
     def _fewer(self, counts: NDArray[Any], before: NDArray[Any]) -> bool:
         return bool(counts.sum() < before.sum() if self.reclassed else (counts < before).any())
 
-    def impossible(self, sums: Arrays, samples: int) -> str | None:
-        return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE)
+    def impossible(self, sums: Arrays, samples: int, share: float = 1.0) -> str | None:
+        return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE, share)
 
     def sample_bound(self, clip: float) -> float:
         return sample_bound(clip)
@@ -226,7 +238,7 @@ class SumsStrategy(PersonalStrategy):
         """Take in the total, if masks hide each client's sums."""
         if received.total is not None:
             values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
-            self._sums.take_in_total(values, sum(facts.samples for facts in round_.facts.values()))
+            self._sums.take_in_total(values, round_.facts)
 
     def conclude(self, round_: Round, ask: Ask) -> None:
         """Compute the totals for an evaluation, once for all nodes."""

@@ -50,6 +50,10 @@ class Members(Protocol):
         """The facts that nodes declared about every client that ever joined."""
 
     @property
+    def most_samples(self) -> int:
+        """The largest number of samples that a client may count with; 0: any number."""
+
+    @property
     def is_simulation(self) -> bool:
         """Whether the nodes are simulated, so that all clients are connected from the start."""
 

@@ -67,7 +67,8 @@ class Cohort:
 
     parameters: the model. memory: the method's state, with the fields of `Learner.initial_memory`.
     samples: the task's `Samples`. trains: false if the cohort is only evaluated or asked a
-    question.
+    question. shares: the share of its declared samples that each client counts with in totals
+    (`Order.most_samples`); () if all count in full.
     """
 
     parameters: dict[str, Tensor]
@@ -76,6 +77,7 @@ class Cohort:
     samples: Any
     server_round: int
     trains: bool
+    shares: Sequence[float] = ()
 
     @property
     def names(self) -> list[str]:
