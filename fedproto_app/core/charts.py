@@ -102,8 +102,9 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar from 0 for each name, in one colour below 0 and in another above; values [n] are
-    fractions. A bar longer than `limit` is cut there; the number beside it gives its length."""
+    """A bar from 0 for each name, green above 0 and orange below; values [n] are fractions.
+
+    A bar longer than `limit` is cut there; the number beside it gives its length."""
 
     title: str
     text: str
@@ -158,11 +159,19 @@ Chart = Lines | Dots | Bars | Matrix | Points
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what there is to know about it in a few sentences, and charts."""
+    """A heading, what there is to know about it in a few sentences, and charts.
+
+    choices: names of the charts, from which a reader chooses one; () where all are shown.
+    """
 
     title: str
     text: str
     charts: Sequence[Chart] = ()
+    choices: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything below the heading."""
+        return bool(self.charts or self.text)
 
 
 def distribution(label: str, values: NDArray[np.float64], look: int) -> Line:
