@@ -73,8 +73,7 @@ def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path
     folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
     (sentence,) = sentences(*folders)
     assert sentence.startswith(
-        f"Taking part does not pay for most clients of toy: {expected} its best alone"
-        + TOO_FEW
+        f"Taking part does not pay for most clients of toy: {expected} its best alone" + TOO_FEW
     )
     assert sentence.endswith(
         " Their own validation errors advise none of the 4 clients to take part."
