@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -194,3 +195,10 @@ def number(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}".replace("-", "−")
     return f"{value:.3g}".replace("-", "−")
+
+
+def gain_text(value: float) -> str:
+    """Return a gain, a fraction, in percent; a loss of ten times the value or more as a factor."""
+    if not isfinite(value):
+        return "from no error"  # alone, so that no factor says how much worse it is
+    return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{1 + abs(value):.0f}"

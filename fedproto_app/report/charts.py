@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from fedproto_app.core.charts import (
     Lines,
     Section,
     distribution,
+    gain_text,
     is_wide,
     number,
 )
@@ -55,19 +55,20 @@ def gains_chart(chosen: Candidate) -> Bars | None:
 
     A gain is how much lower the error is, as a share of the error alone. None without any.
     """
-    gains = {name: 1 - ratio for name, ratio in chosen.ratios.items() if isfinite(ratio)}
+    gains = {name: 1 - ratio for name, ratio in chosen.ratios.items() if name in chosen.errors}
     if not gains:
         return None
     names = sorted(gains, key=lambda name: (-gains[name], name))
     values = np.array([gains[name] for name in names])
+    first, middle, last = (gain_text(gain) for gain in (values[0], np.median(values), values[-1]))
     text = (
         f"Bars of each client's gain: {int((values > 0).sum())} of {len(values)} have a lower "
-        f"error. {names[0]} gains most ({values[0]:+.0%}), {names[-1]} least ({values[-1]:+.0%}); "
-        f"the median is {np.median(values):+.0%}."
+        f"error. {names[0]} gains most ({first}), {names[-1]} least ({last}); the median is "
+        f"{middle}."
     )
     title = "Each client's gain: how much lower its error is than alone"
     if without := len(chosen.rival) - len(names):
-        title += f" ({without} without both errors left out)"
+        title += f" ({without} without an error left out)"
     if values.min() < -1:
         title += "; losses are cut at 100%"
     return Bars(title, text, Axis("gain", percent=True), names, values)

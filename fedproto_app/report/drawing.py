@@ -32,6 +32,7 @@ from fedproto_app.core.charts import (
     Lines,
     Matrix,
     Points,
+    gain_text,
     number,
 )
 
@@ -349,9 +350,9 @@ class _Panel:
         shown = _evenly(count, _MOST_BARS)
         cut = np.clip(chart.values, -chart.limit, chart.limit)[shown]
         colours = np.where(cut > 0, _GOOD, _BAD).tolist()
-        if count <= _NAMED_BARS:
+        if are_rows(chart):
             bars = self.axes.barh(range(count), cut, height=0.6, color=colours)
-            signed = [_signed(value) for value in chart.values]
+            signed = [gain_text(value) for value in chart.values]
             self.axes.bar_label(bars, signed, padding=4, color=_INK)
             self.axes.axvline(0, color=_QUIET, linewidth=1)
             self.axes.margins(x=0.1 * _FULL / self.width)
@@ -365,8 +366,8 @@ class _Panel:
             self.axes.margins(x=0.005)
             self._set_axis("y", chart.x, [cut])
         for bar, place in zip(bars, shown, strict=True):
-            self._tip(bar, [f"{chart.names[place]}: {_signed(chart.values[place])}"])
-        return 50 + 18.0 * count if count <= _NAMED_BARS else 0.9 * _HEIGHT
+            self._tip(bar, [f"{chart.names[place]}: {gain_text(chart.values[place])}"])
+        return 50 + 18.0 * count if are_rows(chart) else 0.9 * _HEIGHT
 
     def _matrix(self, chart: Matrix) -> float:
         from matplotlib import colormaps
@@ -508,6 +509,11 @@ def is_wide_chart(chart: Chart) -> bool:
     return chart.wide if isinstance(chart, Lines) else isinstance(chart, Dots | Bars)
 
 
+def are_rows(chart: Bars) -> bool:
+    """Whether the bars are drawn as rows with names, as there are few."""
+    return len(chart.names) <= _NAMED_BARS
+
+
 def category_colours(count: int) -> list[Any]:
     """Return a colour for each kind; beyond twenty kinds, neighbours look alike."""
     from matplotlib import colormaps
@@ -538,12 +544,6 @@ def _number(value: float, _: object = None) -> str:
 
 def _text(value: float, axis: Axis) -> str:
     return f"{number(100 * value)}%" if axis.percent else number(value)
-
-
-def _signed(value: float) -> str:
-    if not isfinite(value):
-        return "beyond measure"
-    return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{1 + abs(value):.0f}"
 
 
 def _short(text: str, longest: int) -> str:

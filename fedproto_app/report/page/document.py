@@ -31,7 +31,7 @@ from fedproto_app.report.comparison import (
     questions,
     with_better_off,
 )
-from fedproto_app.report.drawing import chart_svg, is_wide_chart
+from fedproto_app.report.drawing import are_rows, chart_svg, is_wide_chart
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.page.next_step import NextStep, next_step
 from fedproto_app.report.page.tables import (
@@ -240,7 +240,8 @@ def render(runs: Iterable[Run]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
+    drawing = {"are_rows": are_rows, "chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
+    environment.globals |= drawing
     return environment.from_string(template).render(
         parts=parts,
         **{name: Markup(text) for name, text in texts.items()},

@@ -97,18 +97,20 @@ def methods_table(
 ) -> PageTable:
     """Return one row per group of one task and dataset; seeds are shown if a group has several."""
     seeds = any(len(group.runs) > 1 for group in groups)
-    _, *columns = comparison_columns(groups)
+    columns, texts, keys = (
+        comparison_columns(groups), comparison_rows(groups), comparison_numbers(groups)
+    )  # fmt: skip
+    known = [n for n in range(3, len(columns)) if any(row[n] != UNKNOWN for row in texts)]
+    shown = [2, *known] if seeds else known
     rows = []
-    for group, label, (_, _, *texts), keys in zip(
-        groups, labels, comparison_rows(groups), comparison_numbers(groups), strict=True
-    ):
+    for group, label, row, numbers in zip(groups, labels, texts, keys, strict=True):
         cells = [
-            Cell(text if seeds else text.removesuffix(NO_SPREAD), _key(key), True)
-            for text, key in zip(texts, keys, strict=True)
+            Cell(row[n] if seeds else row[n].removesuffix(NO_SPREAD), _key(numbers[n - 2]), True)
+            for n in shown
         ]
         mark = chosen is not None and group is chosen.group
-        rows.append(Row([Cell(label), *cells[not seeds :]], marked=mark))
-    titles = columns if seeds else [columns[0], *columns[2:]]
+        rows.append(Row([Cell(label), *cells], marked=mark))
+    titles = [columns[1], *(columns[n] for n in shown)]
     metrics = report_for(groups[0].task).metrics
     caption = f"{metrics.caption}; parameters up: per client and round, and in all"
     if seeds:
