@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -42,7 +42,7 @@ class FittingTable:
         for block in blocks:
             table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
             for place, width in (*names, *block):
-                justify = "left" if place < self.texts else "right"
+                justify: JustifyMethod = "left" if place < self.texts else "right"
                 table.add_column(
                     Text(self.columns[place]), justify=justify, width=width, overflow="fold"
                 )

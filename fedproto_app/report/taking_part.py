@@ -230,7 +230,7 @@ def _candidate(
 
 def _shares_nothing(run: Run) -> bool:
     """Whether the run's method was set to share nothing, if it can be set to share."""
-    return known_settings(run).get(f"{run.summary['method']}.sharing", "none") == "none"
+    return bool(known_settings(run).get(f"{run.summary['method']}.sharing", "none") == "none")
 
 
 def _means_of_more(seeds: Sequence[Mapping[str, Errors]]) -> dict[str, list[float]]:

@@ -65,6 +65,20 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     assert wrong.code == 2
 
 
+def test_no_word_breaks_in_a_terminal_of_80_columns(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for number, calendar in enumerate(("week", "none")):
+        settings = {"data": {"calendar": calendar}, "fuels": {"inter-weight": float(number)}}
+        folder = tmp_path / calendar
+        make_run(folder, [0.25] * 6, settings, settings_digest=calendar, parameters_up=9)
+    out = fedproto("compare", tmp_path, "--pairs").out
+    assert max(map(len, out.splitlines())) <= 80
+    for word in ("data.calendar=week", "inter-weight=0.0", "0.3750", "difference", "768"):
+        assert word in out.split()
+
+
 def test_no_pairs_to_test(fedproto: Fedproto, tmp_path: Path) -> None:
     outcome = fedproto("compare", make_run(tmp_path / "a"), "--pairs")
     assert outcome.code == 0
