@@ -26,9 +26,9 @@ from scipy.stats import rankdata, spearmanr
 from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
 from fedproto_app.report.comparison import (
     Alone,
-    asked_alike,
     client_errors,
     is_alone,
+    questions,
     share_better_off,
 )
 from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
@@ -117,13 +117,13 @@ def tables(runs: Iterable[Run]) -> dict[str, Answers]:
     groups, _ = group_runs(runs)
     metrics = report_for(groups[0].task).metrics
     answers = {}
-    for members in asked_alike(groups, metrics):
-        alone = [group for _, group in members if all(map(is_alone, group.runs))]
+    for question in questions(groups):
+        alone = [group for group in question.groups if all(map(is_alone, group.runs))]
         best = Alone(alone, metrics)
-        name = _common([run.folder.name for _, group in members for run in group.runs])
+        name = _common([run.folder.name for group in question.groups for run in group.runs])
         answers[name] = Answers(
             *(
-                _rows(name, [group for _, group in members if (group in alone) == apart], best)
+                _rows(name, [group for group in question.groups if (group in alone) == apart], best)
                 for apart in (False, True)
             )
         )

@@ -2,6 +2,7 @@
 
     python -m benchmarks.first_report                       # measures and prints
     python -m benchmarks.first_report --fedproto PROGRAM    # one installed elsewhere
+    python -m benchmarks.first_report --pictures            # for README and docs/report.md
 
 In an empty folder it writes the page's `loads.csv`, then runs the page's block of commands, one
 after the other, with the page's settings alone. `.ci/wheel` does so with an installed wheel.
@@ -30,6 +31,7 @@ from benchmarks.pages import ROOT
 PAGE = ROOT / "docs" / "your-data.md"
 PROGRAM = "write_sites.py"
 AIM = 180.0  # seconds, on two cores
+WINDOWS = {1280: 800, 768: 900, 390: 844}  # pixels
 _COMMAND = "fedproto "
 
 
@@ -82,6 +84,26 @@ def _children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def write_pictures(report: Path, folder: Path) -> None:
+    """Write the report's first screen in windows of a desk, a tablet and a phone as small PNGs."""
+    from PIL import Image  # where a wheel is tried, the tests' libraries are missing
+
+    from tests import browser
+
+    program = browser.installed()
+    if program is None:
+        raise SystemExit("--pictures needs Chromium on the path")
+    with browser.Browser(program) as page:
+        for width, height in WINDOWS.items():
+            page.look(width, height)
+            page.open(report)
+            file = folder / f"report-{width}.png"
+            page.picture(file, whole=False)
+            with Image.open(file) as picture:
+                small = picture.convert("RGB").quantize(64)
+            small.save(file, optimize=True)
+
+
 def lines_of(took: Sequence[Took], load: float) -> list[str]:
     """Return a table of the seconds, and the line below it."""
     rows = [*took, Took("together", sum(t.processor for t in took), sum(t.clock for t in took))]
@@ -105,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--pictures", action="store_true", help="write pictures into docs")
     parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)
     fedproto = options.fedproto or Path(shutil.which("fedproto") or "fedproto")
@@ -114,6 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(temporary)
         (folder / PROGRAM).write_text(program_of(page), encoding="utf-8")
         subprocess.run([sys.executable, PROGRAM], cwd=folder, check=True)
+        if options.pictures:
+            measured(["fedproto demo"], fedproto.absolute(), folder)
+            write_pictures(folder / "runs" / "demo" / "report.html", PAGE.parent)
+            return
         (folder / "loads.toml").write_text(settings, encoding="utf-8")
         load = os.getloadavg()[0]
         took = measured(commands, fedproto.absolute(), folder)

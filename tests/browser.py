@@ -52,6 +52,7 @@ class Browser:
             self._session: str | None = attached["sessionId"]
             for domain in ("Page", "Runtime", "Network", "Log"):
                 self._call(f"{domain}.enable")
+            self._call("Emulation.setFocusEmulationEnabled", enabled=True)
         except BaseException:
             self.close()
             raise
@@ -81,11 +82,13 @@ class Browser:
             if "method" in answer:
                 self.told.append(answer)
 
-    def look(self, width: int = 1000, *, dark: bool = False, media: str = "screen") -> None:
-        """Set the window's width, colours, or paper."""
+    def look(
+        self, width: int = 1000, height: int = 900, *, dark: bool = False, media: str = "screen"
+    ) -> None:
+        """Set the window's size, colours, or paper."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=900, deviceScaleFactor=1, mobile=False,
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", media=media, features=[scheme])
@@ -107,8 +110,8 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press and release a key: Tab, Enter or a space."""
-        codes = {"Tab": 9, "Enter": 13, " ": 32}
+        """Press and release a key: Tab, Enter, a space, ArrowRight."""
+        codes = {"Tab": 9, "Enter": 13, " ": 32, "ArrowRight": 39}
         text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             self._call(
@@ -116,9 +119,9 @@ class Browser:
                 **({"text": text} if text and kind == "keyDown" else {}),
             )  # fmt: skip
 
-    def picture(self, file: Path) -> None:
-        """Return the whole page as a PNG."""
-        answer = self._call("Page.captureScreenshot", captureBeyondViewport=True)
+    def picture(self, file: Path, *, whole: bool = True) -> None:
+        """Write the whole page, or the window, as a PNG."""
+        answer = self._call("Page.captureScreenshot", captureBeyondViewport=whole)
         file.write_bytes(b64decode(answer["data"]))
 
     def paper(self, file: Path) -> None:

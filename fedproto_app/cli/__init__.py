@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # slow to import
@@ -9,11 +10,14 @@ if TYPE_CHECKING:  # slow to import
 
 
 def results_console(**options: Any) -> Console:
-    """Return a console for results on stdout; a file or a pipe has room for wide tables."""
+    """Return a console for results on stdout; a file or a pipe has room for wide tables.
+
+    The environment variable COLUMNS sets another width.
+    """
     from rich.console import Console
 
     console = Console(**options)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 200
     return console
 

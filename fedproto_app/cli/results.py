@@ -15,7 +15,7 @@ from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.charts import draw, draw_comparison, draw_differences
-from fedproto_app.report.comparison import heavy_clients, pairs, with_better_off
+from fedproto_app.report.comparison import heavy_clients, pairs, questions, with_better_off
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import Run, find_runs, group_runs, ranked
 from fedproto_app.report.table import (
@@ -72,7 +72,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Put finished runs side by side, in one table for each task.
+    """Put finished runs side by side, in one table for runs on the same data.
 
     Runs that differ only in their seed share one row: mean and standard
     error over the seeds, the best row first. Errors of forecasts are on the
@@ -96,26 +96,25 @@ def compare(
     for run in repeated:
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
     groups = ranked(with_better_off(groups), sort)
-    tasks = by_task(groups)
-    needs_pairs = test_pairs or differences is not None
-    pairs_by_task = list(filter(None, map(pairs, tasks))) if needs_pairs else []
-    tested = pairs_by_task if test_pairs else []
+    asked = questions(groups)
+    tested = list(filter(None, (pairs(question.groups) for question in asked)))
+    pairs_shown = tested if test_pairs else []
     if output == "table":
-        tables = [*map(comparison_table, tasks), *map(pairs_table, tested)]
-        results_console().print(*tables, sep="\n")
+        tables = [*map(comparison_table, asked), *map(pairs_table, pairs_shown)]
+        results_console(highlight=False).print(*tables, "", sep="\n")
+    elif output == "markdown":
+        texts = [*map(comparison_markdown, asked), *map(pairs_markdown, pairs_shown)]
+        typer.echo("\n\n".join(texts))
     else:
-        text, text_of_pairs = (
-            (comparison_markdown, pairs_markdown)
-            if output == "markdown"
-            else (comparison_csv, pairs_csv)
-        )
-        typer.echo("\n\n".join([*map(text, tasks), *map(text_of_pairs, tested)]))
-    for line in (line for task in tasks for line in [*heavy_clients(task), *taking_part(task)]):
-        typer.echo(line, err=output == "csv")
+        pairs_of_tasks = list(filter(None, map(pairs, by_task(groups)))) if test_pairs else []
+        texts = [*map(comparison_csv, by_task(groups)), *map(pairs_csv, pairs_of_tasks)]
+        typer.echo("\n\n".join(texts))
+    lines = [*heavy_clients(groups), *taking_part(groups)]
+    results_console(stderr=output == "csv", highlight=False).print(*lines, sep="\n", markup=False)
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
     if differences is not None:
-        draw_differences([pair for task_pairs in pairs_by_task for pair in task_pairs], differences)
+        draw_differences([pair for alike in tested for pair in alike], differences)
     if picture is not None:
         draw_comparison(groups, picture)
     if output == "table" and not test_pairs and len(groups) > 1:

@@ -187,15 +187,15 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
     tests = write_results(sweep.folder, sweep.plan, results, chosen)
     if charts := sweep_charts(sweep.plan, results, tests):
         write_picture(sweep.folder / "sweep.png", charts, "mean ± standard error over seeds")
-    out = results_console(highlight=False, soft_wrap=True)
+    out = results_console(highlight=False)
     out.print(results_table(sweep.plan, results, tests))
     for result in chosen:
         run = result.folders[sweep.plan.seeds[0]]
         command = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
         command += ["--set", "output.dir=runs", "--set", 'output.name=""']
         line = f"the choice: trial {result.trial.number}, {run.name}; once more: "
-        out.print(line + shlex.join(command), markup=False)
-    out.print(f"results: {sweep.folder}/sweep.csv, .json, .png")
+        out.print(line + shlex.join(command), markup=False, soft_wrap=True)
+    out.print(f"results: {sweep.folder}/sweep.csv, .json, .png", soft_wrap=True)
 
 
 def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:

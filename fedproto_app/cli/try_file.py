@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from fedproto_app.cli import say_next
 from fedproto_app.core.endings import NOTHING, WhenStopped
 from fedproto_app.experiments.run_settings import changed_settings
+from fedproto_app.report.fitting_table import FittingTable
 
 
 def try_file(
@@ -103,14 +102,16 @@ def try_file(
         )
     out = Console(highlight=False)
     out.print(answer.verdict, style="bold")
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    table.add_column("")
-    for title in (*answer.scores[0].figures, "best for"):
-        table.add_column(title, justify="right")
-    for score in answer.scores:
-        figures = (f"{value:.4g}" for value in score.figures.values())
-        table.add_row(score.title, *figures, str(score.best_for))
-    out.print(table)
+    figures = list(answer.scores[0].figures)
+    rows = [
+        [
+            score.title,
+            *(f"{score.figures[name]:.4g}" for name in figures),
+            str(score.best_for),
+        ]
+        for score in answer.scores
+    ]
+    out.print(FittingTable(["", *figures, "best for"], rows))
     for title, file in (("report", answer.report), ("forecast", answer.forecast)):
         if file is not None:
             out.print(f"{title}: {file}", soft_wrap=True)

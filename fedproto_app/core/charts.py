@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -102,8 +103,9 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar from 0 for each name, in one colour below 0 and in another above; values [n] are
-    fractions. A bar longer than `limit` is cut there; the number beside it gives its length."""
+    """A bar from 0 for each name, green above 0 and orange below; values [n] are fractions.
+
+    A bar longer than `limit` is cut there; the number beside it gives its length."""
 
     title: str
     text: str
@@ -158,11 +160,19 @@ Chart = Lines | Dots | Bars | Matrix | Points
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what there is to know about it in a few sentences, and charts."""
+    """A heading, what there is to know about it in a few sentences, and charts.
+
+    choices: names of the charts, from which a reader chooses one; () where all are shown.
+    """
 
     title: str
     text: str
     charts: Sequence[Chart] = ()
+    choices: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything below the heading."""
+        return bool(self.charts or self.text)
 
 
 def distribution(label: str, values: NDArray[np.float64], look: int) -> Line:
@@ -185,3 +195,10 @@ def number(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}".replace("-", "−")
     return f"{value:.3g}".replace("-", "−")
+
+
+def gain_text(value: float) -> str:
+    """Return a gain, a fraction, in percent; a loss of ten times the value or more as a factor."""
+    if not isfinite(value):
+        return "from no error"  # alone, so that no factor says how much worse it is
+    return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{1 + abs(value):.0f}"

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from optuna.distributions import CategoricalDistribution
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
 from fedproto_app.core import charts
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.export import csv_text
+from fedproto_app.report.fitting_table import FittingTable
 from fedproto_app.report.runs import read_clients
 from fedproto_app.report.taking_part import validation_error
 from fedproto_app.report.task_report import report_for
@@ -207,33 +205,37 @@ def write_results(
     return tests
 
 
-def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> Table:
+def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> FittingTable:
     """Return a table for a terminal: the best trials first, test errors only for the choice."""
     metrics = results[0].metrics
     validation, kept = metrics.validation.round.name, metrics.kept.column.name
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=0,
-        caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
-        f"{kept}: test error, only of the choice",
-        caption_justify="left",
-    )
-    for name in ("trial", *plan.space, "seeds", validation, kept):
-        table.add_column(escape(name), justify="right", overflow="fold")
-    ordered = ranked(results)
+    ordered, rows = ranked(results), []
     for result in ordered[:_MOST_ROWS]:
         test = tests.get(result.trial.number)
-        table.add_row(
-            str(result.trial.number),
-            *(escape(str(value)) for value in result.trial.changes.values()),
-            f"{len(result.validation)}" + (f" of {len(plan.seeds)}" if result.failed else ""),
-            result.mean.text() if result.mean else UNKNOWN,
-            test.text() if test else "",
-            style="bold" if test else None,
+        rows.append(
+            [
+                str(result.trial.number),
+                *map(str, result.trial.changes.values()),
+                f"{len(result.validation)}" + (f" of {len(plan.seeds)}" if result.failed else ""),
+                result.mean.text() if result.mean else UNKNOWN,
+                test.text() if test else "",
+            ]
         )
-    if len(ordered) > _MOST_ROWS:
-        table.add_row("…")
-    return table
+    if (hidden := len(ordered) - _MOST_ROWS) > 0:
+        rows.append(["…", *[""] * (len(plan.space) + 2), f"{hidden} more"])
+    return FittingTable(
+        ["trial", *_short_keys([*plan.space]), "seeds", validation, kept],
+        rows,
+        caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
+        f"{kept}: test error, only of the choice",
+        marked=[n for n, result in enumerate(ordered) if result.trial.number in tests],
+    )
+
+
+def _short_keys(keys: Sequence[str]) -> list[str]:
+    """Return the keys without their tables' names, where these are not needed."""
+    names = [key.rpartition(".")[2] for key in keys]
+    return [name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)]
 
 
 def sweep_charts(

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,13 +23,14 @@ from fedproto_app.core.charts import (
     Lines,
     Section,
     distribution,
+    gain_text,
     is_wide,
     number,
 )
 from fedproto_app.core.errors import FedProtoError
-from fedproto_app.report.comparison import Pair, mean_errors
+from fedproto_app.report.comparison import Pair, Question, mean_errors, questions
 from fedproto_app.report.drawing import charts_png
-from fedproto_app.report.runs import Group, labels, read_clients, read_rounds, read_task
+from fedproto_app.report.runs import Group, read_clients, read_rounds, read_task
 from fedproto_app.report.taking_part import Candidate, chosen_to_share
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
@@ -50,30 +50,28 @@ _PERIODS_SHOWN = 4  # of the history before a forecast
 Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]]
 
 
-def gains_section(chosen: Candidate) -> Section:
-    """Return the section on each client's change against its best alone, largest gain first."""
-    ratios = {name: ratio for name, ratio in chosen.ratios().items() if isfinite(ratio)}
-    names = sorted(ratios, key=lambda name: (ratios[name], name))
-    values = np.array([ratios[name] - 1 for name in names])
-    without = len(chosen.rival) - len(names)
-    better = int((values < 0).sum())
-    text = f"Bars of the change of each client's error: {better} of {len(values)} have a lower one."
-    if names:
-        text += (
-            f" {names[0]} gains most ({values[0]:+.0%}), {names[-1]} least "
-            f"({values[-1]:+.0%}); the median is {np.median(values):+.0%}."
-        )
-    about = (
-        f"The test error of each client with {chosen.label}, compared with its best alone. Bars to "
-        "the left mean a lower error when taking part, bars to the right a higher error."
+def gains_chart(chosen: Candidate) -> Bars | None:
+    """Return the chart of each client's gain over its best alone, largest first.
+
+    A gain is how much lower the error is, as a share of the error alone. None without any.
+    """
+    gains = {name: 1 - ratio for name, ratio in chosen.ratios.items() if name in chosen.errors}
+    if not gains:
+        return None
+    names = sorted(gains, key=lambda name: (-gains[name], name))
+    values = np.array([gains[name] for name in names])
+    first, middle, last = (gain_text(gain) for gain in (values[0], np.median(values), values[-1]))
+    text = (
+        f"Bars of each client's gain: {int((values > 0).sum())} of {len(values)} have a lower "
+        f"error. {names[0]} gains most ({first}), {names[-1]} least ({last}); the median is "
+        f"{middle}."
     )
-    if len(names) and values.max() > 1:
-        about += " Bars are cut at twice the error."
-    if without:
-        about += f" {without} clients without both errors are left out."
-    axis = Axis("change of the test error", percent=True)
-    chart = Bars("Change of each client's error", text, axis, names, values)
-    return Section("Who gains and who does not", about, [chart] if names else [])
+    title = "Each client's gain: how much lower its error is than alone"
+    if without := len(chosen.rival) - len(names):
+        title += f" ({without} without an error left out)"
+    if values.min() < -1:
+        title += "; losses are cut at 100%"
+    return Bars(title, text, Axis("gain", percent=True), names, values)
 
 
 def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
@@ -183,14 +181,13 @@ def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
     return charts
 
 
-def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
-    """Return the charts of groups of one task and dataset, by label.
+def comparison_charts(question: Question) -> list[Lines]:
+    """Return the charts of the groups of a question.
 
     They show the distribution over the clients of all seeds, and the mean in the first seed's run
     against the numbers sent.
     """
-    first = next(iter(groups.values()))
-    metrics = report_for(first.task).metrics
+    groups, metrics = dict(zip(question.labels, question.groups, strict=True)), question.metrics
     column = metrics.headline.column.name
     figures = {
         label: np.concatenate([client_values(run.folder, column) for run in group.runs])
@@ -198,7 +195,7 @@ def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
     }
     charts = [distribution_chart(figures, metrics)]
     charts += learning_charts(_curves_of_groups(groups), metrics, "test ")[1:]
-    return [replace(chart, title=f"{first.dataset}: {chart.title}") for chart in charts]
+    return [replace(chart, title=f"{question.title}: {chart.title}") for chart in charts]
 
 
 def client_values(run_dir: Path, column: str) -> NDArray[np.float64]:
@@ -299,29 +296,25 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
 
 
 def comparison_of(groups: Sequence[Group]) -> list[Chart]:
-    """Return the charts of groups of runs, task by task and dataset by dataset.
+    """Return the charts of groups of runs, question by question.
 
     The charts show distributions over the clients and costs, and for the first seed's runs the
     task's wide line charts, such as several methods' forecasts for a client.
     """
-    rows: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)  # by label
-    for group, label in zip(groups, labels(groups), strict=True):
-        rows[group.task, group.dataset][label] = group
     return [
         chart
-        for (task, _), members in rows.items()
-        for chart in (*comparison_charts(members), *_wide_charts(task, members))
+        for question in questions(groups)
+        for chart in (*comparison_charts(question), *_wide_charts(question))
     ]
 
 
-def _wide_charts(task: str, members: Mapping[str, Group]) -> list[Lines]:
+def _wide_charts(question: Question) -> list[Lines]:
     """Return the wide line charts about the chosen way of sharing, or the first group."""
-    chosen = chosen_to_share(list(members.values()))
-    first = next(iter(members))
-    if len(chosen) == 1:
-        first = next(label for label, group in members.items() if group is chosen[0].group)
-    runs = {label: group.runs[0].folder for label, group in members.items()}
-    sections = report_for(task).sections(runs, first)
+    chosen = chosen_to_share(question)
+    names, groups = question.labels, list(question.groups)
+    first = names[groups.index(chosen.group) if chosen else 0]
+    runs = {label: group.runs[0].folder for label, group in zip(names, groups, strict=True)}
+    sections = report_for(groups[0].task).sections(runs, first)
     charts = [chart for section in sections for chart in section.charts]
     return [chart for chart in charts if isinstance(chart, Lines) and chart.wide]
 

@@ -8,7 +8,7 @@ error, as it would in practice. Test errors are never used to choose.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import fmean
@@ -63,21 +63,73 @@ def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
     return {client: error for client, error in errors.items() if isfinite(error.test)}
 
 
+@dataclass(frozen=True)
+class Question:
+    """Groups of one task whose test errors can be compared client by client.
+
+    title: the dataset, and the settings of ``[data]`` in which the questions on it differ.
+    """
+
+    title: str
+    groups: Sequence[Group]
+
+    @property
+    def labels(self) -> list[str]:
+        """The groups' names, which distinguish them within the question."""
+        return labels(self.groups)
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        """The metrics of the groups' task."""
+        return report_for(self.groups[0].task).metrics
+
+
 def is_alone(run: Run) -> bool:
     """Whether the run shared nothing; False if its summary does not say."""
     parameters_sent = [run.summary.get(key) for key in ("parameters_up", "parameters_down")]
     return parameters_sent == [0, 0]
 
 
-def question(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
+def question_key(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
     """Return a key that is equal for runs whose test errors can be compared client by client."""
+    return run.summary["dataset"], tuple(sorted(_asked_data(run, metrics).items(), key=repr))
+
+
+def _asked_data(run: Run, metrics: TaskMetrics) -> dict[str, object]:
+    """Return the settings of ``[data]`` that change the test part, without this prefix."""
     data = {
-        key: value
+        key.removeprefix("data."): value
         for key, value in known_settings(run).items()
-        if key.startswith("data.") and key.removeprefix("data.") not in metrics.inputs
+        if key.startswith("data.")
     }
-    data["data.backtest"] = windows_of(data)
-    return run.summary["dataset"], tuple(sorted(data.items(), key=repr))
+    data["backtest"] = windows_of(known_settings(run))
+    return {key: value for key, value in data.items() if key not in metrics.inputs}
+
+
+def questions(groups: Sequence[Group]) -> list[Question]:
+    """Return the groups by question, in the order of each question's first group."""
+    by_key: dict[tuple[object, ...], list[Group]] = defaultdict(list)
+    for group in groups:
+        metrics = report_for(group.task).metrics
+        by_key[group.task, *question_key(group.runs[0], metrics)].append(group)
+    by_data: dict[tuple[str, str], list[list[Group]]] = defaultdict(list)
+    for members in by_key.values():
+        by_data[members[0].task, members[0].dataset].append(members)
+    return [
+        Question(title, members)
+        for (_, dataset), alike in by_data.items()
+        for title, members in zip(_titles(dataset, alike), alike, strict=True)
+    ]
+
+
+def _titles(dataset: str, alike: Sequence[Sequence[Group]]) -> list[str]:
+    metrics = report_for(alike[0][0].task).metrics
+    tables = [_asked_data(members[0].runs[0], metrics) for members in alike]
+    keys = sorted({key for table in tables for key in table})
+    differing = [key for key in keys if len({repr(table.get(key)) for table in tables}) > 1]
+    return [
+        ", ".join([dataset, *(f"{key} {table.get(key)}" for key in differing)]) for table in tables
+    ]
 
 
 class Alone:
@@ -110,10 +162,10 @@ class Alone:
         return best
 
     def _rivals(self, run: Run) -> list[Run]:
-        asked_question = question(run, self._metrics)
+        asked_question = question_key(run, self._metrics)
         rivals = []
         for group in self._groups:
-            if question(group.runs[0], self._metrics) == asked_question:
+            if question_key(group.runs[0], self._metrics) == asked_question:
                 same = [rival for rival in group.runs if rival.repetition == run.repetition]
                 _, window = run.repetition
                 rivals += (same or [r for r in group.runs if r.repetition[1] == window])[:1]
@@ -193,10 +245,10 @@ def holm(values: Sequence[float]) -> list[float]:
 class Pair:
     """Two methods compared over the clients that both have; errors are means over seeds.
 
-    better: number of clients with the lower error. by_client: the differences in the order of the
-    clients' names, negative where the method is better. difference: their median. p: of Wilcoxon's
-    signed-rank test. corrected: p after Holm's correction over all pairs with the same question.
-    Both are None where too few clients differ.
+    dataset: the question's title. better: number of clients with the lower error. by_client: the
+    differences in the order of the clients' names, negative where the method is better. difference:
+    their median. p: of Wilcoxon's signed-rank test. corrected: p after Holm's correction over all
+    pairs with the same question. Both are None where too few clients differ.
     """
 
     dataset: str
@@ -219,46 +271,31 @@ class Pair:
 
 
 def pairs(groups: Sequence[Group]) -> list[Pair]:
-    """Compare every group of one task with the best that its clients could do alone.
+    """Compare every group with the best that its clients could do alone.
 
     groups: best first. Without a run that shares nothing, each group is compared with the first
     group that has the same question.
     """
-    metrics = report_for(groups[0].task).metrics
     compared: list[Pair] = []
-    for members in asked_alike(groups, metrics):
-        alone = [group for _, group in members if all(map(is_alone, group.runs))]
-        family = (
-            _against_alone(members, alone, metrics) if alone else _against_best(members, metrics)
-        )
+    for question in questions(groups):
+        alone = [group for group in question.groups if all(map(is_alone, group.runs))]
+        family = _against_alone(question, alone) if alone else _against_best(question)
         compared += _corrected([pair for pair in family if pair.clients])
     return compared
 
 
-def asked_alike(
-    groups: Sequence[Group], metrics: TaskMetrics
-) -> Iterable[Sequence[tuple[str, Group]]]:
-    """Return the groups of one task with their labels, one list for each question."""
-    by_question: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
-    for label, group in zip(labels(groups), groups, strict=True):
-        by_question[question(group.runs[0], metrics)].append((label, group))
-    return by_question.values()
-
-
-def _against_alone(
-    members: Sequence[tuple[str, Group]], alone: Sequence[Group], metrics: TaskMetrics
-) -> Iterator[Pair]:
-    best = Alone(alone, metrics)
-    for label, group in members:
+def _against_alone(question: Question, alone: Sequence[Group]) -> Iterator[Pair]:
+    best = Alone(alone, question.metrics)
+    for label, group in zip(question.labels, question.groups, strict=True):
         if [group] != alone:  # a single group alone is itself the best alone
-            yield _pair(group, label, metrics, BEST_ALONE, best_alone(group, best))
+            yield _pair(question, group, label, BEST_ALONE, best_alone(group, best))
 
 
-def _against_best(members: Sequence[tuple[str, Group]], metrics: TaskMetrics) -> Iterator[Pair]:
-    (first, best), *other_groups = members
-    errors = mean_errors(best, metrics)
-    for label, group in other_groups:
-        yield _pair(group, label, metrics, first, errors)
+def _against_best(question: Question) -> Iterator[Pair]:
+    first, *other_labels = question.labels
+    errors = mean_errors(question.groups[0], question.metrics)
+    for label, group in zip(other_labels, question.groups[1:], strict=True):
+        yield _pair(question, group, label, first, errors)
 
 
 def mean_errors(group: Group, metrics: TaskMetrics) -> dict[str, float]:
@@ -273,19 +310,22 @@ def best_alone(group: Group, best: Alone) -> dict[str, float]:
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
-    """Return a line for each client that makes most of a mean over clients; groups: of one task."""
-    metrics = report_for(groups[0].task).metrics
-    shares: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for group, label in zip(groups, labels(groups), strict=True):
-        errors = mean_errors(group, metrics)
-        if len(errors) >= _FEWEST_CLIENTS:
-            worst, share = largest_share(np.array(list(errors.values())))
-            if share > _HEAVY_SHARE:
-                shares[group.dataset, list(errors)[worst]].append(f"{label} ({share:.0%})")
-    return [
-        f"{dataset}: client {client!r} makes most of the mean {metrics.error} of {', '.join(heavy)}"
-        for (dataset, client), heavy in shares.items()
-    ]
+    """Return a line for each client that makes most of a mean over clients."""
+    lines = []
+    for question in questions(groups):
+        shares: dict[str, list[str]] = defaultdict(list)
+        for group, label in zip(question.groups, question.labels, strict=True):
+            errors = mean_errors(group, question.metrics)
+            if len(errors) >= _FEWEST_CLIENTS:
+                worst, share = largest_share(np.array(list(errors.values())))
+                if share > _HEAVY_SHARE:
+                    shares[list(errors)[worst]].append(f"{label} ({share:.0%})")
+        lines += [
+            f"{question.title}: client {client!r} makes most of the mean {question.metrics.error} "
+            f"of {', '.join(heavy)}"
+            for client, heavy in shares.items()
+        ]
+    return lines
 
 
 def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -297,13 +337,13 @@ def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _pair(
-    group: Group, label: str, metrics: TaskMetrics, against: str, rival: Mapping[str, float]
+    question: Question, group: Group, label: str, against: str, rival: Mapping[str, float]
 ) -> Pair:
-    errors = mean_errors(group, metrics)
+    errors = mean_errors(group, question.metrics)
     shared_clients = sorted(errors.keys() & rival.keys())
     differences = np.array([errors[client] - rival[client] for client in shared_clients])
     return Pair(
-        dataset=group.dataset,
+        dataset=question.title,
         method=label,
         against=against,
         clients=len(shared_clients),

@@ -32,6 +32,7 @@ from fedproto_app.core.charts import (
     Lines,
     Matrix,
     Points,
+    gain_text,
     number,
 )
 
@@ -92,8 +93,8 @@ _CHART_STYLE: dict[Any, Any] = STYLE | {
 _HALF, _FULL, _HEIGHT = 420.0, 860.0, 245.0  # points; a page of 920 pixels does not scale them
 _POINTS, _DPI = 72, 150  # an inch
 _LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
-_LONGEST_NAME, _LONGEST_LABEL = 28, 54  # letters
-_NAMED_ROWS = 40
+_LONGEST_NAME, _LONGEST_NAME_NARROW, _LONGEST_LABEL = 28, 18, 54  # letters
+_NAMED_ROWS, _NAMED_BARS = 40, 12
 _NAMED_KINDS = 20  # more colours cannot be distinguished
 _MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
 _LARGEST = 1e30  # larger values are drawn at the end of the axis, so that sums stay finite
@@ -113,10 +114,13 @@ def look(place: int) -> dict[str, Any]:
     }
 
 
-def chart_svg(chart: Chart) -> Markup:
-    """Return the chart as SVG for a page; every text in it is escaped."""
+def chart_svg(chart: Chart, *, narrow: bool = False) -> Markup:
+    """Return the chart as SVG for a page; every text in it is escaped.
+
+    narrow: draw a wide chart for a phone.
+    """
     with _styled():
-        panel = _Panel(chart)
+        panel = _Panel(chart, _HALF if narrow or not is_wide_chart(chart) else _FULL)
         file = io.StringIO()
         panel.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     return _inline(file.getvalue(), chart.text, panel.tips)
@@ -130,7 +134,7 @@ def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
     room = 0.0
     with _styled():
         for chart in charts:
-            panel = _Panel(chart, titled=True)
+            panel = _Panel(chart, _FULL if is_wide_chart(chart) else _HALF, titled=True)
             if panel.width > room:
                 rows.append([])
                 room = _FULL
@@ -181,16 +185,18 @@ def _styled() -> Iterator[None]:
 
 
 class _Panel:
-    """A chart drawn into its own figure.
+    """A chart drawn into its own figure of this width in points.
 
     tips: the tooltips by the artist's id in the SVG, one for the artist or one for each dot.
     """
 
-    def __init__(self, chart: Chart, titled: bool = False) -> None:
+    def __init__(self, chart: Chart, width: float, titled: bool = False) -> None:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        self.width = _FULL if is_wide_chart(chart) else _HALF
+        self.width = width
+        is_narrowed = width < _FULL and is_wide_chart(chart)
+        self._longest_name = _LONGEST_NAME_NARROW if is_narrowed else _LONGEST_NAME
         pads: Any = {"w_pad": 0.12, "h_pad": 0.1} if titled else {}  # inches
         self.figure = Figure(dpi=_DPI, layout=ConstrainedLayoutEngine(**pads))
         self.axes: Axes = self.figure.subplots()
@@ -219,7 +225,8 @@ class _Panel:
 
     def _write_names(self, axis: str, names: Mapping[float, str], turn: float = 0) -> None:
         """Set ticks with these names; a shortened name has its full text as a tooltip."""
-        texts = [_short(name, _LONGEST_NAME) for name in names.values()]
+        longest = self._longest_name if axis == "y" else _LONGEST_NAME
+        texts = [_short(name, longest) for name in names.values()]
         ticks = getattr(self.axes, f"set_{axis}ticks")(list(names), texts, rotation=turn)
         for tick, name, text in zip(ticks, names.values(), texts, strict=True):
             if text != name:
@@ -338,17 +345,17 @@ class _Panel:
         self.axes.spines["left"].set_visible(False)
 
     def _bars(self, chart: Bars) -> float:
-        """Draw named rows if there is room for names, else thin columns."""
+        """Draw named rows if there are few, else thin columns."""
         count = len(chart.names)
         shown = _evenly(count, _MOST_BARS)
         cut = np.clip(chart.values, -chart.limit, chart.limit)[shown]
-        colours = np.where(cut < 0, _GOOD, _BAD).tolist()
-        if count <= _NAMED_ROWS:
+        colours = np.where(cut > 0, _GOOD, _BAD).tolist()
+        if are_rows(chart):
             bars = self.axes.barh(range(count), cut, height=0.6, color=colours)
-            signed = [_signed(value) for value in chart.values]
+            signed = [gain_text(value) for value in chart.values]
             self.axes.bar_label(bars, signed, padding=4, color=_INK)
             self.axes.axvline(0, color=_QUIET, linewidth=1)
-            self.axes.margins(x=0.1)
+            self.axes.margins(x=0.1 * _FULL / self.width)
             self._set_axis("x", chart.x, [cut])
             self._name_rows(chart.names)
         else:
@@ -359,8 +366,8 @@ class _Panel:
             self.axes.margins(x=0.005)
             self._set_axis("y", chart.x, [cut])
         for bar, place in zip(bars, shown, strict=True):
-            self._tip(bar, [f"{chart.names[place]}: {_signed(chart.values[place])}"])
-        return 50 + 20.0 * count if count <= _NAMED_ROWS else _HEIGHT
+            self._tip(bar, [f"{chart.names[place]}: {gain_text(chart.values[place])}"])
+        return 50 + 18.0 * count if are_rows(chart) else 0.9 * _HEIGHT
 
     def _matrix(self, chart: Matrix) -> float:
         from matplotlib import colormaps
@@ -508,6 +515,11 @@ def is_wide_chart(chart: Chart) -> bool:
     return chart.wide if isinstance(chart, Lines) else isinstance(chart, Dots | Bars)
 
 
+def are_rows(chart: Bars) -> bool:
+    """Whether the bars are drawn as rows with names, as there are few."""
+    return len(chart.names) <= _NAMED_BARS
+
+
 def category_colours(count: int) -> list[Any]:
     """Return a colour for each kind; beyond twenty kinds, neighbours look alike."""
     from matplotlib import colormaps
@@ -538,12 +550,6 @@ def _number(value: float, _: object = None) -> str:
 
 def _text(value: float, axis: Axis) -> str:
     return f"{number(100 * value)}%" if axis.percent else number(value)
-
-
-def _signed(value: float) -> str:
-    if not isfinite(value):
-        return "beyond measure"
-    return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{value + 1:.0f}"
 
 
 def _short(text: str, longest: int) -> str:

@@ -8,14 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedproto_app.report.comparison import PAIR_COLUMNS, Pair
+from fedproto_app.report.comparison import PAIR_COLUMNS, Pair, Question
+from fedproto_app.report.fitting_table import FittingTable
 from fedproto_app.report.runs import Group, Run, labels
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, Field
 
+NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
 _NAMED_CLIENTS = 3  # clients named as best, and as worst
 _COSTS = {
     "parameters_up_per_client_round": "parameters up",
@@ -35,8 +36,9 @@ def run_table(run: Run) -> Table:
     """Return a table with the figures of one run."""
     summary = run.summary
     table = Table(
-        title=f"{summary['method']} on {summary['dataset']}: {summary['clients']} clients, "
-        f"{summary['rounds']} rounds, seed {summary['seed']}",
+        title=f"{summary['method']} on {summary['dataset']}: "
+        f"{_plural(summary['clients'], 'client')}, {_plural(summary['rounds'], 'round')}, "
+        f"seed {summary['seed']}",
         title_justify="left",
         show_header=False,
     )
@@ -60,6 +62,10 @@ def run_table(run: Run) -> Table:
     return table
 
 
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return ε, δ and what they protect, for a run with differential privacy."""
     privacy = summary.get("privacy", {})
@@ -69,7 +75,7 @@ def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("privacy", f"ε = {privacy['epsilon']:.3g}, δ = {privacy['delta']:g} ({about})")]
 
 
-def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> Table:
+def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> FittingTable:
     """Return a table of the best and worst clients by the headline figure; all if they are few."""
     metrics = report_for(task).metrics
     headline = metrics.headline.column
@@ -78,21 +84,19 @@ def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> Table:
         return metrics.badness(_number(row[headline.name]))
 
     evaluated = sorted((row for row in clients if math.isfinite(badness(row))), key=badness)
-    title = f"best and worst clients by test {headline.title}"
-    table = Table(title=title, title_justify="left")
-    for name in ("client", "group", "samples"):
-        table.add_column(name)
-    for shown in metrics.clients:
-        table.add_column(shown.title, justify="right")
-    for place, row in enumerate(evaluated):
-        if _NAMED_CLIENTS <= place < len(evaluated) - _NAMED_CLIENTS:
-            continue
-        table.add_row(
-            *(row[name] for name in ("client", "group", "samples")),
+    facts = ["client", *(["group"] if any(row["group"] for row in evaluated) else [])]
+    rows = [
+        [
+            *(row[name] for name in (*facts, "samples")),
             *(shown.text(_number(row[shown.name])) for shown in metrics.clients),
-            end_section=place == _NAMED_CLIENTS - 1 and len(evaluated) > 2 * _NAMED_CLIENTS,
-        )
-    return table
+        ]
+        for row in evaluated
+    ]
+    columns = [*facts, "samples", *(shown.title for shown in metrics.clients)]
+    if (hidden := len(rows) - 2 * _NAMED_CLIENTS) > 0:
+        rows[_NAMED_CLIENTS:-_NAMED_CLIENTS] = [[f"… {hidden} more", *[""] * (len(columns) - 1)]]
+    heading = f"best and worst clients by test {headline.title}"
+    return FittingTable(columns, rows, len(facts), heading)
 
 
 def by_task(groups: Sequence[Group]) -> list[list[Group]]:
@@ -101,34 +105,38 @@ def by_task(groups: Sequence[Group]) -> list[list[Group]]:
     return [[group for group in groups if group.task == task] for task in tasks]
 
 
-def comparison_table(groups: Sequence[Group]) -> Table:
-    """Return a table for a terminal, one row per group; all groups are of one task."""
-    caption = (
-        f"mean ± standard error over seeds; {report_for(groups[0].task).metrics.caption}; "
-        "parameters up: per client and round, and in all rounds"
-    )
-    table = _table(comparison_columns(groups), caption, texts=2)
-    for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
-        last_of_dataset = after is not None and after.dataset != group.dataset
-        table.add_row(*row, end_section=last_of_dataset)
-    return table
+def comparison_table(question: Question) -> FittingTable:
+    """Return a table for a terminal, one row per group of a question.
+
+    The number of seeds has a column only where a group has several, a figure where it is known.
+    """
+    groups = question.groups
+    caption = f"{question.metrics.caption}; parameters up: per client and round, and in all rounds"
+    columns, rows = comparison_columns(groups), comparison_rows(groups)
+    shown = [1, *(n for n in range(2, len(columns)) if any(row[n] != UNKNOWN for row in rows))]
+    if all(len(group.runs) == 1 for group in groups):
+        shown.remove(2)
+        rows = [[cell.removesuffix(NO_SPREAD) for cell in row] for row in rows]
+    else:
+        caption = f"mean ± standard error over seeds; {caption}"
+    cells = [[row[place] for place in shown] for row in rows]
+    return FittingTable([columns[n] for n in shown], cells, 1, question.title, caption)
 
 
-def comparison_markdown(groups: Sequence[Group]) -> str:
-    """Return a Markdown table, one row per group; all groups are of one task."""
-    return _markdown(comparison_columns(groups), comparison_rows(groups), texts=2)
+def comparison_markdown(question: Question) -> str:
+    """Return a Markdown table, one row per group of a question."""
+    columns, rows = comparison_columns(question.groups), comparison_rows(question.groups)
+    return _markdown(columns, [[question.title, *row[1:]] for row in rows], texts=2)
 
 
-def pairs_table(pairs: Sequence[Pair]) -> Table:
-    """Return a table for a terminal, one row per pair."""
+def pairs_table(pairs: Sequence[Pair]) -> FittingTable:
+    """Return a table for a terminal, one row per pair of a question."""
     caption = (
         "over clients, errors averaged over seeds; better: clients with the lower error; "
         "p: Wilcoxon's signed-rank test"
     )
-    table = _table(PAIR_COLUMNS, caption, texts=3)
-    for pair in pairs:
-        table.add_row(*pair.row())
-    return table
+    rows = [pair.row()[1:] for pair in pairs]
+    return FittingTable(PAIR_COLUMNS[1:], rows, 2, f"{pairs[0].dataset}, client by client", caption)
 
 
 def pairs_markdown(pairs: Sequence[Pair]) -> str:
@@ -140,15 +148,6 @@ def pairs_csv(pairs: Sequence[Pair]) -> str:
     """Return CSV, one row per pair; numbers are not rounded, unknown numbers are empty."""
     fields = ("dataset", "method", "against", "clients", "better", "difference", "p", "corrected")
     return _csv([fields, *([getattr(pair, field) for field in fields] for pair in pairs)])
-
-
-def _table(columns: Sequence[str], caption: str, texts: int) -> Table:
-    """Return a table without rows. texts: number of columns from the left that hold no numbers."""
-    table = Table(box=SIMPLE_HEAD, padding=0, caption=caption, caption_justify="left")
-    for number, column in enumerate(columns):
-        # A narrow terminal wraps names but cuts no figures.
-        table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
-    return table
 
 
 def _csv(rows: Sequence[Sequence[object]]) -> str:

@@ -66,9 +66,10 @@ def test_validation_chooses_where_the_test_errors_say_otherwise(tmp_path: Path) 
     records = json.loads((tmp_path / "sweep.json").read_text())["trials"]
     assert [("test" in row, row["chosen"]) for row in records] == [(True, True), (False, False)]
     assert records[1]["validation"]["by_seed"] == {"0": 0.6, "1": pytest.approx(0.8)}
-    cells = [list(column.cells) for column in results_table(PLAN, results, tests).columns]
-    assert cells[-1] == ["0.7 ± 0", ""]
-    assert cells[-2] == ["0.2 ± 0", "0.7 ± 0.1"]
+    table = results_table(PLAN, results, tests)
+    assert [row[-2:] for row in table.rows] == [["0.2 ± 0", "0.7 ± 0"], ["0.7 ± 0.1", ""]]
+    assert table.marked == [0]
+    assert table.columns[:3] == ["trial", "beta", "seeds"]
 
 
 def test_many_rounds_flatter_no_trial(tmp_path: Path) -> None:

@@ -143,9 +143,9 @@ def test_long_lines_are_thinned_and_keep_their_ends() -> None:
 
 
 def test_bars_are_cut_but_tell_the_truth() -> None:
-    chart = Bars("t", "", PERCENT, ["a", "b"], np.array([-0.25, 30.0]))
-    assert {"−25%", "×31", "a", "b"} <= set(texts(chart))
-    assert tips(chart) == ["a: −25%", "b: ×31"]
+    chart = Bars("t", "", PERCENT, ["a", "b"], np.array([0.25, -30.0]))
+    assert {"+25%", "×31", "a", "b"} <= set(texts(chart))
+    assert tips(chart) == ["a: +25%", "b: ×31"]
     bars = [element for element in svg(chart).iter("path") if element.findtext("title")]
     assert [element.get("fill") for element in bars] == ["var(--good)", "var(--bad)"]
     widths = [np.ptp(numbers_of(element.get("d", ""))[::2]) for element in bars]
@@ -153,7 +153,7 @@ def test_bars_are_cut_but_tell_the_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "names_drawn", "bars"), [(40, 40, 40), (41, 0, 41), (5000, 0, 700)]
+    ("count", "names_drawn", "bars"), [(12, 12, 12), (13, 0, 13), (5000, 0, 700)]
 )
 def test_many_bars_are_thin_and_few_have_names(count: int, names_drawn: int, bars: int) -> None:
     names = [f"client-{n}" for n in range(count)]

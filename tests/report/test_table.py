@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fedproto_app.report.comparison import Question, questions
+from fedproto_app.report.fitting_table import FittingTable
 from fedproto_app.report.runs import Group, group_runs, read_clients, read_run
 from fedproto_app.report.table import (
-    by_task,
     clients_table,
     comparison_csv,
     comparison_markdown,
@@ -28,6 +29,18 @@ def as_text(table: Table) -> str:
 
 def cells(table: Table) -> list[list[str]]:
     return [[str(cell) for cell in column.cells] for column in table.columns]
+
+
+def question(groups: list[Group]) -> Question:
+    (asked,) = questions(groups)
+    return asked
+
+
+def lines_at(width: int, table: FittingTable) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def two_seeds_and_a_rival(tmp_path: Path) -> list[Group]:
@@ -65,33 +78,68 @@ def test_a_run_without_an_evaluation_shows_dashes(tmp_path: Path) -> None:
 def test_the_best_and_the_worst_clients_are_named_in_order(tmp_path: Path) -> None:
     errors = (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4)
     table = clients_table("forecasting", read_clients(make_run(tmp_path / "a", errors=errors)))
-    assert cells(table)[0] == ["c1", "c5", "c7", "c6", "c3", "c0"]
+    assert [row[0] for row in table.rows] == ["c1", "c5", "c7", "… 2 more", "c6", "c3", "c0"]
 
 
 def test_few_clients_are_all_named_once(tmp_path: Path) -> None:
     table = clients_table(
         "forecasting", read_clients(make_run(tmp_path / "a", errors=(0.3, 0.1, 0.2, 0.4)))
     )
-    assert cells(table)[0] == ["c1", "c2", "c0", "c3"]
+    assert [row[0] for row in table.rows] == ["c1", "c2", "c0", "c3"]
 
 
 def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
-    table = comparison_table(two_seeds_and_a_rival(tmp_path))
-    assert list(zip(*cells(table), strict=True)) == [
-        (
-            *("toy", "solo", "1", "0.1250 ± -", "0.0625 ± -", "0.5000", "0.8750", "0.5000", "-"),
+    table = comparison_table(question(two_seeds_and_a_rival(tmp_path)))
+    assert table.heading == "toy"
+    assert table.rows == [
+        [
+            *("solo", "1", "0.1250 ± -", "0.0625 ± -", "0.5000", "0.8750", "0.5000"),
             *("0", "0", "0 B", "12"),
-        ),
-        (
-            *("toy", "fuels", "2", "0.5000 ± 0.2500", "0.3125 ± 0.0000", "0.5000", "0.8750"),
-            *("0.5000", "-", "768", "2,304", "1.2 kB", "15"),
-        ),
+        ],
+        [
+            *("fuels", "2", "0.5000 ± 0.2500", "0.3125 ± 0.0000", "0.5000", "0.8750"),
+            *("0.5000", "768", "2,304", "1.2 kB", "15"),
+        ],
     ]
+
+
+def test_runs_with_other_data_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """A label has no settings that all rows of its table share."""
+    folders = [
+        make_run(
+            tmp_path / f"{horizon}-{beta}", settings_digest=f"{horizon}-{beta}",
+            settings={"fuels": {"beta": beta}, "data": {"horizon": horizon}},
+        )
+        for horizon in (1, 24) for beta in (10.0, 30.0)
+    ]  # fmt: skip
+    asked = questions(group_runs([read_run(folder) for folder in folders])[0])
+    assert sorted(table.heading for table in map(comparison_table, asked)) == [
+        "toy, horizon 1",
+        "toy, horizon 24",
+    ]
+    assert [[row[0] for row in comparison_table(each).rows] for each in asked] == [
+        ["fuels beta=10.0", "fuels beta=30.0"]
+    ] * 2
+
+
+def test_columns_that_do_not_fit_are_stacked_and_no_cell_breaks(tmp_path: Path) -> None:
+    label = "kindred data.calendar=week data.lags=48,168 penalty-steps=3"
+    columns = ["method", *(f"figure {n}" for n in range(12))]
+    rows = [[label, *["0.1234 ± 0.0001"] * 12], ["naive", *["-"] * 12]]
+    lines = lines_at(80, FittingTable(columns, rows, heading="toy", caption="what it is"))
+    assert (lines[0], lines[-1]) == ("toy", "what it is")
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert text.count("0.1234 ± 0.0001") == 12
+    for word in label.split():
+        assert text.count(word) == sum(line.startswith("naive") for line in lines) > 1
+    one_block = lines_at(300, FittingTable(columns, rows))
+    assert sum("figure" in line for line in one_block) == 1
 
 
 def test_markdown_has_a_rule_and_escapes_bars(tmp_path: Path) -> None:
     groups, _ = group_runs([read_run(make_run(tmp_path / "a", dataset="a|b"))])
-    head, rule, row = comparison_markdown(groups).splitlines()
+    head, rule, row = comparison_markdown(question(groups)).splitlines()
     assert head == (
         "| dataset | method | seeds | MSE | median | worst tenth | MASE | MAE | better off % "
         "| parameters up | in all | bytes up | seconds |"
@@ -141,10 +189,9 @@ def test_without_averaging_the_table_is_silent_on_the_averaged_model(tmp_path: P
 def test_the_best_classifying_client_is_the_most_accurate(tmp_path: Path) -> None:
     folder = make_classification_run(tmp_path / "a", (0.3, 0.9, None, 0.5), averages=False)
     table = clients_table("classification", read_clients(folder))
-    assert table.title == "best and worst clients by test A_loc %"
-    names, _, _, local, shared, _ = cells(table)
-    assert (names, local) == (["c1", "c3", "c0"], ["90.0", "50.0", "30.0"])
-    assert shared == ["-"] * 3
+    assert table.heading == "best and worst clients by test A_loc %"
+    assert [row[0] for row in table.rows] == ["c1", "c3", "c0"]
+    assert [row[2:4] for row in table.rows] == [["90.0", "-"], ["50.0", "-"], ["30.0", "-"]]
 
 
 def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> None:
@@ -155,11 +202,11 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
         make_classification_run(tmp_path / "d", accuracy_local=None),
     ]
     groups, _ = group_runs([read_run(run) for run in runs])
-    rows = list(zip(*cells(comparison_table(groups)), strict=True))
-    assert [row[1] for row in rows] == ["gldp", "solo", "fedavg"]  # unknown last
-    assert rows[0][2:6] == ("2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0")
-    assert rows[1][2:6] == ("1", "37.5 ± -", "-", "50.0 ± -")
-    assert rows[1][6:11] == ("62.5 ± -", "100.0", "25.0", "-", "25.0")
+    table = comparison_table(question(groups))
+    assert [row[0] for row in table.rows] == ["gldp", "solo", "fedavg"]  # unknown last
+    assert table.rows[0][1:5] == ["2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0"]
+    assert table.rows[1][1:5] == ["1", "37.5 ± -", "-", "50.0 ± -"]
+    assert table.rows[1][5:9] == ["62.5 ± -", "100.0", "25.0", "25.0"]  # no few-shot class
     head, first, *_ = comparison_csv(groups).splitlines()
     assert head.startswith(
         "dataset,method,seeds,accuracy_local_mean,accuracy_local_std,accuracy_local_se,"
@@ -170,11 +217,11 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
 def test_each_task_has_a_table_of_its_own(tmp_path: Path) -> None:
     runs = [make_classification_run(tmp_path / "b"), make_run(tmp_path / "a")]
     groups, _ = group_runs([read_run(run) for run in runs])
-    tables = by_task(groups)
-    assert [[group.task for group in table] for table in tables] == [
+    asked = questions(groups)
+    assert [[group.task for group in each.groups] for each in asked] == [
         ["forecasting"],
         ["classification"],
     ]
-    heads = [comparison_markdown(table).splitlines()[0] for table in tables]
+    heads = [comparison_markdown(each).splitlines()[0] for each in asked]
     assert "| MSE |" in heads[0]
     assert "| A_loc % | A_glo % | A_sel % |" in heads[1]

@@ -34,7 +34,8 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
     (sentence,) = sentences(*folders)
     assert sentence == (
         "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
-        f"25.0% below its best alone (naive, solo){TOO_FEW} Not compared: seasonal-naive, "
+        f"25.0% below its best alone{TOO_FEW} Alone, a client uses the best of naive and solo by "
+        "its validation error. Not compared: seasonal-naive, "
         # MASE is 3 times the MSE: 0.6, 1.8 and 1.8 against 1.2, 2.4 and 1.5.
         "analytic. The median client: MAE in the data's units 5.4 instead of 4.5, "
         "MASE 1.8 instead of 1.5. By the median MAE in the data's units (5.4, "
@@ -72,8 +73,7 @@ def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path
     folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
     (sentence,) = sentences(*folders)
     assert sentence.startswith(
-        f"Taking part does not pay for most clients of toy: {expected} its best alone (solo)"
-        + TOO_FEW
+        f"Taking part does not pay for most clients of toy: {expected} its best alone" + TOO_FEW
     )
     assert sentence.endswith(
         " Their own validation errors advise none of the 4 clients to take part."
@@ -84,7 +84,7 @@ def test_a_gain_has_an_interval(tmp_path: Path) -> None:
     """The median of seven equal gains is certain. Of three gains and three losses it is not."""
     rival = alone(tmp_path / "a", (1.0,) * 7)
     (clear,) = sentences(rival, shared(tmp_path / "b", (0.9,) * 7))
-    assert "10.0% below its best alone (solo) (95% interval: 10.0% below to 10.0% below)." in clear
+    assert "10.0% below its best alone (95% interval: 10.0% below to 10.0% below)." in clear
     (doubtful,) = sentences(rival, shared(tmp_path / "c", (0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5)))
     assert doubtful.startswith(
         "Whether taking part pays is open for toy: with fuels 4 of 7 clients"
@@ -129,6 +129,34 @@ def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
     (sentence,) = sentences(together, rival)
     assert sentence.startswith("Taking part pays for 1 of 1 clients")
     assert " 1 client with values that repeat exactly left out." in sentence
+
+
+def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
+    """Two ways of sharing differ in a setting; alone there is one kindred."""
+    kinds = [(how, {"kindred": {"sharing": how}, "method": "kindred"}) for how in ("kin", "common")]
+    folders = [
+        shared(tmp_path / how, (0.5, 0.5), method="kindred", settings=table, settings_digest=how)
+        for how, table in kinds
+    ]
+    table = {"kindred": {"sharing": "none"}, "method": "kindred"}
+    folders.append(alone(tmp_path / "a", (1.0, 1.0), method="kindred", settings=table))
+    (sentence,) = sentences(*folders)
+    assert "with kindred sharing=common the median" in sentence
+    assert "Alone, a client uses kindred." in sentence
+
+
+def test_without_errors_of_single_clients_totals_are_compared(tmp_path: Path) -> None:
+    folders = [
+        shared(tmp_path / "a", (None, None), mse=0.75, by_round=(0.5, 0.3)),
+        alone(tmp_path / "b", (1.0, 1.0), mse=1.0),
+        alone(tmp_path / "c", (0.5, 0.5), mse=0.5, method="naive", by_round=(0.9,)),
+    ]
+    (sentence,) = sentences(*folders)
+    assert sentence == (
+        "With fuels the mean test MSE over all clients of toy is 0.75, 25.0% below that of solo "
+        "alone (1). The errors of single clients were withheld, so this compares totals: how many "
+        "clients gain, and whether this may be chance, remains open."
+    )
 
 
 def test_nothing_is_below_an_error_of_0(tmp_path: Path) -> None:
@@ -194,8 +222,8 @@ def test_each_question_has_its_sentence(tmp_path: Path) -> None:
         alone(tmp_path / "d", (1.0, 1.0), settings=day, settings_digest="d"),
     ]
     first, second = sorted(sentences(*folders))
-    assert "fuels data.horizon=24 helps 0 of 2" in first
-    assert "with fuels data.horizon=1 the median client's test MSE is 50.0% below" in second
+    assert "clients of toy, horizon 24: fuels helps 0 of 2" in first
+    assert "of toy, horizon 1: with fuels the median client's test MSE is 50.0% below" in second
 
 
 def test_nothing_is_said_of_one_kind_of_runs(tmp_path: Path) -> None:

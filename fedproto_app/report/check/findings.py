@@ -86,7 +86,11 @@ def _table(rows: Sequence[Sequence[Cell]]) -> Table:
     first = rows[1]
     for number, title in enumerate(rows[0]):
         is_text = number == 0 or isinstance(first[number], Text)
-        table.add_column(_cell(title), justify="left" if is_text else "right")
+        # Numbers keep their width; long names and notes are wrapped.
+        table.add_column(
+            _cell(title), justify="left" if is_text else "right", no_wrap=not is_text,
+            overflow="fold",
+        )  # fmt: skip
     for row in rows[1:]:
         table.add_row(*map(_cell, row))
     return table

@@ -30,7 +30,8 @@ from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 
 _MOST_LINES = 8  # of errors by step
-_MOST_METHODS = 5  # in one chart of forecasts; more lines would hide each other
+_MOST_METHODS = 3  # in one chart of forecasts; more lines would hide the bands
+_MOST_CHOICES, _MOST_OF_ONE_RUN = 40, 12  # clients whose forecasts a page offers
 _MOST_MATRICES = 4
 _MOST_CLIENTS = 1000  # rows of a matrix; clustering costs their square
 _MOVED = 0.01  # relative to the start value of a filter's entry
@@ -41,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
     """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
-    return [*_steps(runs, first), *_forecasts(runs, first), *_divergences(runs, first)]
+    most = _MOST_CHOICES if len(runs) > 1 else _MOST_OF_ONE_RUN
+    return [*_steps(runs, first), *_forecasts(runs, first, most), *_divergences(runs, first)]
 
 
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
@@ -88,10 +90,13 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
     return [Section("Error by step ahead", about, [chart])]
 
 
-def _forecasts(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """Return the section on the first run's best, median and worst client's last periods."""
+def _forecasts(runs: Mapping[str, Path], first: str, most: int = 3) -> list[Section]:
+    """Return the section on the last periods of the first run's clients, at most so many.
+
+    Without room for all, the clients are evenly taken from the best to the worst.
+    """
     try:
-        forecasts, settings = forecasts_beside({first: runs[first], **runs})
+        forecasts, settings = forecasts_beside({first: runs[first], **runs}, most)
     except (FedProtoError, OSError) as error:
         _log.info("%s: no forecasts to show: %s", runs[first], error)
         return []
@@ -101,27 +106,31 @@ def _forecasts(runs: Mapping[str, Path], first: str) -> list[Section]:
     ]
     ahead = settings.data.horizon
     times = f"made for {ahead} steps at once" if ahead > 1 else "made one step ahead"
+    narrow, wide = LEVELS
     about = (
-        f"The end of the test part of the best, the median and the worst client of {first}; "
-        f"forecasts are {times}. About {LEVELS[0]} of 100 true values should lie inside a "
-        f"{LEVELS[0]}% band."
+        f"The end of a client's test part; forecasts are {times}. Of 100 true values about "
+        f"{narrow} should lie inside the dark band of {first}, {wide} inside the light one."
     )
-    return [Section("Forecasts and true values", about, charts)]
+    clients = len(ranked_clients(runs[first], most=_MOST_CLIENTS))
+    if len(charts) < clients:
+        about += f" Shown are {len(charts)} of {clients} clients, from the best to the worst."
+    names = [title.replace("client ", "") for title in forecasts]
+    return [Section("Forecasts and true values", about, charts, names)]
 
 
 def forecasts_beside(
-    runs: Mapping[str, Path],
+    runs: Mapping[str, Path], most: int = 3
 ) -> tuple[dict[str, dict[str, Forecast]], Settings]:
     """Return several runs' forecasts for the same clients, and the first run's settings.
 
-    The clients are the first run's best, median and worst; the forecasts are by the clients' titles
-    and the runs' labels. A run without models, or whose data have changed, is left out. Raises
+    The clients are the first run's `ranked_clients`; the forecasts are by the clients' titles and
+    the runs' labels. A run without models, or whose data have changed, is left out. Raises
     `FedProtoError` if this is the first run.
     """
     from safetensors import SafetensorError
 
     first = next(iter(runs.values()))
-    titles = ranked_clients(first)
+    titles = ranked_clients(first, most)
     by_title: dict[str, dict[str, Forecast]] = {title: {} for title in titles.values()}
     first_settings: Settings | None = None
     for label, folder in list(runs.items())[:_MOST_METHODS]:
@@ -146,28 +155,34 @@ def forecasts_beside(
 def _forecast(
     title: str, by_label: Mapping[str, Forecast], period: int, labels: list[str]
 ) -> Lines:
-    """Return a client's chart; only the first run has a band, since several would overlap."""
+    """Return a client's chart; only the first run has bands, since several would overlap."""
     label, first = next(iter(by_label.items()))
     steps = last_periods(first, period)
     lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]
     for name, shown in by_label.items():
         steps = last_periods(shown, period)
-        bands = {f"{LEVELS[0]}% band of {name}": shown.half_widths[0, steps]}
+        bands = {
+            f"{level}% band": width[steps]
+            for level, width in zip(LEVELS, shown.half_widths, strict=True)
+        }
         lines.append(
             Line(
                 name, _places(shown, steps), shown.forecast[steps], labels.index(name),
                 bands if shown is first else {},
             )
         )  # fmt: skip
-    inside = np.abs(first.truth - first.forecast) <= first.half_widths[0]
-    share = inside[np.isfinite(first.truth)].mean()
+    known = np.isfinite(first.truth)
+    inside = (np.abs(first.truth - first.forecast) <= first.half_widths)[:, known].mean(axis=1)
+    shares = "true values " + ", ".join(
+        f"{share:.0%} in the {level}% band" for level, share in zip(LEVELS, inside, strict=True)
+    )
     text = (
-        f"Line chart of {title}: true values and the forecasts of {', '.join(by_label)}. "
-        f"{share:.0%} of the test part's values lie in {label}'s {LEVELS[0]}% band."
+        f"Line chart of {title}: true values and the forecasts of {', '.join(by_label)}. With "
+        f"{label}, {shares}."
     )
     rmse = first.mse**0.5 * first.std
     heading = (
-        f"{title[0].upper()}{title[1:]} — {share:.0%} inside the band, test MSE {first.mse:.3g}, "
+        f"{title[0].upper()}{title[1:]}: {shares}; test MSE {first.mse:.3g}, "
         f"RMSE {rmse:.3g} in the data's units"
     )
     clock = first.clock

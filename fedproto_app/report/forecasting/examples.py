@@ -66,11 +66,11 @@ class Forecast:
     floor: float = -np.inf
 
 
-def ranked_clients(run_dir: Path) -> dict[str, str]:
+def ranked_clients(run_dir: Path, most: int = 3) -> dict[str, str]:
     """Return titles of the clients with the best, the median and the worst test MSE, by client.
 
-    A title has the group if known: "best client c3 (office)". With fewer than three clients, there
-    are fewer titles.
+    More of `most` clients follow by name, evenly taken over their errors. A title has the group if
+    known: "best client c3 (office)". With fewer than three clients, there are fewer titles.
 
     Raises `FedProtoError` if no client was evaluated.
     """
@@ -80,10 +80,13 @@ def ranked_clients(run_dir: Path) -> dict[str, str]:
     rows.sort(key=lambda row: (float(row[_ERROR]), row["client"]))
     last = len(rows) - 1
     ranks = {last // 2: "median", last: "worst", 0: "best"}  # with few clients, "best" wins
+    more = set(np.linspace(0, last, min(most, len(rows))).astype(int)) if most > len(ranks) else ()
+    others = sorted(set(more) - set(ranks), key=lambda place: rows[place]["client"])
     titles = {}
-    for place, rank in sorted(ranks.items()):
+    for place in (*sorted(ranks), *others[: max(0, most - len(ranks))]):
         client, group = rows[place]["client"], rows[place]["group"]
-        titles[client] = f"{rank} client {client}" + (f" ({group})" if group else "")
+        rank = f"{ranks[place]} " if place in ranks else ""
+        titles[client] = f"{rank}client {client}" + (f" ({group})" if group else "")
     return titles
 
 

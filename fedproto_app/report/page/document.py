@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import re
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,13 +20,20 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fedproto_app.core.charts import Section
+from fedproto_app.core.charts import Bars, Section
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.report.charts import errors_section, gains_section, learning_section
-from fedproto_app.report.comparison import heavy_clients, is_alone, with_better_off
-from fedproto_app.report.drawing import chart_svg, is_wide_chart
+from fedproto_app.report.charts import errors_section, gains_chart, learning_section
+from fedproto_app.report.comparison import (
+    Question,
+    heavy_clients,
+    is_alone,
+    questions,
+    with_better_off,
+)
+from fedproto_app.report.drawing import are_rows, chart_svg, is_wide_chart
 from fedproto_app.report.page import REPORT
+from fedproto_app.report.page.next_step import NextStep, next_step
 from fedproto_app.report.page.tables import (
     PageTable,
     Repeat,
@@ -38,9 +44,15 @@ from fedproto_app.report.page.tables import (
     refusals_table,
     repeats,
 )
-from fedproto_app.report.runs import Group, Run, group_runs, labels, ranked, read_run
+from fedproto_app.report.runs import Group, Run, group_runs, ranked, read_run
 from fedproto_app.report.table import bytes_text, count_text
-from fedproto_app.report.taking_part import Candidate, chosen_to_share, sentence
+from fedproto_app.report.taking_part import (
+    Candidate,
+    Finding,
+    chosen_to_share,
+    totals_verdict,
+    verdict,
+)
 from fedproto_app.report.task_report import report_for
 
 _TEXTS = "report/page/page.toml"
@@ -54,53 +66,47 @@ FEDERATED = (
 )
 
 
-def headline(groups: Sequence[Group], chosen: Candidate | None) -> str:
+def headline(question: Question, chosen: Candidate | None) -> str:
     """Return the main finding in one line, or what was run if there is none."""
-    first = groups[0]
     if chosen is not None:
-        ratios = chosen.ratios()
-        better = sum(ratio < 1 for ratio in ratios.values())
-        if 2 * better > len(ratios):
-            helps = f"it helps {better} of {len(ratios)} clients"
-            if chosen.is_open:
-                return f"Whether learning together pays is open: {helps}"
-            return f"Learning together helps {better} of {len(ratios)} clients"
-        return (
-            f"Learning together does not pay for most: it helps {better} of {len(ratios)} clients"
-        )
-    if len(groups) == 1:
-        return f"{first.method} on {first.dataset}"
-    return f"{len(groups)} ways of learning {first.dataset}, side by side"
+        helps = f"it helps {chosen.better} of {len(chosen.ratios)} clients"
+        if chosen.finding is Finding.DOES_NOT_PAY:
+            return f"Learning together does not pay for most: {helps}"
+        if chosen.finding.is_open:
+            return f"Whether learning together pays is open: {helps}"
+        return f"Learning together helps {chosen.better} of {len(chosen.ratios)} clients"
+    if len(question.groups) == 1:
+        return f"{question.groups[0].method} on {question.title}"
+    return f"{len(question.groups)} ways of learning {question.title}, side by side"
 
 
-def lead(groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None) -> list[str]:
-    """Return the paragraphs below the headline: the finding in numbers, and its basis."""
-    first, summary = groups[0], groups[0].runs[0].summary
+def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
+    """Return the finding in numbers as one sentence, and what it stands on."""
+    groups = question.groups
     if chosen is not None:
-        return [
-            sentence(chosen),
+        first, *basis = verdict(chosen)
+        return first, [
+            *basis,
             f"Of the ways of sharing, {chosen.label} has the lowest validation error in its best "
-            "round, the mean over all clients. A client's best alone is the run without sharing "
-            "that has the client's lowest validation error. Test errors were used for reporting "
-            "only, never to select a model.",
+            "round, the mean over all clients. Test errors were used for reporting only, never to "
+            "select a model.",
         ]
-    reached = f"{report_for(first.task).in_words(summary)}."
+    if totals := totals_verdict(question):
+        return totals[0], totals[1:]
+    reached = f"{report_for(groups[0].task).in_words(groups[0].runs[0].summary)}."
     alone = [all(map(is_alone, group.runs)) for group in groups]
     if len(groups) == 1:
-        missing = (
-            "Nothing was shared in this run: it shows what clients can do alone."
-            if alone[0]
-            else "To see whether sharing helped, compare it with a run without sharing, such as "
-            "solo, on the same data."
-        )
-        return [reached, missing]
+        shows = "it shows what clients can do alone" if alone[0] else "it has nothing to compare"
+        return reached, [
+            f"{'Nothing was shared' if alone[0] else 'This is a single run'}: {shows}."
+        ]
     missing = (
         "Nothing was shared in any of these runs."
         if all(alone)
         else "These runs do not show which method a client should choose without test errors: this "
         "needs a run without sharing, and validation data."
     )
-    return [f"First row, {labels[0]}: {reached}", missing]
+    return f"First row, {question.labels[0]}: {reached}", [missing]
 
 
 def facts(groups: Sequence[Group], shown: Group) -> list[tuple[str, str]]:
@@ -169,33 +175,46 @@ _GLOSSARY = {
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a page about the runs on one dataset."""
+    """The part of a page about the runs on one question."""
 
     number: int
     headline: str
-    lead: Sequence[str]
+    lead: str
+    basis: Sequence[str]
+    gains: Bars | None
+    next_step: NextStep
     facts: Sequence[tuple[str, str]]
     methods: PageTable
     figures: Sequence[tuple[str, str]]
     warnings: Sequence[str]
-    gains: Section | None
     pairs: PageTable | None
     clients: PageTable | None
     errors: Section
-    details: Sequence[Section]
-    learning: Section
+    looks: Sequence[Section]
     refusals: PageTable | None
     refused: str
     privacy: Sequence[tuple[str, str, str]]
     repeats: Sequence[Repeat]
     left_out: int
 
+    @property
+    def contents(self) -> dict[str, str]:
+        """The headings by the name of their place in the page."""
+        headings = {
+            "basis": "What this stands on",
+            "results": "Results" if self.figures else "Methods side by side",
+            "clients": "Clients" if self.clients or self.errors.charts else "",
+            **{f"look-{place}": look.title for place, look in enumerate(self.looks, start=1)},
+            "runs": "How the runs were made",
+        }
+        return {f"{name}-of-{self.number}": title for name, title in headings.items() if title}
+
 
 def write_report(runs: Iterable[Run], file: Path) -> None:
     """Write a page on finished runs, completely or not at all.
 
-    Runs that differ only in their seed share a row, as in a comparison. Each task and dataset has
-    its own part.
+    Runs that differ only in their seed share a row, as in a comparison. Each question, as on
+    one dataset and horizon, has its own part.
     """
     page = render(runs).encode("utf-8", "replace")  # names may contain lone surrogates
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -211,10 +230,8 @@ def report_of(folder: Path) -> Path:
 def render(runs: Iterable[Run]) -> str:
     """Return the page on these runs as HTML."""
     groups, _ = group_runs(runs)
-    by_data: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for group in ranked(with_better_off(groups)):
-        by_data[group.task, group.dataset].append(group)
-    parts = [_part(number, members) for number, members in enumerate(by_data.values(), start=1)]
+    asked = questions(ranked(with_better_off(groups)))
+    parts = [_part(number, question) for number, question in enumerate(asked, start=1)]
     texts = tomllib.loads((files("fedproto_app") / _TEXTS).read_text("utf-8"))
     template = texts.pop("page")
     environment = Environment(
@@ -223,7 +240,8 @@ def render(runs: Iterable[Run]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
+    drawing = {"are_rows": are_rows, "chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
+    environment.globals |= drawing
     return environment.from_string(template).render(
         parts=parts,
         **{name: Markup(text) for name, text in texts.items()},
@@ -256,32 +274,38 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return distinct
 
 
-def _part(number: int, groups: Sequence[Group]) -> Part:
-    """Return the part on groups of one task and dataset, best first."""
-    names = _distinct(labels(groups))
-    candidates = chosen_to_share(groups)
-    chosen = (
-        candidates[0] if len(candidates) == 1 else None
-    )  # with several questions, no group answers all
+def _part(number: int, question: Question) -> Part:
+    """Return the part on one question, its best group first."""
+    groups, chosen = question.groups, chosen_to_share(question)
+    names = _distinct(question.labels)
     place = next((n for n, group in enumerate(groups) if chosen and group is chosen.group), 0)
     shown = groups[place]
     runs = {name: group.runs[0].folder for name, group in zip(names, groups, strict=True)}
     report = report_for(shown.task)
     refusals, refused = refusals_table(groups, names)
+    first, basis = lead(question, chosen)
     return Part(
         number=number,
-        headline=headline(groups, chosen),
-        lead=lead(groups, names, chosen),
+        headline=headline(question, chosen),
+        lead=first,
+        basis=basis,
+        gains=gains_chart(chosen) if chosen else None,
+        next_step=next_step(question, chosen),
         facts=facts(groups, shown),
         methods=methods_table(groups, names, chosen),
         figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
         warnings=heavy_clients(groups),
-        gains=gains_section(chosen) if chosen else None,
         pairs=pairs_table(groups) if len(groups) > 1 else None,
         clients=clients_table(groups, names, chosen),
         errors=errors_section(groups, names),
-        details=report.sections(runs, names[place]),
-        learning=learning_section(groups, names),
+        looks=[
+            section
+            for section in (
+                *report.sections(runs, names[place]),
+                learning_section(groups, names),
+            )
+            if section
+        ],
         refusals=refusals,
         refused=refused,
         privacy=privacy(groups, names),

@@ -13,7 +13,12 @@ import numpy as np
 
 from fedproto_app.report.comparison import PAIR_COLUMNS, is_alone, mean_errors, pairs
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
-from fedproto_app.report.table import comparison_columns, comparison_numbers, comparison_rows
+from fedproto_app.report.table import (
+    NO_SPREAD,
+    comparison_columns,
+    comparison_numbers,
+    comparison_rows,
+)
 from fedproto_app.report.taking_part import Candidate
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
@@ -23,7 +28,6 @@ from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics, percent_text
 MOST_CLIENTS = 2000  # rows; a page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table
 _FEWEST_TO_FILTER = 8
-_NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
 _MOST_REFUSALS = 100  # rows
 _OF_THE_PLACE = ("output.", "nodes.minimum")  # settings about where a run was made
 _PRIVACY_WORDS = {
@@ -93,18 +97,20 @@ def methods_table(
 ) -> PageTable:
     """Return one row per group of one task and dataset; seeds are shown if a group has several."""
     seeds = any(len(group.runs) > 1 for group in groups)
-    _, *columns = comparison_columns(groups)
+    columns, texts, keys = (
+        comparison_columns(groups), comparison_rows(groups), comparison_numbers(groups)
+    )  # fmt: skip
+    known = [n for n in range(3, len(columns)) if any(row[n] != UNKNOWN for row in texts)]
+    shown = [2, *known] if seeds else known
     rows = []
-    for group, label, (_, _, *texts), keys in zip(
-        groups, labels, comparison_rows(groups), comparison_numbers(groups), strict=True
-    ):
+    for group, label, row, numbers in zip(groups, labels, texts, keys, strict=True):
         cells = [
-            Cell(text if seeds else text.removesuffix(_NO_SPREAD), _key(key), True)
-            for text, key in zip(texts, keys, strict=True)
+            Cell(row[n] if seeds else row[n].removesuffix(NO_SPREAD), _key(numbers[n - 2]), True)
+            for n in shown
         ]
         mark = chosen is not None and group is chosen.group
-        rows.append(Row([Cell(label), *cells[not seeds :]], marked=mark))
-    titles = columns if seeds else [columns[0], *columns[2:]]
+        rows.append(Row([Cell(label), *cells], marked=mark))
+    titles = [columns[1], *(columns[n] for n in shown)]
     metrics = report_for(groups[0].task).metrics
     caption = f"{metrics.caption}; parameters up: per client and round, and in all"
     if seeds:
@@ -178,26 +184,26 @@ def _clients_by_method(
     names = [name for name in group_of if any(name in error_of for error_of in errors.values())]
     if not names:
         return None
-    ratios = chosen.ratios() if chosen else {}
+    ratios = chosen.ratios if chosen else {}
     rows = []
     for name in _evenly_chosen(sorted(names)):
         cells = [_error_cell(error_of.get(name), metrics) for error_of in errors.values()]
         side = ""
         if chosen is not None:
-            change = ratios.get(name, inf) - 1
-            text = f"{100 * change:+.1f}%".replace("-", "−") if isfinite(change) else UNKNOWN
+            gain = 1 - ratios.get(name, inf)
+            text = f"{100 * gain:+.1f}%".replace("-", "−") if isfinite(gain) else UNKNOWN
             cells = [
-                Cell(text, change, True),
+                Cell(text, gain if isfinite(gain) else inf, True),
                 _error_cell(chosen.rival.get(name), metrics),
                 *cells,
             ]
-            side = "" if name not in ratios else "gains" if change < 0 else "does not gain"
+            side = "" if name not in ratios else "gains" if gain > 0 else "does not gain"
         rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
-    beside = ["change", "best alone"] if chosen else []
+    beside = ["gain", "best alone"] if chosen else []
     titles = ["client", "group", *beside, *errors]
     caption = f"test {metrics.error} of each client by method, the mean over seeds; lower is better"
     if chosen is not None:
-        caption += f"; change: {chosen.label} compared with the client's best alone"
+        caption += f"; gain: how much lower it is with {chosen.label} than with the best alone"
     omitted = len(groups) - len(columns_shown)
     note = f"{omitted} further rows of the table of methods are left out." if omitted > 0 else ""
     return _table(titles, rows, caption, len(names), note)

@@ -81,9 +81,12 @@ def test_the_finding_comes_first(tmp_path: Path) -> None:
         alone(tmp_path / "b", (0.4, 0.8, 0.5)),
     )
     assert page.words[0] == "Learning together helps 2 of 3 clients"  # the title
-    assert any(word.startswith("Taking part pays for 2 of 3 clients of toy") for word in page.words)
-    assert {"−50.0%", "−25.0%", "+20.0%"} <= set(page.words)  # of the table of clients
-    assert {"−50%", "−25%", "+20%"} <= set(page.words)  # of the bars
+    lead = next(word for word in page.words if word.startswith("Taking part pays for 2 of 3"))
+    shown = page.words.index("Contents")
+    assert page.words.index(lead) < shown
+    assert page.words.index("What to do next") < shown
+    assert {"+50.0%", "+25.0%", "−20.0%"} <= set(page.words[shown:])  # of the table of clients
+    assert {"+50%", "+25%", "−20%"} <= set(page.words[:shown])  # of the bars
     assert {"gains", "does not gain"} <= {
         row.get("data-side") for row in page.elements_of("tr") if row.get("data-side")
     }

@@ -1,17 +1,21 @@
-"""The page in a real browser: sorting, filtering, keyboard use, and no network requests."""
+"""The page in a real browser: its widths, accessibility, sorting, filtering, and no requests."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedproto_app.core.charts import Axis, Lines, Section
+from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.report.page.document import write_report
 from fedproto_app.report.runs import read_run
 from tests.browser import Browser, installed
-from tests.report.made_runs import alone, shared
+from tests.report.made_runs import alone, make_run, shared
 from tests.report.page.test_document import HOSTILE, rename
 
 pytestmark = pytest.mark.skipif(
@@ -99,12 +103,12 @@ def test_the_policy_holds_against_what_slipped_in(page: Browser) -> None:
 
 
 def test_a_column_sorts_by_its_numbers_and_by_its_texts(page: Browser) -> None:
-    change = 2
+    change = 2  # a gain
     page.run(f"{head(change)}.querySelector('button').click()")
     assert page.run(f"{head(change)}.getAttribute('aria-sort')") == "ascending"
     rising = column(page, change)
     expected = sorted(
-        error / alone_error - 1 for error, alone_error in zip(ERRORS, ALONE, strict=True)
+        1 - error / alone_error for error, alone_error in zip(ERRORS, ALONE, strict=True)
     )
     assert rising == [f"{100 * value:+.1f}%".replace("-", "−") for value in expected]
     page.run(f"{head(change)}.querySelector('button').click()")
@@ -118,7 +122,7 @@ def test_a_column_sorts_by_its_numbers_and_by_its_texts(page: Browser) -> None:
 def test_sorting_by_keyboard(page: Browser) -> None:
     """Tab reaches the button, a key presses it, and the focus is visible."""
     reached = "document.activeElement.closest('th') && document.activeElement.closest('table').id"
-    for _ in range(60):
+    for _ in range(90):
         page.press("Tab")
         if page.run(reached) == "clients-1":
             break
@@ -150,14 +154,94 @@ def test_rows_are_filtered(page: Browser) -> None:
     assert len(filtered(page, "side", "")) == 8
 
 
-@pytest.mark.parametrize("width", [400, 760, 1400])
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on 72 clients with six methods, whose forecasts can be chosen."""
+    folder = tmp_path_factory.mktemp("many")
+    draws = np.random.default_rng(0)
+    runs = [
+        shared(folder / f"m{n}", draws.uniform(0.4, 1.2, 72).tolist(), method=f"method-{n}")
+        for n in range(5)
+    ]
+    runs.append(alone(folder / "solo", draws.uniform(0.5, 1.2, 72).tolist()))
+    write_report([read_run(run) for run in runs], folder / "report.html")
+    return folder / "report.html"
+
+
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_and_can_be_read(page: Browser, width: int, dark: bool) -> None:
-    """Nothing scrolls sideways but tables and charts, and text has WCAG's contrast (AA, 4.5)."""
-    page.look(width, dark=dark)
-    assert page.run("document.documentElement.scrollWidth <= innerWidth")
-    worst = page.run(CONTRAST)
-    assert worst >= 4.5
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_it_fits_and_can_be_read(browser: Browser, many: Path, width: int, dark: bool) -> None:
+    """Nothing scrolls sideways but tables, no text covers another, axe finds nothing to mend, and
+    text has WCAG's contrast (AA, 4.5), in charts too."""
+    browser.look(width, dark=dark)
+    browser.open(many)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run(OVERLAPS) == []
+    assert browser.run(CUT) == []
+    assert browser.run(CONTRAST) >= 4.5
+    axe_core = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
+    browser.run(Path(axe_core.__file__).with_name("axe.min.js").read_text(encoding="utf-8"))
+    assert browser.run(AXE) == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_is_the_answer(
+    browser: Browser, many: Path, width: int, height: int
+) -> None:
+    browser.look(width, height)
+    browser.open(many)
+    bottom = "document.querySelector('{}').getBoundingClientRect().bottom"
+    for element in ("h1", ".lead", "header figure", ".next pre"):
+        assert browser.run(bottom.format(element)) <= height, element
+
+
+def test_bars_name_their_clients(browser: Browser, many: Path) -> None:
+    """By pointer and by keys."""
+    browser.look(1280)
+    browser.open(many)
+    chart = "document.querySelector('.names .at-wide')"
+    output = "document.querySelector('.names output').textContent"
+    assert browser.run(output).startswith("Point at a bar")
+    browser.run(
+        f"(box => {chart}.dispatchEvent(new PointerEvent('pointermove', "
+        "{clientX: box.right - 2, clientY: box.top + 20})))"
+        f"({chart}.querySelector('svg').getBoundingClientRect())"
+    )
+    assert browser.run(output).endswith("(72 of 72)")
+    browser.open(many)
+    browser.run(f"{chart}.focus()")
+    assert browser.run(output).endswith("(1 of 72)")
+    browser.press("ArrowRight")
+    assert browser.run(output).endswith("(2 of 72)")
+    assert re.match(r"c\d+: \+\d+% ", browser.run(output))
+
+
+def test_a_client_is_chosen(browser: Browser, tmp_path: Path) -> None:
+    """Of three charts one is shown."""
+    chart = Lines("a", "A chart in words.", Axis("x"), Axis("y"), [], wide=True)
+    section = Section("Forecasts", "About.", [chart] * 3, ["one", "two", "three"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForecastingReport, "sections", lambda *_: [section])
+        write_report([read_run(make_run(tmp_path / "a"))], tmp_path / "report.html")
+    browser.look(1280)
+    browser.open(tmp_path / "report.html")
+    shown = "[...document.querySelectorAll('figure.choice')].map(figure => !figure.hidden)"
+    assert browser.run(shown) == [True, False, False]
+    browser.run(
+        "(select => { select.selectedIndex = 2;"
+        " select.dispatchEvent(new Event('input', {bubbles: true})); })"
+        "(document.querySelector('.chooser select'))"
+    )
+    assert browser.run(shown) == [False, False, True]
+
+
+def test_printing_unfolds_the_commands(page: Browser) -> None:
+    folded = "document.querySelectorAll('details:not([open])').length"
+    assert page.run(folded) == 2
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert page.run(folded) == 0
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert page.run(folded) == 2
 
 
 def test_it_prints_without_what_needs_a_screen(page: Browser, tmp_path: Path) -> None:
@@ -168,28 +252,89 @@ def test_it_prints_without_what_needs_a_screen(page: Browser, tmp_path: Path) ->
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
+AXE = """
+axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map((rule) =>
+  `${rule.id}: ${rule.nodes.slice(0, 3).map((node) => node.html.slice(0, 120)).join(" | ")}`))
+"""
+
+# Pairs of texts that cover each other. A text counts as far as the boxes around it show it, and a
+# row's sticky name may cover what scrolls below it.
+OVERLAPS = """
+(() => {
+  const boxes = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode, parent = node.parentElement;
+    const text = node.data.trim().slice(0, 40);
+    if (!text || !parent.checkVisibility()) continue;
+    if (parent.closest("script, style, .unseen, .skip, title, option")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const rect of range.getClientRects()) {
+      let [left, top, right, bottom] = [rect.left, rect.top, rect.right, rect.bottom];
+      for (let box = parent; box; box = box.parentElement) {
+        const style = getComputedStyle(box);
+        if (style.overflowX === "visible" || box instanceof SVGElement) continue;
+        const edge = box.getBoundingClientRect();
+        [left, top] = [Math.max(left, edge.left), Math.max(top, edge.top)];
+        [right, bottom] = [Math.min(right, edge.right), Math.min(bottom, edge.bottom)];
+      }
+      if (right - left > 3 && bottom - top > 3)
+        boxes.push([left + 1, top + 3, right - 1, bottom - 3, text, parent]);
+    }
+  }
+  boxes.sort((a, b) => a[1] - b[1]);
+  const found = [];
+  boxes.forEach((a, n) => {
+    for (let m = n + 1; m < boxes.length && boxes[m][1] < a[3]; m++) {
+      const b = boxes[m];
+      if (a[5] !== b[5] && a[0] < b[2] && b[0] < a[2]) found.push(`${a[4]} / ${b[4]}`);
+    }
+  });
+  return found.slice(0, 5);
+})()
+"""
+
+# Texts of a chart that lie outside of it, and boxes beyond the window that do not scroll.
+CUT = """
+(() => {
+  const found = [];
+  for (const text of document.querySelectorAll("svg text")) {
+    const box = text.getBoundingClientRect(), chart = text.closest("svg").getBoundingClientRect();
+    const isCut = box.left < chart.left - 2 || box.right > chart.right + 2;
+    if (box.width && isCut) found.push(text.textContent);
+  }
+  for (const element of document.querySelectorAll("main *:not(.unseen)")) {
+    if (element.closest(".scroll *, pre, svg, .skip")) continue;
+    const box = element.getBoundingClientRect();
+    if (box.right > innerWidth + 1) found.push(element.outerHTML.slice(0, 80));
+  }
+  return found.slice(0, 5);
+})()
+"""
+
 # The least contrast of any text with the first background behind it that is not transparent.
 CONTRAST = """
 (() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = (colour) => {
-    const [r, g, b] = parts(colour).slice(0, 3).map((one) => {
-      const share = one / 255;
+    const [r, g, b] = parts(colour).slice(0, 3).map((part) => {
+      const share = part / 255;
       return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
     });
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (element) => {
-    for (let one = element; one; one = one.parentElement) {
-      const colour = getComputedStyle(one).backgroundColor;
+    for (let box = element; box; box = box.parentElement) {
+      const colour = getComputedStyle(box).backgroundColor;
       if (parts(colour)[3] !== 0) return colour;
     }
     return "rgb(255, 255, 255)";
   };
   let worst = 21;
   for (const element of document.querySelectorAll("body *:not(script):not(style)")) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!own || !element.getClientRects().length || element.tagName === "title") continue;
+    const hasText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!hasText || !element.getClientRects().length || element.tagName === "title") continue;
     const style = getComputedStyle(element);
     const colour = element instanceof SVGElement ? style.fill : style.color;
     const pair = [light(colour), light(behind(element))].sort((a, b) => b - a);

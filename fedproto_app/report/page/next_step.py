@@ -1,0 +1,126 @@
+"""What to do after reading a report, with the command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from fedproto_app.core.endings import shown
+from fedproto_app.core.tasks import task_record
+from fedproto_app.report.comparison import Question, client_errors, is_alone
+from fedproto_app.report.runs import Group, Run, known_settings
+from fedproto_app.report.taking_part import Candidate, Finding
+from fedproto_app.settings import defaults_of
+from fedproto_app.tasks.metrics import TaskMetrics
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A recommendation and the command that does it."""
+
+    text: str
+    command: str
+
+
+def next_step(question: Question, chosen: Candidate | None) -> NextStep:
+    """Return what a reader should do next. chosen: the runs that the verdict is about."""
+    if chosen is not None:
+        return _after_verdict(question, chosen)
+    alone = [all(map(is_alone, group.runs)) for group in question.groups]
+    if not any(alone):
+        return _run_alone(question.groups[0])
+    if all(alone):
+        return _run_together(question.groups[0])
+    return NextStep("Compare the runs client by client:", _compare(question))
+
+
+def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
+    finding, run = chosen.finding, chosen.group.runs[0]
+    if finding is Finding.MAY_BE_THE_MODEL:
+        return _run_alone(chosen.group)
+    if finding is Finding.MAY_BE_CHANCE:
+        seed = max(member.summary["seed"] for member in chosen.group.runs) + 1
+        return NextStep(
+            "Do not decide yet, as the gain may be chance. Repeat the comparison with more data or "
+            "more clients, or with another seed:",
+            _again(run, f"{run.method}-seed-{seed}", f"seed={seed}"),
+        )
+    forecasts = task_record(run.task).forecasts
+    if finding is Finding.PAYS:
+        if forecasts and (command := _forecast(run)):
+            return NextStep(
+                f"Take part with {chosen.label}. Its models forecast the next values:", command
+            )
+        return NextStep(
+            f"Take part with {chosen.label}. When a node runs at each site, train there:",
+            f"{_again(run, f'{run.method}-at-sites')} --superlink federation",
+        )
+    label, group = _most_promising(chosen, question.metrics)
+    if forecasts and (command := _forecast(group.runs[0])):
+        return NextStep(
+            f"Do not take part: use {label} alone. Its models forecast the next values:", command
+        )
+    return NextStep(
+        f"Do not take part: use {label} alone. The clients for which this is wrong:",
+        _compare(question),
+    )
+
+
+def _most_promising(chosen: Candidate, metrics: TaskMetrics) -> tuple[str, Group]:
+    """Return the group without sharing that has the lowest mean validation error."""
+
+    def error(group: Group) -> float:
+        errors = [e.validation for e in client_errors(group.runs[0], metrics).values()]
+        return fmean(errors) if errors else inf
+
+    return min(chosen.alone.items(), key=lambda item: error(item[1]))
+
+
+def _run_alone(group: Group) -> NextStep:
+    run = group.runs[0]
+    sharing = f"{group.method}.sharing"
+    alone = f"{sharing}=none" if sharing in known_settings(run) else "method=solo"
+    return NextStep(
+        f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
+        "from taking part.",
+        _again(run, f"{run.folder.name}-alone", alone),
+    )
+
+
+def _run_together(group: Group) -> NextStep:
+    run = group.runs[0]
+    method = task_record(run.task).first_method
+    changes = [f"method={method}"]
+    if (sharing := f"{method}.sharing") in defaults_of(method):
+        changes.append(f"{sharing}={defaults_of(method)[sharing]}")
+    return NextStep(
+        f"Nothing was shared yet. Run {method} with all clients, then compare:",
+        _again(run, f"{method}-together", *changes),
+    )
+
+
+def _again(run: Run, name: str, *changes: str) -> str:
+    words = ["fedproto", "run", shown(run.folder / "settings.toml")]
+    for change in (*changes, f"output.name={name}"):
+        words += ["--set", change]
+    if (run.folder / "state").is_dir() and "nodes.minimum" in run.settings:  # a simulation
+        words += ["--nodes", str(run.settings["nodes.minimum"])]
+    return shlex.join(words)
+
+
+def _forecast(run: Run) -> str:
+    """Return the command that forecasts with the run's models, "" if it kept none here."""
+    if not (run.folder / "state").is_dir():
+        return ""
+    steps = str(known_settings(run).get("data.horizon", 1))
+    return shlex.join(
+        ["fedproto", "forecast", shown(run.folder), "--steps", steps, "--out", "next.csv"]
+    )
+
+
+def _compare(question: Question) -> str:
+    folders: Sequence[str] = [shown(run.folder) for group in question.groups for run in group.runs]
+    return f"{shlex.join(['fedproto', 'compare', *folders])} --pairs"
