@@ -10,11 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.faults import hook
 from benchmarks.faults.table import Row, table, write_rows
 from benchmarks.faults.trial import summary
+from fedproto_app.core import wire
+from fedproto_app.core.messages import Reply
+from tests.server.messages import order_message
 
 
 def line(number: int, answered: int, *refused: dict[str, str]) -> dict[str, Any]:
@@ -75,3 +79,16 @@ def test_the_hook_changes_a_module_of_a_process_that_is_fault_setting(
             timeout=60,
         )
         assert done.stdout.strip() == expected, done.stderr
+
+
+def test_a_poisoned_node_sends_nan_in_round_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the client app calls it."""
+    monkeypatch.setattr(wire, "write_reply", wire.write_reply)  # undone at the end
+    hook.poison(wire)
+    order = order_message()
+    reply = Reply(["a", "b"], [10, 10], arrays={"w": np.ones((2, 2), np.float32)})
+    poisoned = wire.write_reply(reply, to=order, vector=None)
+    assert order.metadata.group_id == "1"
+    assert np.isnan(poisoned.content[wire.ARRAYS]["w"].numpy()).any()
