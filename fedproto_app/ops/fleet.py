@@ -48,7 +48,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
 _CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node
 _HEAD_DEADLINE = 20  # seconds to a request's path and headers; nodes close idle connections after 5
-# What a node's request needs besides Flower's headers. A SuperLink would believe X-Forwarded-For.
+# They pass, and Flower's `flwr-…`. Others do not: a SuperLink would believe X-Forwarded-For.
 _REQUEST_HEADERS = {b"accept", b"accept-encoding", b"content-length", b"content-type"}
 _HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
 
@@ -132,11 +132,11 @@ def _connections() -> int:
 
     Raises the limit of open files for this process and the SuperLink as far as it may.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most == resource.RLIM_INFINITY:
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard_limit == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return min(MOST_CONNECTIONS, most // 2 - 100)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    return min(MOST_CONNECTIONS, hard_limit // 2 - 100)
 
 
 def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
