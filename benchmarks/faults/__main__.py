@@ -4,8 +4,9 @@
 
 A SuperLink and three SuperNodes on loopback, with TLS and registered keys, anew for each fault;
 FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened, keeps the
-rows in the output folder and writes the table of docs/reliability.md from all rows there. Without
-names all faults are run, one after the other: about half an hour on two cores.
+rows in the output folder, in a folder for each version of Flower, and writes the table of
+docs/reliability.md from all rows there. Without names all faults are run, one after the other:
+about half an hour on two cores.
 
 Exit code: 0 if everything went as expected, else 1. The full disk is skipped without root.
 """
@@ -13,17 +14,15 @@ Exit code: 0 if everything went as expected, else 1. The full disk is skipped wi
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.faults import names, nodes, server, untrusted  # they enter their faults
 from benchmarks.faults.rows import reference
-from benchmarks.faults.table import FAULTS, Row, line_of, say, table
+from benchmarks.faults.table import FAULTS, Row, line_of, say, table, write_rows
 from benchmarks.pages import ROOT, write_section
 
 PAGE = ROOT / "docs" / "reliability.md"
@@ -39,14 +38,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that blocks end their processes
     signal.signal(signal.SIGALRM, _too_late)
     output = arguments.output.resolve()
-    output.mkdir(parents=True, exist_ok=True)
     good = True
     for name in arguments.faults or FAULTS:
         start = time.monotonic()
         say(f"{name} …")
         rows = _done(name)
-        text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
-        (output / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        write_rows(output, name, rows)
         for row in rows:
             say(line_of(row))
         say(f"{name}: {time.monotonic() - start:.0f} s")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.machine import machine_line
@@ -51,28 +52,58 @@ def fault(name: str, method: str = "") -> Callable[[Action], Action]:
     return enter
 
 
+def write_rows(output: Path, name: str, rows: Sequence[Row]) -> None:
+    """Write a fault's rows, and when and where they were made, below the version of Flower."""
+    folder = output / ".".join(version("flwr").split(".")[:2])
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
+    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    made = f"{date.today()}; {machine_line()}\n"
+    (folder / "made.txt").write_text(made, encoding="utf-8")
+
+
 def table(output: Path) -> list[str]:
-    lines = [["fault", "outcome", "same result", "seconds lost"], ["---"] * 3 + ["---:"]]
+    """Return the table of all written rows, with columns for each version of Flower."""
+    folders = sorted(output.iterdir(), key=lambda path: tuple(map(int, path.name.split("."))))
+    versions = [folder.name for folder in folders]
+    head = ["fault", "outcome"]
+    head += [f"{column}, {name}" for column in ("same result", "seconds lost") for name in versions]
+    lines = [head, ["---"] * (2 + len(versions)) + ["---:"] * len(versions)]
     for name in FAULTS:
-        file = output / f"{name}.json"
-        if file.exists():
-            rows = [Row(**fields) for fields in json.loads(file.read_text(encoding="utf-8"))]
-            lines += [_cells(row) for row in rows]
+        rows: dict[str, dict[str, Row]] = {}  # by fault, then by version
+        for folder in folders:
+            file = folder / f"{name}.json"
+            for fields in json.loads(file.read_text("utf-8")) if file.exists() else []:
+                rows.setdefault(fields["fault"], {})[folder.name] = Row(**fields)
+        lines += [_cells(of_versions, versions) for of_versions in rows.values()]
     table = [f"| {' | '.join(cells)} |" for cells in lines]
-    return [*table, "", f"`python -m benchmarks.faults`, {date.today()}; {machine_line()}."]
+    made = [
+        f"Flower {path.name}: {(path / 'made.txt').read_text('utf-8').strip()}." for path in folders
+    ]
+    return [*table, "", f"`python -m benchmarks.faults`. {' '.join(made)}"]
 
 
-def _cells(row: Row) -> list[str]:
-    equal = "–" if row.same is None else _yes(row.same)
-    lost = "–" if row.lost is None else f"{row.lost:.0f}"
-    failed = f"**not as expected** ({row.expected}): {row.happened}"
-    cells = [row.fault, row.expected if row.good else failed, equal, lost]
+def _cells(rows: Mapping[str, Row], versions: Sequence[str]) -> list[str]:
+    """Return a line's cells. rows: what happened, by version."""
+    first, *_ = rows.values()
+    failed = [
+        f"**not as expected with {name}** ({row.expected}): {row.happened}"
+        for name, row in rows.items()
+        if not row.good
+    ]
+    same, lost = [], []
+    for name in versions:
+        row = rows.get(name)
+        same.append("not run" if row is None else "–" if row.same is None else _yes(row.same))
+        lost.append("–" if row is None or row.lost is None else f"{row.lost:.0f}")
+    cells = [first.fault, "; ".join(failed) or first.expected, *same, *lost]
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 
 def line_of(row: Row) -> str:
     details = f" ({row.happened})" if row.good and row.happened else ""
-    return f"{'ok' if row.good else 'FAILED'}: {' | '.join(_cells(row))}{details}"
+    cells = _cells({"this Flower": row}, ["this Flower"])
+    return f"{'ok' if row.good else 'FAILED'}: {' | '.join(cells)}{details}"
 
 
 def _yes(holds: bool) -> str:

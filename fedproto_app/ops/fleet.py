@@ -15,52 +15,96 @@ import argparse
 import asyncio
 import os
 import re
+import resource
 import shutil
 import signal
 import ssl
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import httpx
+    import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-GRPC = tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
-
-# Flower cuts what it sends into parts of at most 20 MB.
+# Flower cuts arrays into parts of 5 MB; a node's other requests are smaller than its app, 10 MB.
 LARGEST_BODY = 64 * 2**20
+# The SuperLink reads a request into memory before it looks at the signature.
+LARGEST_SUM = 2**30  # bytes of the requests that are passed on at one time
+MOST_CONNECTIONS = 2000  # a node opens at most four
 
 _PREFIX = "/v1/fleet/"
 _CALL = re.compile("[a-z-]+")
+_LENGTH = re.compile("[0-9]{1,12}")
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})")
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
-_CALL_DEADLINE = 120.0  # seconds without a byte from the SuperLink
-_IDLE = 75.0  # seconds that a node's unused connection stays open; nodes close theirs earlier
-_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "host"}
+_CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node
+_HEAD_DEADLINE = 20  # seconds to a request's path and headers; nodes close idle connections after 5
+# They pass, and Flower's `flwr-…`. Others do not: a SuperLink would believe X-Forwarded-For.
+_REQUEST_HEADERS = {b"accept", b"accept-encoding", b"content-length", b"content-type"}
+_HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
+
+
+class Address(NamedTuple):
+    """Where a program listens. host: a name, an IPv4 or an IPv6 address without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def from_here(self) -> Address:
+        """Where this machine reaches the program, which may listen at every address."""
+        with suppress(ValueError):
+            address = ip_address(self.host)
+            if address.is_unspecified:
+                return Address("127.0.0.1" if address.version == 4 else "::1", self.port)
+        return self
+
+
+def read_address(text: str) -> Address:
+    """Return the address written as HOST:PORT, or [HOST]:PORT for IPv6.
+
+    A missing host is refused, because it would mean every network of the machine.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match and 0 < (port := int(match["port"])) < 2**16:
+        with suppress(ValueError):
+            return Address(match["host"] or str(ip_address(match["v6"])), port)
+    raise argparse.ArgumentTypeError(f"{text!r}: must be HOST:PORT, or [HOST]:PORT for IPv6")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Become the SuperLink, or start it and listen for the nodes until either ends."""
     options = _parser().parse_args(arguments)
-    host, _, port = options.users.rpartition(":")
+    users: Address = options.users
     command = [
-        *(_program(), "--host", host, "--port", port),
+        *(_program(), "--host", users.host, "--port", str(users.port)),
         *("--ssl-ca-certfile", options.ca, "--ssl-certfile", options.certificate),
         *("--ssl-keyfile", options.key, *options.flags),
     ]
-    if GRPC:
-        os.execv(command[0], [*command, "--fleet-api-address", options.sites])
-    trust = ssl.create_default_context(cafile=options.ca)
+    if _serves_nodes_with_grpc():
+        os.execv(command[0], [*command, "--fleet-api-address", str(options.sites)])
+    try:
+        trust = ssl.create_default_context(cafile=options.ca)
+    except ssl.SSLError:
+        raise SystemExit(f"error: --ca {options.ca}: is no certificate") from None
     trust.check_hostname = False  # this machine asks itself, by an address without a name
+    connections = _connections()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of finally
     superlink = subprocess.Popen(command)
     try:
-        asyncio.run(_serve(options, trust, superlink))
+        asyncio.run(_serve(options, trust, superlink, connections))
     finally:
         superlink.terminate()
         try:
@@ -70,77 +114,161 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(superlink.returncode)
 
 
+def _serves_nodes_with_grpc() -> bool:
+    return tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
+
+
 def _program() -> str:
     """Return the program of the Flower that this Python imports, else the one on the path."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    return shutil.which("flower-superlink", path=path) or "flower-superlink"
+    program = shutil.which("flower-superlink", path=path)
+    if program is None:
+        raise SystemExit("error: flower-superlink is neither beside Python nor on the path")
+    return program
+
+
+def _connections() -> int:
+    """Return how many connections of nodes fit; each may need one to the SuperLink as well.
+
+    Raises the limit of open files for this process and the SuperLink as far as it may.
+    """
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard_limit == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    return min(MOST_CONNECTIONS, hard_limit // 2 - 100)
 
 
 def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
     """Return the ASGI application that passes calls of the Fleet API on to a SuperLink.
 
     A call with another path gets the status 404, one that is not a POST 405, a body without length
-    411, one that is longer than `LARGEST_BODY` 413. Nodes repeat a call that gets a 503, which says
-    that the SuperLink does not answer.
+    411, one that is longer than `LARGEST_BODY` 413. Nodes repeat a call that gets a 503: the
+    SuperLink does not answer, too much is on the way to it, or the node was too slow.
     """
     import httpx
     from starlette.applications import Starlette
-    from starlette.background import BackgroundTask
+    from starlette.requests import ClientDisconnect
     from starlette.responses import PlainTextResponse, StreamingResponse
     from starlette.routing import Route
+    from starlette.types import Receive, Scope, Send
+
+    class Answer(StreamingResponse):
+        """The SuperLink's answer on its way to the node."""
+
+        def __init__(self, answer: httpx.Response, deadline: float) -> None:
+            super().__init__(answer.aiter_raw(), answer.status_code)
+            headers = [(name.lower(), value) for name, value in answer.headers.raw]
+            self.raw_headers = [header for header in headers if header[0] not in _HOP_BY_HOP]
+            self._answer, self._deadline = answer, deadline
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                # Out of time the answer stays incomplete, and uvicorn closes the connection.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._deadline):
+                        await super().__call__(scope, receive, send)
+            finally:
+                await self._answer.aclose()
+
+    on_the_way = 0  # bytes
 
     async def forward(request: Request) -> Response:
-        name = request.path_params["call"]
+        nonlocal on_the_way
+        name, text = request.path_params["call"], request.headers.get("content-length", "")
         if not _CALL.fullmatch(name):
             return PlainTextResponse("Not found.", 404)
-        length = request.headers.get("content-length", "")
-        if not length.isdecimal():
+        if not _LENGTH.fullmatch(text) or "transfer-encoding" in request.headers:
             return PlainTextResponse("The request must state its length.", 411)
-        if int(length) > LARGEST_BODY:
+        if (length := int(text)) > LARGEST_BODY:
             return PlainTextResponse(f"A request may have {LARGEST_BODY} bytes.", 413)
+        if on_the_way + length > LARGEST_SUM:
+            return PlainTextResponse("Too many requests are on the way.", 503)
+        headers = [
+            header
+            for header in request.headers.raw
+            if header[0] in _REQUEST_HEADERS or header[0].startswith(b"flwr-")
+        ]
         call = superlink.build_request(
-            "POST", _PREFIX + name, headers=_passed(request.headers), content=request.stream()
+            "POST", _PREFIX + name, headers=headers, content=request.stream()
         )
+        deadline = asyncio.get_running_loop().time() + _CALL_DEADLINE
+        on_the_way += length
         try:
-            answer = await superlink.send(call, stream=True)
+            async with asyncio.timeout_at(deadline):
+                answer = await superlink.send(call, stream=True)
         except httpx.TransportError:
             return PlainTextResponse("The SuperLink does not answer.", 503)
-        return StreamingResponse(
-            answer.aiter_raw(),
-            answer.status_code,
-            _passed(answer.headers),
-            background=BackgroundTask(answer.aclose),
-        )
+        except (TimeoutError, ClientDisconnect):
+            return PlainTextResponse("The request took too long.", 503)
+        finally:
+            on_the_way -= length
+        return Answer(answer, deadline)
 
-    return Starlette(routes=[Route(_PREFIX + "{call}", forward, methods=["POST"])])
+    app = Starlette(routes=[Route(_PREFIX + "{call}", forward, methods=["POST"])])
+    app.router.redirect_slashes = False
+    return app
+
+
+def server_config(
+    app: Starlette, address: Address, certificate: str, key: str, connections: int
+) -> uvicorn.Config:
+    """Return how the sites' port is served: over TLS, with at most so many connections.
+
+    A connection is closed that does not send a request's path and headers within a deadline,
+    counted from its start or from the end of the answer before.
+    """
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # bounds the headers' length
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > connections:
+                transport.abort()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+        def data_received(self, data: bytes) -> None:
+            # Unlike uvicorn's, this leaves the timer to run until the headers are complete.
+            self.conn.receive_data(data)
+            self.handle_events()
+
+    return uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=_HEAD_DEADLINE,
+        timeout_graceful_shutdown=5,
+        log_level="error",  # warnings are of what anybody may send
+    )
 
 
 async def _serve(
-    options: argparse.Namespace, trust: ssl.SSLContext, superlink: subprocess.Popen[bytes]
+    options: argparse.Namespace,
+    trust: ssl.SSLContext,
+    superlink: subprocess.Popen[bytes],
+    connections: int,
 ) -> None:
     """Wait until the SuperLink answers; pass on the nodes' calls until it or this program ends."""
     import httpx
     import uvicorn
 
     client = httpx.AsyncClient(
-        base_url=f"https://{options.users.replace('0.0.0.0', '127.0.0.1')}",
+        base_url=f"https://{options.users.from_here}",
         verify=trust,
-        timeout=httpx.Timeout(_CALL_DEADLINE, pool=None),
+        timeout=None,  # a call has its deadline as a whole
         limits=httpx.Limits(max_connections=None, keepalive_expiry=2.0),  # the SuperLink's is 5 s
         trust_env=False,
-    )
-    host, _, port = options.sites.rpartition(":")
-    server = uvicorn.Server(
-        uvicorn.Config(
-            fleet_app(client),
-            host=host,
-            port=int(port),
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.key,
-            timeout_keep_alive=int(_IDLE),
-            timeout_graceful_shutdown=5,
-            log_level="warning",
-        )
     )
 
     async def watch() -> None:
@@ -149,41 +277,51 @@ async def _serve(
         server.should_exit = True
 
     async with client:
-        if not await _answers(client, superlink):
-            raise SystemExit(f"flower-superlink did not answer within {_START_DEADLINE:.0f} s")
+        await _until_it_answers(client, superlink)
+        app = fleet_app(client)
+        server = uvicorn.Server(
+            server_config(app, options.sites, options.certificate, options.key, connections)
+        )
         watcher = asyncio.create_task(watch())
         await server.serve()
         watcher.cancel()
 
 
-async def _answers(client: httpx.AsyncClient, superlink: subprocess.Popen[bytes]) -> bool:
+async def _until_it_answers(client: httpx.AsyncClient, superlink: subprocess.Popen[bytes]) -> None:
     import httpx
 
     end = asyncio.get_running_loop().time() + _START_DEADLINE
-    while asyncio.get_running_loop().time() < end and superlink.poll() is None:
-        try:
-            if (await client.get("/health")).is_success:
-                return True
-        except httpx.TransportError:
-            pass
+    while superlink.poll() is None:
+        with suppress(httpx.TransportError):
+            if (await client.get("/health", timeout=2.0)).is_success:
+                return
+        if asyncio.get_running_loop().time() > end:
+            raise SystemExit(f"flower-superlink did not answer within {_START_DEADLINE:.0f} s")
         await asyncio.sleep(0.2)
-    return superlink.poll() is not None  # it has ended: the watcher sees that
-
-
-def _passed(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers without those that concern one connection."""
-    return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
+    raise SystemExit(superlink.returncode)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fedproto_app.ops.fleet", description=__doc__)
-    parser.add_argument("--sites", required=True, help="HOST:PORT that SuperNodes connect to")
-    parser.add_argument("--users", required=True, help="HOST:PORT for runs and registrations")
-    parser.add_argument("--ca", required=True, help="the certificate of the authority")
-    parser.add_argument("--certificate", required=True, help="the server's certificate")
-    parser.add_argument("--key", required=True, help="the server's private key")
+    for flag, purpose in (
+        ("--sites", "HOST:PORT that SuperNodes connect to"),
+        ("--users", "HOST:PORT for runs and registrations"),
+    ):
+        parser.add_argument(flag, required=True, type=read_address, help=purpose)
+    for flag, purpose in (
+        ("--ca", "the certificate of the authority"),
+        ("--certificate", "the server's certificate"),
+        ("--key", "the server's private key"),
+    ):
+        parser.add_argument(flag, required=True, type=_readable, help=purpose)
     parser.add_argument("flags", nargs="*", help="more flags of flower-superlink, after --")
     return parser
+
+
+def _readable(path: str) -> str:
+    if not os.access(path, os.R_OK):
+        raise argparse.ArgumentTypeError(f"{path}: cannot be read")
+    return path
 
 
 if __name__ == "__main__":

@@ -29,17 +29,17 @@ def test_a_command_that_is_none_is_refused() -> None:
 def test_seconds_include_a_commands_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child of the command works for half a second; nobody sees the checkout's code."""
+    """A child of the command counts; nobody sees the checkout's code."""
     monkeypatch.setenv("PYTHONPATH", "checkout")
     program = tmp_path / "fedproto"
     program.write_text(
         '#!/bin/sh\nif [ -n "$PYTHONPATH" ] || [ "$1" = fail ]; then echo broken; exit 3; fi\n'
-        '[ "$1" = rest ] || timeout 0.5 sh -c "while :; do :; done" || true\n'
+        "[ $1 = rest ] || sh -c 'i=0; while [ $i -lt 500000 ]; do i=$((i + 1)); done'\n"
     )
     program.chmod(0o755)
     work, idle = measured(["fedproto work", "fedproto rest"], program, tmp_path)
     assert work.processor > 0.1 > idle.processor
-    assert work.clock >= 0.4
+    assert work.clock > 0.1
     with pytest.raises(SystemExit, match="fedproto fail failed:\nbroken"):
         measured(["fedproto fail"], program, tmp_path)
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-from collections.abc import AsyncIterator
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from fedproto_app.ops.fleet import LARGEST_BODY, fleet_app
+from fedproto_app.ops import fleet
+from fedproto_app.ops.fleet import LARGEST_BODY, Address, fleet_app, read_address, server_config
+from fedproto_app.ops.keys import make_keys
+from fedproto_app.ops.superlink import free_port
 
 
 def ask(
@@ -34,7 +43,7 @@ def ask(
 
 def echo() -> httpx.ASGITransport:
     async def answer(request: Request) -> Response:
-        signature = request.headers.get("x-signature", "")
+        signature = request.headers.get("flwr-signature", "")
         body = (await request.body()).decode()
         status = 401 if signature == "wrong" else 200
         return PlainTextResponse(
@@ -45,10 +54,10 @@ def echo() -> httpx.ASGITransport:
 
 
 def test_a_call_of_a_node_passes_both_ways() -> None:
-    answer = ask("/v1/fleet/push-messages", content=b"reply", headers={"x-signature": "abc"})
+    answer = ask("/v1/fleet/push-messages", content=b"reply", headers={"flwr-signature": "abc"})
     assert answer.text == "POST /v1/fleet/push-messages abc reply"
     assert answer.headers["x-version"] == "1.41"
-    refused = ask("/v1/fleet/pull-messages", content=b"", headers={"x-signature": "wrong"})
+    refused = ask("/v1/fleet/pull-messages", content=b"", headers={"flwr-signature": "wrong"})
     assert refused.status_code == 401  # as the SuperLink said
 
 
@@ -62,6 +71,7 @@ def test_a_call_of_a_node_passes_both_ways() -> None:
         "/openapi.json",
         "/",
         "/v1/fleet/",
+        "/v1/fleet/pull-messages/",
         "/v1/fleet/../control/start-run",
         "/v1/fleet/%2e%2e/control/start-run",
         "/v1/fleet/..%2fcontrol%2fstart-run",
@@ -84,6 +94,9 @@ def test_what_no_node_sends_is_refused() -> None:
     assert ask("/v1/fleet/push-object", content=without_length()).status_code == 411
     length = {"content-length": str(LARGEST_BODY + 1)}
     assert ask("/v1/fleet/push-object", content=b"", headers=length).status_code == 413
+    for length in ({"content-length": "9" * 5000}, {"transfer-encoding": "chunked"}):
+        both = {"content-length": "0", **length}
+        assert ask("/v1/fleet/push-object", content=b"", headers=both).status_code == 411
 
 
 def test_a_superlink_that_does_not_answer_is_named_so_that_nodes_try_again() -> None:
@@ -92,3 +105,196 @@ def test_a_superlink_that_does_not_answer_is_named_so_that_nodes_try_again() -> 
 
     absent = httpx.MockTransport(no_connection)
     assert ask("/v1/fleet/pull-messages", content=b"", superlink=absent).status_code == 503
+
+
+def test_headers_that_only_a_proxy_may_set_are_dropped_and_repeated_headers_stay() -> None:
+    async def headers(request: Request) -> Response:
+        response = PlainTextResponse(" ".join(request.headers.keys()))
+        response.raw_headers += [(b"x-a", b"1"), (b"x-a", b"2"), (b"connection", b"x-a")]
+        return response
+
+    superlink = Starlette(routes=[Route("/{path:path}", headers, methods=["POST"])])
+    answer = ask(
+        "/v1/fleet/get-run",
+        superlink=httpx.ASGITransport(superlink),
+        content=b"",
+        headers=[
+            *(("flwr-signature", "a"), ("flwr-signature", "b"), ("content-type", "x/y")),
+            *(("x-forwarded-for", "10.0.0.1"), ("forwarded", "for=10.0.0.1"), ("cookie", "a")),
+        ],
+    )
+    passed = [name for name in answer.text.split() if name not in ("host", "user-agent")]
+    assert sorted(set(passed)) == [
+        *("accept", "accept-encoding", "connection", "content-length", "content-type"),
+        "flwr-signature",
+    ]
+    assert passed.count("flwr-signature") == 2
+    assert answer.headers.get_list("x-a") == ["1", "2"]
+    assert "connection" not in answer.headers
+
+
+def test_a_slow_node_is_asked_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_CALL_DEADLINE", 0.2)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"1"
+        await asyncio.sleep(9)
+
+    headers = {"content-length": "2"}
+    assert ask("/v1/fleet/push-object", content=slow(), headers=headers).status_code == 503
+
+
+def test_only_so_many_bytes_are_on_the_way_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "LARGEST_SUM", 10)
+
+    async def answer(request: Request) -> Response:
+        await asyncio.sleep(0.2)
+        return PlainTextResponse("")
+
+    async def three_at_once() -> list[int]:
+        link = Starlette(routes=[Route("/{path:path}", answer, methods=["POST"])])
+        superlink = httpx.AsyncClient(transport=httpx.ASGITransport(link), base_url="https://link")
+        app = fleet_app(superlink)
+        site = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://fleet")
+        calls = [site.post("/v1/fleet/push-object", content=b"12345") for _ in range(3)]
+        codes = [answer.status_code for answer in await asyncio.gather(*calls)]
+        return [*codes, (await site.post("/v1/fleet/push-object", content=b"12345")).status_code]
+
+    assert asyncio.run(three_at_once()) == [200, 200, 503, 200]
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
+
+
+def at_the_port(
+    folder: Path,
+    connections: int,
+    *talks: Talk,
+    superlink: httpx.AsyncBaseTransport | None = None,
+) -> list[bytes]:
+    """Return what each talk over a TLS connection of its own returns; they run one by one, and the
+    connections stay open until the end."""
+    keys = folder / "keys"
+    make_keys(keys, ["127.0.0.1"], [])
+
+    async def serve() -> list[bytes]:
+        client = httpx.AsyncClient(transport=superlink or echo(), base_url="https://link")
+        port = free_port()
+        address, files = Address("127.0.0.1", port), (keys / "server.pem", keys / "server.key")
+        config = server_config(fleet_app(client), address, *map(str, files), connections)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        trust = ssl.create_default_context(cafile=keys / "ca.crt")
+        streams = [await asyncio.open_connection("127.0.0.1", port, ssl=trust) for _ in talks]
+        said = [await talk(*pair) for talk, pair in zip(talks, streams, strict=True)]
+        for _, writer in streams:
+            writer.transport.abort()
+        server.should_exit = True
+        await serving
+        return said
+
+    return asyncio.run(asyncio.wait_for(serve(), 30))
+
+
+CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: fleet\r\nContent-Length: 0\r\n\r\n"
+
+
+async def call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.write(CALL)
+    return (await reader.readline()).rstrip()
+
+
+def test_a_connection_must_bring_its_headers_in_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fleet, "_HEAD_DEADLINE", 2)
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        answered = await call(reader, writer)
+        while not reader.at_eof():  # a byte now and then, and never the end of the line
+            writer.write(CALL[:1])
+            await asyncio.sleep(0.1)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(999), 0.1)
+        return answered
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        return await reader.read()
+
+    assert at_the_port(tmp_path, 9, slow, silent) == [b"HTTP/1.1 200 OK", b""]
+
+
+def test_further_connections_are_closed(tmp_path: Path) -> None:
+    async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        try:
+            return await call(reader, writer)
+        except ConnectionError:
+            return b""
+
+    good = b"HTTP/1.1 200 OK"
+    assert at_the_port(tmp_path, 2, call, call, closed) == [good, good, b""]
+
+
+def test_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fleet, "_CALL_DEADLINE", 1.0)
+    closed = []
+
+    class Endless(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"begun"
+            await asyncio.sleep(99)
+
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        return await call(reader, writer) + await reader.read()
+
+    endless = httpx.MockTransport(lambda request: httpx.Response(200, stream=Endless()))
+    (said,) = at_the_port(tmp_path, 9, read, superlink=endless)
+    assert said.startswith(b"HTTP/1.1 200 OK")
+    assert b"begun" in said
+    assert len(closed) == 1  # the connection to the SuperLink
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "from_here"),
+    [
+        ("0.0.0.0:8000", "0.0.0.0", "127.0.0.1:8000"),
+        ("10.0.0.0:8000", "10.0.0.0", "10.0.0.0:8000"),
+        ("superlink:8000", "superlink", "superlink:8000"),
+        ("[::]:8000", "::", "[::1]:8000"),
+        ("[fd00::1]:8000", "fd00::1", "[fd00::1]:8000"),
+    ],
+)
+def test_addresses(text: str, host: str, from_here: str) -> None:
+    address = read_address(text)
+    assert (address, str(address)) == ((host, 8000), text)
+    assert str(address.from_here) == from_here
+
+
+@pytest.mark.parametrize(
+    "text",
+    [":8000", "8000", "host", "host:", "host:0", "host:65536", "::1:8000", "[::1]", "[x]:8000", ""],
+)
+def test_other_addresses_are_refused(text: str) -> None:
+    """Above all one without a host, which would mean every network of the machine."""
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be HOST:PORT, or \[HOST\]:PORT"):
+        read_address(text)
+
+
+def test_files_are_looked_at_before_a_superlink_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet, "_serves_nodes_with_grpc", lambda: False)
+    monkeypatch.setattr(fleet, "_program", lambda: sys.executable)
+    empty = tmp_path / "empty"
+    empty.touch()
+    words = ["--sites=127.0.0.1:1", "--users=127.0.0.1:2", f"--certificate={empty}"]
+    with pytest.raises(SystemExit, match=rf"error: --ca {empty}: is no certificate"):
+        fleet.main([*words, f"--key={empty}", f"--ca={empty}"])
+    with pytest.raises(SystemExit):
+        fleet.main([*words, f"--ca={empty}", "--key=absent"])
+    assert "--key: absent: cannot be read" in capsys.readouterr().err
