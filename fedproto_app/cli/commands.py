@@ -13,6 +13,7 @@ from fedproto_app.cli.demo import demo
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.init import init
 from fedproto_app.cli.keys import keys, signing_key
+from fedproto_app.cli.metrics import metrics
 from fedproto_app.cli.nodes import nodes_app
 from fedproto_app.cli.results import compare, export, pictures, report
 from fedproto_app.cli.run import run
@@ -49,6 +50,7 @@ app.command()(forecast)
 app.command()(keys)
 app.command("signing-key")(signing_key)
 app.command()(audit)
+app.command()(metrics)
 app.command()(check_method)
 app.add_typer(data_app, name="data")
 app.add_typer(nodes_app, name="nodes")

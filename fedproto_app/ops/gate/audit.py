@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -119,6 +119,14 @@ def verify(file: Path, noted: str = "") -> Chain:
         raise DataError(f"{file}: no line has the hash that was noted, {noted}")
     first_time, last_time = (times[0], times[-1]) if times else ("", "")
     return Chain(len(lines), unchained, first_time, last_time, last)
+
+
+def entries(file: Path) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield each line of the log with its time in seconds since 1970, oldest file first."""
+    for part in _files(file):
+        for entry in filter(None, map(_entry, _lines(part.read_bytes()))):
+            with suppress(ValueError):
+                yield datetime.fromisoformat(entry["time"]).timestamp(), entry
 
 
 def _files(file: Path) -> list[Path]:
