@@ -96,7 +96,8 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     row_of, zone = _rows_of(used_tables), settings.time_zone
     notes = tuple(dict.fromkeys(note for table in used_tables for note in table.notes))
     rows: dict[str, TimedRows] = {}
-    for name, places in clients.groupby(clients, sort=False).indices.items():
+    for name, indices in clients.groupby(clients, sort=False).indices.items():
+        places = np.asarray(indices, dtype=np.intp)
         client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
         where = f"{settings.path}: client {name!r}"
         rows[str(name)] = in_order(
