@@ -5,7 +5,8 @@
 Ten clients of an embedded data set, each on a node, in this process or in several. Some lie about
 their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they know the model that
 they received and what the first client sent. The figure is the mean over the honest clients, with
-their models after the last round. Eight minutes on two cores.
+their models after the last round. In `declared.py` a node lies about its samples. Twelve minutes on
+two cores.
 """
 
 from __future__ import annotations
@@ -68,8 +69,12 @@ def _errors(console: Console) -> Mapping[declared.Trial, float | None]:
 
 def _declared_footnote() -> str:
     return (
+        "One node of three declares 10⁹ samples for each client. It sends −5 in place of every "
+        "value (sums: of opposite targets, times 10⁶), or its honest step reversed, as long as it "
+        "may be (sums: of as many samples as it may claim). "
         f"`python -m benchmarks.attacks {DECLARED} --page`: mean error of the honest clients, "
-        f"5 rounds on series, 4 on images; {machine_line()}."
+        f"5 rounds on series, 4 on images; {machine_line()}. Below, the share of honest clients "
+        "that the first limit cuts, and of samples, over random draws."
     )
 
 
