@@ -64,7 +64,7 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
             f"Do not take part: use {label} alone. Its models forecast the next values:", command
         )
     return NextStep(
-        f"Do not take part: use {label} alone. The clients for which this is wrong:",
+        f"Do not take part: use {label} alone. Client by client:",
         _compare(question),
     )
 

@@ -1,0 +1,62 @@
+"""What a report recommends, by its finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.report.comparison import questions
+from fedproto_app.report.page.next_step import NextStep, next_step
+from fedproto_app.report.runs import group_runs, read_run
+from fedproto_app.report.taking_part import chosen_to_share
+from tests.report.made_runs import alone, shared
+
+
+def step(*folders: Path) -> NextStep:
+    (question,) = questions(group_runs([read_run(folder) for folder in folders])[0])
+    return next_step(question, chosen_to_share(question))
+
+
+def kindred(sharing: str) -> dict[str, Any]:
+    settings = {"method": "kindred", "kindred": {"sharing": sharing}, "data": {"horizon": 24}}
+    return {"method": "kindred", "settings": settings, "settings_digest": sharing}
+
+
+@pytest.mark.parametrize(
+    ("errors", "text", "command"),
+    [
+        ((0.5,) * 7, "Take part with kindred.", "fedproto forecast a --steps 24 --out next.csv"),
+        ((0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5), "Do not decide yet", "--set seed=1"),
+        ((2.0,) * 7, "Do not take part: use kindred alone.", "fedproto forecast b --steps 24"),
+    ],
+)
+def test_the_next_step_follows_the_finding(
+    errors: tuple[float, ...],
+    text: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = (
+        shared(tmp_path / "a", errors, **kindred("kin")),
+        alone(tmp_path / "b", (1.0,) * 7, **kindred("none")),
+    )
+    for folder in folders:
+        (folder / "state").mkdir()
+    advised = step(*folders)
+    assert advised.text.startswith(text)
+    assert command in advised.command
+
+
+def test_what_is_missing_is_run_first(tmp_path: Path) -> None:
+    """The same model alone, by its own setting or as solo; then something that shares."""
+    together = shared(tmp_path / "a", (0.5, 0.5), **kindred("kin"))
+    for folders in ([together], [together, alone(tmp_path / "b", (1.0, 1.0))]):
+        assert "--set kindred.sharing=none --set output.name=a-alone" in step(*folders).command
+    trained = shared(tmp_path / "c", (0.5, 0.5), method="fedavg")
+    assert "--set method=solo" in step(trained).command
+    lonely = step(alone(tmp_path / "d", (1.0, 1.0), **kindred("none")))
+    assert "--set method=kindred --set kindred.sharing=kin" in lonely.command
