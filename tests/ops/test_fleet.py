@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
+import shutil
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -298,3 +300,21 @@ def test_files_are_looked_at_before_a_superlink_starts(
     with pytest.raises(SystemExit):
         fleet.main([*words, f"--ca={empty}", "--key=absent"])
     assert "--key: absent: cannot be read" in capsys.readouterr().err
+
+
+def test_connections_fit_into_the_open_files_that_the_system_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    assert fleet._connections() == 412  # two files each, and a hundred for the rest
+    assert limits == [(1024, 1024)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    assert fleet._connections() == fleet.MOST_CONNECTIONS
+
+
+def test_a_missing_flower_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match="error: flower-superlink is neither beside Python nor"):
+        fleet._program()
