@@ -12,7 +12,7 @@ from fedproto_app.data.array_source import save_series
 from fedproto_app.data.clock import look_like_times
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
-from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table
+from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table, table_of
 from fedproto_app.data.table_source import CLIENT_NAMES, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
@@ -55,7 +55,13 @@ def series_of_frame(
 
     def read(_: Path, select_columns: ColumnSelector, __: DataSettings) -> Table:
         columns = select_columns(head)
-        return Table(head, columns, flat[sorted({*columns.texts, *columns.values})], first=0)
+        as_texts = dict.fromkeys(columns.values, str)
+
+        def blocks(style: str) -> list[DataFrame]:
+            block = flat[columns.all]
+            return [block.astype(as_texts) if style == "texts" else block]
+
+        return table_of(head, columns, len(flat), blocks, "auto", first=0)
 
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
