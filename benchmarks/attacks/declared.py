@@ -143,7 +143,7 @@ def _say(reply: Message, **changed: Any) -> None:
 
 
 def error_of(trial: Trial) -> float | None:
-    """Return the mean error of the honest nodes' clients; None if the run stopped."""
+    """Return the mean error of the honest nodes' clients; None if there is none."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         more = {"output.dir": place, "output.name": "run", "output.pictures": False, "keep": "last"}
@@ -156,7 +156,9 @@ def error_of(trial: Trial) -> float | None:
         except FederationError:
             return None
     honest = [row for row in rows if int(row["node"]) != LIAR - FIRST_ID]
-    figures = [float(row[trial.metric]) for row in honest]
+    figures = [float(row[trial.metric]) for row in honest if row[trial.metric]]
+    if not figures:  # a total that cannot come from samples gives no classifier
+        return None
     higher = trial.metric.startswith("accuracy")
     return float(np.mean([1 - figure if higher else figure for figure in figures]))
 
@@ -220,7 +222,7 @@ def table(errors: Mapping[Trial, float | None]) -> list[str]:
     def cell(trial: Trial, clean: float | None) -> str:
         error = errors[trial]
         if error is None or not clean:
-            return "stopped"
+            return "no result"
         change = 100 * (error / clean - 1)
         return f"{change:+.1f}%" if abs(change) < 1000 else f"× {error / clean:.3g}"
 
@@ -233,5 +235,5 @@ def table(errors: Mapping[Trial, float | None]) -> list[str]:
             for lie in (far_model, longest_step)
             for guarded in (False, True)
         ]
-        lines.append([name, "stopped" if clean is None else f"{clean:.3g}", *cells])
+        lines.append([name, "no result" if clean is None else f"{clean:.3g}", *cells])
     return [f"| {' | '.join(line)} |" for line in lines]
