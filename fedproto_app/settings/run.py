@@ -31,7 +31,7 @@ from fedproto_app.core.section import (
     kebab,
     setting,
 )
-from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task
+from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task, task_record
 from fedproto_app.settings.aggregation import AggregationSettings, PrivacySettings
 from fedproto_app.settings.data import DataSettings, GraphSettings
 from fedproto_app.settings.model import (
@@ -282,7 +282,8 @@ class Settings(Section):
 
         Closed forms fit each stage once, and the nodes know how many there are.
         """
-        given = self.task == "classification" and self.data.partition.scheme == "given"
+        has_stages = task_record(self.task).holds == "images"
+        given = has_stages and self.data.partition.scheme == "given"
         return given and method_named(self.method).rounds is not None
 
     @property
