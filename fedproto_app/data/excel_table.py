@@ -52,7 +52,7 @@ def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnS
     first += head.rows
     del rows[: head.rows]
     frame: DataFrame = pd.DataFrame(index=pd.RangeIndex(len(rows)))
-    for place in columns.all:
+    for place in columns.read:
         column = [row[place] for row in rows]
         if place in columns.values:
             frame[place] = _numbers_or_texts(column)

@@ -40,7 +40,7 @@ def read_parquet_table(path: Path, select_columns: ColumnSelector) -> Table:
     columns = select_columns(head)
     if not rows:
         raise DataError(f"{path}: no row in it")
-    for place in columns.all:
+    for place in columns.read:
         _require_cells(schema.field(place), path)
         if head.names.count(head.names[place]) > 1:
             raise DataError(f"{path}: two columns are named {head.names[place]!r}")
@@ -59,7 +59,7 @@ def _blocks(
     """
     from pyarrow import compute, types
 
-    names = [schema.names[place] for place in columns.all]
+    names = [schema.names[place] for place in columns.read]
     texts = [field.name for field in schema if types.is_string(field.type)]
     size = max(1, BLOCK_CELLS // len(names))
     first = 0
@@ -71,7 +71,7 @@ def _blocks(
                     lengths = compute.binary_length(column.dictionary)
                     require_room(rows * (compute.max(lengths).as_py() or 0), path)
             frame = selected.to_pandas(ignore_metadata=True, strings_to_categorical=False)
-            frame.columns = columns.all
+            frame.columns = columns.read
             frame.index = range(first, first + len(frame))
             for place in frame:
                 if frame[place].dtype == "category":

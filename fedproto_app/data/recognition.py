@@ -188,9 +188,9 @@ def _of_one_file(reading: Reading) -> tuple[Settings, tuple[str, ...]]:
     settings, notes = dict(reading.settings), reading.notes
     values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
-        first, *others = names_in(str(values))
+        first, *unread = names_in(str(values))
         settings["data.columns"] = first
-        notes = (*notes, f"other columns of values: {', '.join(others)}") if others else notes
+        notes = (*notes, f"other columns of values: {', '.join(unread)}") if unread else notes
     return {key: value for key, value in settings.items() if key != "data.client-column"}, notes
 
 
@@ -379,7 +379,7 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
         chosen = next((column for column in values if column.name == VALUE_NAME), values[0])
         if chosen.name != VALUE_NAME:
             settings["data.columns"] = chosen.name
-        return Reading("long", settings, _others(values, chosen), _left_out(other_columns))
+        return Reading("long", settings, _further_values(values, chosen), _left_out(other_columns))
     if times is not None:
         is_first = times is columns[0]
         is_named = times.name.lower() in TIME_NAMES or times.name == ""
@@ -395,7 +395,7 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
     return Reading("wide", settings)
 
 
-def _others(values: Sequence[Column], chosen: Column) -> tuple[str, ...]:
+def _further_values(values: Sequence[Column], chosen: Column) -> tuple[str, ...]:
     """Return a note on the columns of values that are not read."""
     names = [column.name for column in values if column is not chosen][:_MOST_NAMED]
     return (f"other columns of values: {', '.join(names)}",) if names else ()

@@ -157,7 +157,7 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
             f"{where}: {local[place]} in {row(place)} does not exist in {zone}, as clocks went "
             "forward; leave data.time-zone out if times are of another zone"
         )
-    in_summer: NDArray[np.bool_] = np.ones(count, dtype=np.bool_)
+    is_summer = np.ones(count, dtype=np.bool_)
     if (twice := np.asarray(summer != winter) & has_time).any():
         first_of_two = _is_first_of_two(stamps.times, twice)
         if (alone := twice & ~_comes_twice(stamps.times)).any() or first_of_two is None:
@@ -169,8 +169,8 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
                 f"clocks went back in {zone}, {why}; write times with an offset, or leave "
                 "data.time-zone out to take them as written"
             )
-        in_summer = first_of_two
-    times = pd.DatetimeIndex(summer.where(in_summer, winter)).tz_convert("UTC").tz_localize(None)
+        is_summer = first_of_two
+    times = pd.DatetimeIndex(summer.where(is_summer, winter)).tz_convert("UTC").tz_localize(None)
     return Stamps(times.to_numpy(dtype="datetime64[us]"), utc=True)
 
 

@@ -76,7 +76,7 @@ class Columns:
         return [place for place in (self.times, self.clients) if place is not None]
 
     @property
-    def all(self) -> list[int]:
+    def read(self) -> list[int]:
         """The columns that are read, in the order of the file."""
         return sorted({*self.texts, *self.values})
 

@@ -76,15 +76,15 @@ def read_text_table(
         def blocks(style: Style | Literal["texts"]) -> Iterator[DataFrame]:
             # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
             in_texts = style == "texts" or (style == "comma" and delimiter == ",")
-            kinds = columns.all if in_texts else columns.texts
+            kinds = columns.read if in_texts else columns.texts
             missing: Any = MISSING
             if columns.clients is not None:  # "NA" may be a country's code
-                missing = {**dict.fromkeys(columns.all, MISSING), columns.clients: [""]}
+                missing = {**dict.fromkeys(columns.read, MISSING), columns.clients: [""]}
             arguments: dict[str, Any] = {  # pandas takes places for names, its stubs do not
                 "sep": delimiter,
                 "decimal": "," if style == "comma" and not in_texts else ".",
                 "names": range(len(head.names)),
-                "usecols": columns.all,
+                "usecols": columns.read,
                 "dtype": dict.fromkeys(kinds, str),
                 "na_values": missing,
             }

@@ -1,4 +1,4 @@
-"""Classes drawn for rows, for properties of what is dealt to the rows."""
+"""Classes drawn for rows, for properties of how images are dealt."""
 
 from __future__ import annotations
 
