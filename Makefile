@@ -10,7 +10,7 @@ NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
 .PHONY: demo test test-all test-newest check docs fuzz wheel bench containers guide faults attacks leakage \
-  privacy results release hashes resolve clean
+  privacy forms results release hashes resolve clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	$(BIN)/fedproto demo
@@ -63,6 +63,9 @@ leakage: $(DEV)  ## what clients' messages tell of their data, two minutes
 
 privacy: $(DEV)  ## what noise that protects clients costs, by ε, five minutes
 	$(BIN)/python -m benchmarks.privacy_results --page
+
+forms: $(DEV)  ## what each of 24 forms of file gets, a minute
+	$(BIN)/python -m benchmarks.file_forms --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results

@@ -141,8 +141,8 @@ def check(
     path: Annotated[
         str,
         typer.Argument(
-            help="Series: a .csv, .tsv, .parquet, .h5 or .npz file, or a folder of CSV "
-            "or Parquet files. "
+            help="Series: a .csv, .tsv, .parquet, .xlsx, .h5 or .npz file, or a folder of CSV, "
+            "Parquet or Excel files. "
             "Images: a folder or .zip of class folders, a CIFAR folder, or an .npz file with "
             "x_train. Labelled sequences: a .ts file or the folder of a train and a test file, an "
             ".npz file with points and offsets, or a folder or .zip of class folders of CSV files."
@@ -152,7 +152,8 @@ def check(
         str,
         typer.Option(
             help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
-            "parquet-folder, hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or "
+            "parquet-folder, wide-excel, long-excel, excel-folder, hdf5, npz or "
+            "synthetic-traffic; class-folders, cifar, image-npz or "
             "digits; uea-ts, sequence-npz, sequence-folder, recordings or synthetic-air-writing; "
             "package.module:factory. Default: recognised from the path, except for "
             "recordings."
@@ -279,6 +280,8 @@ def check(
         typer.echo(
             offered_line(config, all_settings, from_options, record, read(record.holds), checked)
         )
+    for line in reading.left_out if reading is not None else ():
+        Console().print(f"[yellow]warning[/yellow] {escape(line)}", highlight=False)
     raise typer.Exit(0 if checked.could_start else 1)
 
 
@@ -363,8 +366,8 @@ def offered_line(
     if not _is_accepted(table | run) and _is_accepted(table | run | last):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
-    known = {*table, "rounds"} if "method" in table else table  # rounds are of the first method
-    run |= {key: value for key, value in checked.proposed.items() if key not in known}
+    already_set = {*table, "rounds"} if "method" in table else table  # rounds: of the first method
+    run |= {key: value for key, value in checked.proposed.items() if key not in already_set}
     for key, value in from_options.items():
         run.pop(key, None)
         run[key] = value

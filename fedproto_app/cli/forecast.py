@@ -27,7 +27,8 @@ ROWS = 20  # in the table of clients
 # The sources of series that are files.
 Source = Literal[
     "wide-csv", "long-csv", "csv-folder",
-    "wide-parquet", "long-parquet", "parquet-folder", "hdf5", "npz",
+    "wide-parquet", "long-parquet", "parquet-folder",
+    "wide-excel", "long-excel", "excel-folder", "hdf5", "npz",
 ]  # fmt: skip
 
 

@@ -48,7 +48,9 @@ def init(
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
     plan = plan_of(path, Wishes())
     changes = {**plan.settings, **plan.rows[TOGETHER[plan.forecasts]].changes}
-    text = commented_settings(changes, [*plan.facts, f"fedproto run {shlex.quote(str(file))}"])
+    warnings = [f"warning: {line}" for line in plan.warnings]
+    command = f"fedproto run {shlex.quote(str(file))}"
+    text = commented_settings(changes, [*plan.facts, *warnings, command])
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -27,4 +27,7 @@ def main() -> NoReturn:
     except FedProtoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, FederationError) else 2)
+    except MemoryError:
+        print("error: there is not enough memory for this on this machine", file=sys.stderr)
+        sys.exit(2)
     sys.exit()

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli import say_next
 from fedproto_app.core.endings import NOTHING, WhenStopped
+from fedproto_app.experiments.run_settings import changed_settings
 
 
 def try_file(
@@ -20,8 +22,9 @@ def try_file(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Series: CSV, Parquet or HDF5, or a folder of them. Images: a folder or .zip with "
-            "a folder for each site and class. Labelled sequences: .npz, .ts or class folders.",
+            help="Series: CSV, Parquet, Excel or HDF5, or a folder of them. Images: a folder or "
+            ".zip with a folder for each site and class. Labelled sequences: .npz, .ts or class "
+            "folders.",
         ),
     ],
     horizon: Annotated[
@@ -50,6 +53,14 @@ def try_file(
         bool,
         typer.Option("--quick", help="Learn from the newest 28 periods only, with fewer rivals."),
     ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting on how the file is read, such as data.missing=zero; may be repeated.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -87,6 +98,7 @@ def try_file(
             clients=clients,
             windows=windows,
             quick=quick,
+            changes=changed_settings(None, changes or ()),
             folder=place,
         )
     out = Console(highlight=False)
@@ -102,6 +114,8 @@ def try_file(
     for title, file in (("report", answer.report), ("forecast", answer.forecast)):
         if file is not None:
             out.print(f"{title}: {file}", soft_wrap=True)
+    for line in answer.warnings:
+        out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")
 
 

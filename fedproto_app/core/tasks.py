@@ -81,7 +81,7 @@ _FORECASTING = TaskRecord(
     options=(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
         *("max-clients", "max-steps", "columns", "time-column", "client-column", "time-unit"),
-        *("header", "delimiter", "decimal"),
+        *("time-zone", "missing", "header", "delimiter", "decimal"),
     ),
     first_method="kindred",
     simplest=("naive", "seasonal-naive", "analytic"),

@@ -23,7 +23,13 @@ from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.clock import Clock, Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
 from fedproto_app.data.npz_archive import Archive, open_archive
-from fedproto_app.data.series import ClientSeries, ColumnNames, columns_on_a_clock
+from fedproto_app.data.row_order import in_order
+from fedproto_app.data.series import (
+    ClientSeries,
+    ColumnNames,
+    columns_on_a_clock,
+    counted_columns,
+)
 from fedproto_app.settings import DataSettings
 
 
@@ -132,9 +138,12 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             times, utc = _times(rows, path), "tz" in rows.attrs
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
-    stamps = None if times is None else Stamps(times, utc)
     columns = ColumnNames(times="time")
-    yield from columns_on_a_clock(names, values, stamps, path, columns=columns)
+    if times is None:
+        yield from counted_columns(names, values, columns=columns)
+        return
+    rows = in_order(Stamps(times, utc), values, path)
+    yield from columns_on_a_clock(names, rows, path, columns=columns)
 
 
 def _the_frame(file: Any, path: Path) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.files import require_room
 from fedproto_app.settings.choice import TimeUnit
 
 if TYPE_CHECKING:
@@ -85,12 +86,21 @@ def sampling_step(times: Times) -> np.timedelta64 | None:
     return common_step([times])
 
 
-def common_step(files: Iterable[Times]) -> np.timedelta64 | None:
-    """Return the `sampling_step` over the times of several clients."""
-    distances = [np.diff(times) for times in files if len(times) > 1]
+def common_step(files: Iterable[Times], *, may_lack_rows: bool = False) -> np.timedelta64 | None:
+    """Return the `sampling_step` over the times of several clients.
+
+    may_lack_rows: whether most rows may be left out, so that the step is the largest that divides
+    the distances of all times.
+    """
+    all_times = list(files)
+    if may_lack_rows:
+        all_times = [np.unique(np.concatenate(all_times))] if all_times else []
+    distances = [np.diff(times) for times in all_times if len(times) > 1]
     if not distances:
         return None
     steps, counts = np.unique(np.concatenate(distances), return_counts=True)
+    if may_lack_rows:
+        return np.timedelta64(int(np.gcd.reduce(steps.astype(np.int64))), "us")
     return np.timedelta64(steps[np.argmax(counts)])
 
 
@@ -100,12 +110,15 @@ def on_the_clock(
     step: np.timedelta64 | None,
     where: object,
     row: Callable[[int], str] = lambda place: f"row {place + 1}",
+    *,
+    may_lack_rows: bool = False,
 ) -> tuple[Matrix, int]:
     """Put rows on the regular grid of their step; missing rows become NaN.
 
     times: [T] strictly increasing, whole steps apart. values: [T, N].
     step: None only if there is at most one row, which then starts at 0.
     where: the file's name in messages. row: the name of a row in messages, by its place.
+    may_lack_rows: whether there may be more gaps than rows.
 
     Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
     times that are missing, unordered, repeated, irregular or mostly gaps.
@@ -124,7 +137,10 @@ def on_the_clock(
         )
     rows = (offsets // step).astype(np.int64)
     length = int(rows[-1]) + 1
-    if length > LARGEST_GRID_PER_ROW * len(times):
+    require_room(values.itemsize * values.shape[1] * length, where)
+    if length == len(times):
+        return values, int((times[0] - np.datetime64(0, "us")) // step)
+    if length > LARGEST_GRID_PER_ROW * len(times) and not may_lack_rows:
         raise DataError(
             f"{where}: {len(times)} rows in {length} steps of {_text(step)}: more gaps than rows; "
             "is a time wrong, or the step longer in a part of them?"
@@ -144,8 +160,9 @@ def _require_increasing(times: Times, where: object, row: Callable[[int], str]) 
         before, after = times[place - 1], times[place]
         if before == after:
             raise DataError(
-                f"{where}: the time {_text(after)} comes twice, again in {row(place)}; keep one of "
-                "the rows, or, if clocks were changed, write times with an offset from UTC"
+                f"{where}: the time {_text(after)} comes twice, again in {row(place)}: a row that "
+                "is there twice, or clocks that went back? keep one of the rows, or set "
+                "data.time-zone or write times with an offset from UTC"
             )
         raise DataError(
             f"{where}: times must increase, but in {row(place)} {_text(after)} follows "
@@ -240,8 +257,8 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
 def _year_last_form(texts: Series, where: str) -> str:
     """Return the form of dates whose year comes last, such as 31.01.2014 13:00 or 1/31/14 1:00 PM.
 
-    With dots the day comes first. Otherwise the order is the one in which all cells are dates that
-    increase; raises `DataError` if both are.
+    With dots the day comes first. Otherwise the day or the month comes first, whichever makes every
+    cell a date and the dates increase; raises `DataError` if both do.
     """
     import pandas as pd
 
@@ -265,11 +282,13 @@ def _year_last_form(texts: Series, where: str) -> str:
     if len(fitting) == 2:
         increasing = [order for order in fitting if parsed[order].is_monotonic_increasing]
         fitting = increasing if len(increasing) == 1 else fitting
-    if len(fitting) == 2:
-        readings = " or ".join(str(parsed[order].iloc[0]) for order in fitting)
+    differ = (parsed["day"] != parsed["month"]).to_numpy()
+    if len(fitting) == 2 and differ.any():
+        place = int(differ.argmax())
+        readings = " or ".join(str(parsed[order].iloc[place]) for order in fitting)
         raise DataError(
-            f"{where}: {texts.iloc[0]!r} may be {readings}, and so may all other dates; write the "
-            "year first, then month and day"
+            f"{where}: {texts.iloc[place]!r} may be {readings}, and so may all other dates; write "
+            "the year first, then month and day"
         )
     return forms[fitting[0] if fitting else "day"]
 

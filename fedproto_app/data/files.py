@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 from zipfile import BadZipFile, ZipFile
 
 from fedproto_app.core.errors import DataError, did_you_mean
 
-# A share of the machine's memory, because values exist several times while they are read: as text,
-# as a frame, as windows.
+# A share of the memory, because a run holds values several times: as series, as windows, scaled.
 LARGEST_SHARE = 0.25
+# Of a container, in cgroups of version 2 and 1; a number of bytes, "max" without a limit.
+_CONTAINER_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
 _GZIP = b"\x1f\x8b"
-_PIECE = 1 << 22
 _DEEPEST = 8  # nested folders; stops the walk if links form a cycle
 _ENCRYPTED = 0x1  # flag bit of an archive's member
 
@@ -28,15 +32,27 @@ _ENCRYPTED = 0x1  # flag bit of an archive's member
 def most_bytes() -> int:
     """Return the largest allowed size of a source, in bytes."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(LARGEST_SHARE * memory)
+    limits = [memory, *map(_limit_in, _CONTAINER_LIMITS)]
+    if (address_space := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        limits.append(address_space)
+    return int(LARGEST_SHARE * min(limit for limit in limits if limit))
+
+
+def _limit_in(file: str) -> int:
+    """Return the memory that a container may use, 0 without a limit."""
+    try:
+        text = Path(file).read_text(encoding="ascii").strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdecimal() else 0
 
 
 def require_room(size: int, where: object) -> None:
-    """Raise `DataError` if a source of this many bytes, real or declared, is too large."""
+    """Raise `DataError` if a source that takes this many bytes when it is read is too large."""
     if size > (limit := most_bytes()):
         raise DataError(
-            f"{where}: {size / 2**30:,.1f} GiB when it is read, more than a quarter of this "
-            f"machine's memory, {limit / 2**30:,.2f} GiB; cut it, or take a machine with more"
+            f"{where}: at least {size / 2**30:,.1f} GiB when it is read, more than a quarter of "
+            f"this machine's memory, {limit / 2**30:,.2f} GiB; cut it, or take a machine with more"
         )
 
 
@@ -44,28 +60,38 @@ def content_of(path: Path) -> bytes:
     """Return all bytes of a file; `DataError` if there are too many."""
     try:
         size = path.stat().st_size
-        if not path.is_file():  # reading a pipe would wait for ever
-            raise DataError(f"{path}: neither a file nor a folder")
+        require_file(path)
         require_room(size, path)
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
-def unpacked(content: bytes, where: object) -> bytes:
-    """Return the content of a file, decompressed if it is gzip; `DataError` if it is too much."""
-    if not content.startswith(_GZIP):
-        return content
-    pieces, size = [], 0
+def require_file(path: Path) -> None:
+    """Raise `DataError` for a pipe or a device, which could keep a reader waiting for ever."""
+    if not path.is_file():
+        raise DataError(f"{path}: neither a file nor a folder")
+
+
+@contextmanager
+def open_unpacked(source: Path | bytes, where: object) -> Iterator[IO[bytes]]:
+    """Open a file, or its content, to be read piece by piece, and decompressed if it is gzip.
+
+    A small file may unpack to a lot, so whoever reads it counts. where: its name in messages.
+    """
     try:
-        with gzip.open(BytesIO(content)) as file:
-            while piece := file.read(_PIECE):  # a small file may unpack to a lot
-                size += len(piece)
-                require_room(size, where)
-                pieces.append(piece)
+        if isinstance(source, Path):
+            require_file(source)
+        with source.open("rb") if isinstance(source, Path) else BytesIO(source) as file:
+            is_packed = file.read(2) == _GZIP
+            file.seek(0)
+            if not is_packed:
+                yield file
+                return
+            with gzip.open(file) as stream:
+                yield cast(IO[bytes], stream)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{where}: cannot be read: {error}") from None
-    return b"".join(pieces)
 
 
 def missing(path: Path) -> str:

@@ -12,7 +12,7 @@ from fedproto_app.data.array_source import save_series
 from fedproto_app.data.clock import look_like_times
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
-from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table
+from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table, table_of
 from fedproto_app.data.table_source import CLIENT_NAMES, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
@@ -53,9 +53,10 @@ def series_of_frame(
     flat.columns, flat.index = pd.RangeIndex(len(names)), pd.RangeIndex(len(flat))
     head = Head(WHERE, names, _time_place(names, flat))
 
-    def read(_: Path, select_columns: ColumnSelector, __: DataSettings) -> Table:
+    def read(_: Path, select_columns: ColumnSelector, settings: DataSettings) -> Table:
         columns = select_columns(head)
-        return Table(head, columns, flat[sorted({*columns.texts, *columns.values})], first=0)
+        blocks = [flat[columns.all]]
+        return table_of(head, columns, len(flat), lambda _: blocks, settings.decimal, first=0)
 
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}

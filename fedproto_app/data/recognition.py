@@ -7,11 +7,8 @@ The result is a proposal to a person, who sees it; a run follows only its settin
 from __future__ import annotations
 
 import csv
-import gzip
-import re
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +17,30 @@ from pydantic import ValidationError
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import look_like_times
+from fedproto_app.data.excel_table import EXCEL_SUFFIX, first_excel_rows
 from fedproto_app.data.files import missing, open_tree
 from fedproto_app.data.images.class_folders import SUFFIXES as IMAGE_SUFFIXES
 from fedproto_app.data.images.class_folders import is_undivided, wrapping
 from fedproto_app.data.images.public_sets import LAYOUTS
 from fedproto_app.data.npz_archive import open_archive
+from fedproto_app.data.number_styles import is_number
+from fedproto_app.data.parquet_table import PARQUET_SUFFIX, first_rows
 from fedproto_app.data.table import (
     MISSING,
-    PARQUET_SUFFIX,
-    SUFFIX,
     TIME_NAMES,
-    cells,
-    decoded,
-    delimiter_of,
-    first_lines,
-    first_rows,
     has_names,
+    has_units,
     is_date,
     numbered,
 )
 from fedproto_app.data.table_source import CLIENT_NAMES, VALUE_NAME
+from fedproto_app.data.text_table import SUFFIX, cells, delimiter_of, first_lines
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import DELIMITERS, names_in
 from fedproto_app.settings.reading import flags
 
 _REMEDIES = {
-    ".xlsx": " (save the sheet as CSV)",
-    ".xls": " (save the sheet as CSV)",
+    ".xls": " (save the sheet as .xlsx or CSV)",
     ".feather": " (write it with DataFrame.to_parquet)",
     ".pkl": " (nothing is unpickled; write it with DataFrame.to_parquet)",
     ".json": " (write it with DataFrame.to_csv)",
@@ -54,10 +48,7 @@ _REMEDIES = {
 }
 _CLASS_FOLDERS = ("*", "*/*", "*/*/*", "*/*/*/*")  # depths at which images lie
 _NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are the dimensions of a step
-_SAMPLE = 1 << 18  # bytes to look at
 _MOST_NAMED = 12  # columns listed in a line for a person
-_COMMA = re.compile(r"-?\d+,\d+")
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
 
 Settings = dict[str, str | bool]
@@ -67,12 +58,14 @@ Settings = dict[str, str | bool]
 class Reading:
     """The settings that read a path: the source, and other settings by their keys.
 
-    notes: remarks for a person, a line each. is_guess: whether the file's content gave no evidence.
+    notes: remarks for a person, a line each. left_out: columns that are not read, a line each with
+    the reason. is_guess: whether the file's content gave no evidence.
     """
 
     source: str
     settings: Settings = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     is_guess: bool = False
 
     @property
@@ -112,6 +105,8 @@ def reading_of(path: Path) -> Reading:
         return Reading("sequence-folder") if is_csv else _class_folders_reading(path)
     if SUFFIX.search(name):
         return reading_of_text(path) if path.is_file() else Reading("wide-csv")
+    if EXCEL_SUFFIX.search(name):
+        return reading_of_excel(path) if path.is_file() else Reading("wide-excel")
     if name.endswith((".parquet", ".pq")):
         return reading_of_parquet(path) if path.is_file() else Reading("wide-parquet")
     if name.endswith((".h5", ".hdf5")):
@@ -125,7 +120,7 @@ def reading_of(path: Path) -> Reading:
     remedy = _REMEDIES.get(path.suffix.lower(), "")
     raise DataError(
         f"{path}: no source reads such a file{remedy}; known are .csv, .tsv, .txt, all of these "
-        ".gz too, .parquet, .h5, .hdf5, .npz, .zip, .ts, folders of .csv or .parquet files "
+        ".gz too, .parquet, .xlsx, .h5, .hdf5, .npz, .zip, .ts, folders of .csv or .parquet files "
         "and folders of images"
     )
 
@@ -158,16 +153,20 @@ def _folder_reading(folder: Path) -> Reading:
     source = _folder_source(folder)
     if source == "class-folders":
         return _class_folders_reading(folder)
-    files = sorted(file for file in folder.iterdir() if SUFFIX.search(file.name))
-    parquet = sorted(file for file in folder.iterdir() if PARQUET_SUFFIX.search(file.name))
-    if source == "csv-folder" and parquet and not files:
-        reading = reading_of_parquet(parquet[0])
-        if reading.source == "long-parquet":
-            return reading
-        return Reading("parquet-folder", _of_one_file(reading), reading.notes, reading.is_guess)
-    if source != "csv-folder" or not files:
-        return Reading(source, is_guess=source == "csv-folder")
-    return Reading(source, _of_one_file(reading_of_text(files[0])))
+    if source != "csv-folder":
+        return Reading(source)
+    for kind, suffix, read in (
+        ("csv", SUFFIX, reading_of_text),
+        ("parquet", PARQUET_SUFFIX, reading_of_parquet),
+        ("excel", EXCEL_SUFFIX, reading_of_excel),
+    ):
+        if files := sorted(file for file in folder.iterdir() if suffix.search(file.name)):
+            reading = read(files[0])
+            if reading.source == "long-parquet":
+                return reading
+            settings, notes = _of_one_file(reading)
+            return replace(reading, source=f"{kind}-folder", settings=settings, notes=notes)
+    return Reading(source, is_guess=True)
 
 
 def _class_folders_reading(path: Path) -> Reading:
@@ -184,13 +183,15 @@ def _class_folders_reading(path: Path) -> Reading:
     return Reading("class-folders", notes=(note,) if is_undivided(inside) else ())
 
 
-def _of_one_file(reading: Reading) -> Settings:
-    """Return the settings for a folder of such files, one per client."""
-    settings = dict(reading.settings)
+def _of_one_file(reading: Reading) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings for a folder of such files, one per client, and the notes on them."""
+    settings, notes = dict(reading.settings), reading.notes
     values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
-        settings["data.columns"] = names_in(str(values))[0]
-    return {key: value for key, value in settings.items() if key != "data.client-column"}
+        first, *others = names_in(str(values))
+        settings["data.columns"] = first
+        notes = (*notes, f"other columns of values: {', '.join(others)}") if others else notes
+    return {key: value for key, value in settings.items() if key != "data.client-column"}, notes
 
 
 def _folder_source(folder: Path) -> str:
@@ -211,7 +212,7 @@ def _folder_source(folder: Path) -> str:
 
 
 def _is_table(file: Path) -> bool:
-    return bool(SUFFIX.search(file.name) or PARQUET_SUFFIX.search(file.name))
+    return any(suffix.search(file.name) for suffix in (SUFFIX, PARQUET_SUFFIX, EXCEL_SUFFIX))
 
 
 def _has_csv_files_of_classes(path: Path) -> bool:
@@ -282,33 +283,52 @@ class Column:
 
 
 def _is_number(cell: str) -> bool:
-    return _NUMBER.fullmatch(cell) is not None or cell.lower() in _NO_NUMBER
+    return is_number(cell) or cell.lower() in _NO_NUMBER
 
 
 def reading_of_text(path: Path) -> Reading:
     """Return the settings that read a CSV file; if it is damaged, its reader reports the fault."""
+    settings: Settings = {}
     try:
-        lines = _sample(path)
-        settings: Settings = {}
+        lines = first_lines(path, str(path))
         delimiter = _delimiter(lines, path, settings)
         rows = [cells(line, delimiter) for line in lines]
-    except (DataError, OSError, EOFError, zlib.error, csv.Error):
+    except (DataError, OSError, csv.Error):
         return Reading("wide-csv", is_guess=True)
+    return _reading_of_rows(rows, "csv", settings)
+
+
+def reading_of_excel(path: Path) -> Reading:
+    """Return the settings that read an Excel file; if it is damaged, its reader reports it."""
+    try:
+        return _reading_of_rows(first_excel_rows(path), "excel", {})
+    except DataError:
+        return Reading("wide-excel", is_guess=True)
+
+
+def _reading_of_rows(rows: list[list[str]], kind: str, settings: Settings) -> Reading:
+    """Return the settings that read a table with these first rows.
+
+    settings: those that were needed to cut lines into cells.
+    """
     if len({len(row) for row in rows}) > 1 or len(rows) < 2:
-        return Reading("wide-csv", settings, is_guess=True)
-    if delimiter != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row):
-        settings["data.decimal"] = "comma"
+        return Reading(f"wide-{kind}", settings, is_guess=True)
     notes: tuple[str, ...] = ()
     names = rows[0]
-    if has_names(rows, "data.decimal" in settings):
-        rows = rows[1:]
+    if has_names(rows, "auto"):
+        rows = rows[2 if has_units(rows) else 1 :]
     else:
         names = numbered(len(rows[0]))
         settings["data.header"] = False
         notes = ("line 1 is read as values; if it has names, set data.header = true",)
     columns = [Column(name, [row[place] for row in rows]) for place, name in enumerate(names)]
     form = form_of(columns, first_column_counts="data.header" in settings)
-    return Reading(f"{form.source}-csv", settings | form.settings, (*notes, *form.notes))
+    return replace(
+        form,
+        source=f"{form.source}-{kind}",
+        settings=settings | form.settings,
+        notes=(*notes, *form.notes),
+    )
 
 
 def reading_of_parquet(path: Path) -> Reading:
@@ -323,24 +343,7 @@ def reading_of_parquet(path: Path) -> Reading:
     form = form_of(columns)
     if head.times is not None:  # the reader recognises it by its type
         form.settings.pop("data.time-column", None)
-    return Reading(f"{form.source}-parquet", form.settings, form.notes)
-
-
-def _sample(path: Path) -> list[str]:
-    """Return the first complete lines."""
-    with path.open("rb") as file:
-        start = file.read(2)
-        file.seek(0)
-        if start == b"\x1f\x8b":
-            with gzip.open(file) as unpacked:
-                content = unpacked.read(_SAMPLE)
-        else:
-            content = file.read(_SAMPLE)
-    if len(content) == _SAMPLE:  # the last line is cut, perhaps in a character
-        content = content[: content.rfind(b"\n") + 1]
-    if not (lines := first_lines(decoded(content, str(path)))):
-        raise DataError(f"{path}: the file is empty")
-    return lines
+    return replace(form, source=f"{form.source}-parquet")
 
 
 def _delimiter(lines: list[str], path: Path, settings: Settings) -> str:
@@ -371,16 +374,12 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
             column for column in columns if column is not client and column is not times
         ]
         values = [column for column in other_columns if column.has_numbers]
-        if (
-            len(other_columns) > 1
-            and values
-            and VALUE_NAME not in [column.name for column in other_columns]
-        ):
-            settings["data.columns"] = values[0].name
-            other_names = ", ".join(column.name for column in values[1 : _MOST_NAMED + 1])
-            notes = (f"other columns of values: {other_names}",) if other_names else ()
-            return Reading("long", settings, notes)
-        return Reading("long", settings)
+        if not values or len(other_columns) == 1:
+            return Reading("long", settings)
+        chosen = next((column for column in values if column.name == VALUE_NAME), values[0])
+        if chosen.name != VALUE_NAME:
+            settings["data.columns"] = chosen.name
+        return Reading("long", settings, _others(values, chosen), _left_out(other_columns))
     if times is not None:
         is_first = times is columns[0]
         is_named = times.name.lower() in TIME_NAMES or times.name == ""
@@ -388,13 +387,30 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
             settings["data.time-column"] = times.name
         if is_named:
             _count_steps(times, settings)
-    values = [column for column in columns if column is not times and column.has_numbers]
-    texts = [column for column in columns if column is not times and not column.has_numbers]
-    if texts and values and len(values) <= _MOST_NAMED:
+    candidates = [column for column in columns if column is not times]
+    values = [column for column in candidates if column.has_numbers]
+    if values and len(values) < len(candidates) and len(values) <= _MOST_NAMED:
         settings["data.clients"] = ",".join(column.name for column in values)
-        names = ", ".join(column.name for column in texts[:_MOST_NAMED])
-        return Reading("wide", settings, (f"columns that are no numbers are left out: {names}",))
+        return Reading("wide", settings, left_out=_left_out(candidates))
     return Reading("wide", settings)
+
+
+def _others(values: Sequence[Column], chosen: Column) -> tuple[str, ...]:
+    """Return a note on the columns of values that are not read."""
+    names = [column.name for column in values if column is not chosen][:_MOST_NAMED]
+    return (f"other columns of values: {', '.join(names)}",) if names else ()
+
+
+def _left_out(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return a line about each column that is not read because its cells are no numbers."""
+    texts = [column for column in columns if not column.has_numbers]
+    lines = [
+        f"column {column.name!r} is left out, as it holds no numbers, such as "
+        f"{next(cell for cell in column.cells if not _is_number(cell))!r}"
+        for column in texts[:_MOST_NAMED]
+    ]
+    more = len(texts) - len(lines)
+    return (*lines, f"and {more} more columns") if more else tuple(lines)
 
 
 def _count_steps(times: Column, settings: Settings) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.clock import Clock, Matrix, Stamps, clock_of, on_the_clock, sampling_step
+from fedproto_app.data.clock import Clock, Matrix, clock_of, common_step, on_the_clock
+from fedproto_app.data.row_order import RowName, TimedRows, row_number
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ClientSeries:
     clock: the meaning of positions, None if the source has no times.
     columns: the columns of the table that the series comes from, None if it is no such table.
     group: the client's true group if the source knows it (synthetic data), else "".
+    notes: what a person should know of how the source was read, such as rows that were sorted.
     """
 
     name: str
@@ -43,26 +45,60 @@ class ClientSeries:
     group: str = ""
     clock: Clock | None = None
     columns: ColumnNames | None = None
+    notes: tuple[str, ...] = ()
+
+
+def counted_columns(
+    names: Sequence[str],
+    values: Matrix,
+    notes: tuple[str, ...] = (),
+    columns: ColumnNames | None = None,
+) -> Iterator[ClientSeries]:
+    """Yield a client for each column of values [T, N] without times; all start at 0."""
+    for name, column in zip(names, values.T, strict=True):
+        yield ClientSeries(name, column, columns=columns, notes=notes)
 
 
 def columns_on_a_clock(
     names: Sequence[str],
-    values: Matrix,
-    stamps: Stamps | None,
+    rows: TimedRows,
     where: object,
     step: np.timedelta64 | None = None,
-    row: Callable[[int], str] = lambda place: f"row {place + 1}",
+    row: RowName = row_number,
+    *,
+    may_lack_rows: bool = False,
     columns: ColumnNames | None = None,
 ) -> Iterator[ClientSeries]:
-    """Yield a client for each column, on the regular grid of the step.
+    """Yield a client for each column of values, on the regular grid of the step.
 
-    values: [T, N]. step: the step shared with other files; None: the step of these stamps. Raises
-    the same `DataError` as `on_the_clock`.
+    step: the step shared with other files; None: the step of these rows. row: the name of a row in
+    messages, by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
+    raises too.
     """
-    start, clock = 0, None
-    if stamps is not None:
-        step = step or sampling_step(stamps.times)
-        values, start = on_the_clock(stamps.times, values, step, where, row)
-        clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
+    stamps = rows.stamps
+    step = step or common_step([stamps.times], may_lack_rows=may_lack_rows)
+    values, start = on_the_clock(
+        stamps.times,
+        rows.values,
+        step,
+        where,
+        lambda place: row(int(rows.places[place])),
+        may_lack_rows=may_lack_rows,
+    )
+    clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start, clock=clock, columns=columns)
+        yield ClientSeries(name, column, start, clock=clock, columns=columns, notes=rows.notes)
+
+
+def notes_of(clients: Sequence[ClientSeries]) -> list[str]:
+    """Return what a person should know of how the source was read, a line each."""
+    names: dict[str, list[str]] = {}
+    for client in clients:
+        for note in client.notes:
+            names.setdefault(note, []).append(client.name)
+    return [
+        note
+        if len(of_note) == len(clients)
+        else f"{of_note[0]}{f' and {more} more' if (more := len(of_note) - 1) else ''}: {note}"
+        for note, of_note in names.items()
+    ]

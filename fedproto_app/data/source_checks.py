@@ -17,19 +17,22 @@ from fedproto_app.data.files import missing
 from fedproto_app.settings import DataSettings
 
 _SEQUENCES = ("sequence-folder", "recordings")
-_LONG = ("long-csv", "long-parquet")
-_FOLDERS = ("csv-folder", "parquet-folder")
-_SERIES = ("wide-csv", "wide-parquet", *_LONG, *_FOLDERS)
-_TEXTS = ("wide-csv", "long-csv", "csv-folder", *_SEQUENCES)
+_LONG = ("long-csv", "long-parquet", "long-excel")
+_FOLDERS = ("csv-folder", "parquet-folder", "excel-folder")
+_EXCEL = ("wide-excel", "long-excel", "excel-folder")
+_SERIES = ("wide-csv", "wide-parquet", "wide-excel", *_LONG, *_FOLDERS)
+_CSV = ("wide-csv", "long-csv", "csv-folder", *_SEQUENCES)
 # The sources that read each of these keys; a user's own function may read all keys.
 ONLY_SOURCES = {
     "columns": (*_LONG, *_FOLDERS, *_SEQUENCES),
     "time_column": (*_SERIES, *_SEQUENCES),
     "client_column": _LONG,
     "time_unit": _SERIES,
-    "header": _TEXTS,
-    "delimiter": _TEXTS,
-    "decimal": _TEXTS,
+    "time_zone": _SERIES,
+    "missing": (*_SERIES, "hdf5"),
+    "header": (*_CSV, *_EXCEL),
+    "delimiter": _CSV,
+    "decimal": (*_CSV, *_EXCEL),
 }
 
 PathKind = Literal["a file", "a folder", "a file or a folder"]

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.array_source import load_hdf5, load_npz
+from fedproto_app.data.files import require_room
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import PathKind, chosen, chosen_loader
 from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
@@ -30,6 +31,9 @@ SOURCES: dict[str, Loader] = {
     "wide-parquet": load_wide,
     "long-parquet": load_long,
     "parquet-folder": load_folder,
+    "wide-excel": load_wide,
+    "long-excel": load_long,
+    "excel-folder": load_folder,
     "hdf5": load_hdf5,
     "npz": load_npz,
     "synthetic-traffic": load_synthetic_traffic,
@@ -41,11 +45,14 @@ FILE_SOURCES: dict[str, PathKind] = {
     "wide-parquet": "a file",
     "long-parquet": "a file or a folder",
     "parquet-folder": "a folder",
+    "wide-excel": "a file",
+    "long-excel": "a file",
+    "excel-folder": "a folder",
     "hdf5": "a file",
     "npz": "a file",
 }
 # In these sources, each client has a separate date range, so max-steps counts from its own start.
-_OWN_STARTS = ("csv-folder", "parquet-folder", "long-csv", "long-parquet")
+_OWN_STARTS = tuple(source for source in SOURCES if source.endswith("-folder") or "long-" in source)
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:
@@ -109,7 +116,26 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
         clients[series.name] = series
     if not clients:
         raise DataError(f"{where}: no client in it")
-    return list(clients.values())
+    series_of_clients = list(clients.values())
+    return _with_zeros(series_of_clients) if settings.missing == "zero" else series_of_clients
+
+
+def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:
+    """Return the series with 0 for what is missing, from each client's first value to the last time
+    of all clients."""
+    end = max(client.start + len(client.values) for client in clients)
+    from_first = [from_first_value(client) for client in clients]
+    require_room(8 * sum(end - client.start for client in from_first if client.values.size), "data")
+    return [
+        replace(
+            client,
+            values=np.pad(
+                np.nan_to_num(client.values, nan=0.0),
+                (0, end - client.start - len(client.values) if client.values.size else 0),
+            ),
+        )
+        for client in from_first
+    ]
 
 
 def _require_name(series: object, where: str) -> ClientSeries:

@@ -1,68 +1,60 @@
-"""A table of named columns, its numbers, texts and times, read from a text or a Parquet file.
+"""A table of named columns: its numbers, texts and times, from a text, Parquet or Excel file.
 
-Text files are CSV and alike, plain or gzipped: UTF-8 (a byte order mark is accepted), one line per
-row, the same number of cells in each. Cells are separated by commas, semicolons, tabs or vertical
-bars, as set or as the first lines show. Missing values are empty, ``NA``, ``NaN`` or ``null``.
-Parquet files are read column by column with pyarrow (the extra ``parquet``).
+A reader gives the table in blocks of rows, whose numbers are put into one matrix, so a file is
+never held as text and as numbers at once.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, look_like_times, stamps_of
-from fedproto_app.data.files import content_of, require_room, unpacked
+from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
-from fedproto_app.settings import DELIMITERS, DataSettings
+from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import Decimal, TimeUnit
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+INDEX = "__index_level_0__"  # pandas' name in Parquet files for an index without a name
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time", "ds"})
-SUFFIX = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
-PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
-
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
 MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
-_LOOKED_AT = 50  # lines or rows, to recognise the file's form
+LOOKED_AT = 50  # lines or rows, to recognise the file's form
+MOST_COLUMNS = 100_000  # reading costs time for each column, however few its rows
+BLOCK_CELLS = 1 << 20  # that are read at once
+# Measured: a number is in the matrix, on the grid of its clock and in its client's series.
+_NUMBER_BYTES = 24
+_TEXT_BYTES = 200  # of a time or a client's name, while it is read
+_MOST_FAULTS = 1000  # cells that are no numbers, after which the file is refused
+
 _FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
 _FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
-_MARKS = {  # first bytes of files that are not text
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
-    b"PAR1": "a Parquet file; source wide-parquet or long-parquet reads it",
-    b"PK\x03\x04": "a zip archive or an Excel sheet; save the sheet as CSV",
-    b"\xd0\xcf\x11\xe0": "an old Excel sheet; save it as CSV",
-    b"\x89HDF": "an HDF5 file; source hdf5 reads it",
-}
-_INDEX = "__index_level_0__"  # pandas' name for an index without a name
 
 
 @dataclass(frozen=True)
 class Head:
     """The column names of a file, before the columns are read.
 
-    times: the place of the column that looks like a time column, None without one.
+    times: the place of the column that looks like a time column, None without one. rows: the number
+    of rows before the first row of values. notes: what a person should know of the header.
     """
 
     where: str
     names: list[str]
     times: int | None
+    rows: int = 0
+    notes: tuple[str, ...] = ()
 
     def place(self, name: str, key: str) -> int:
         """Return the place of the column that ``data.<key>`` names."""
@@ -83,24 +75,47 @@ class Columns:
         """The columns that are read as texts."""
         return [place for place in (self.times, self.clients) if place is not None]
 
+    @property
+    def all(self) -> list[int]:
+        """The columns that are read, in the order of the file."""
+        return sorted({*self.texts, *self.values})
+
+    def bytes_of(self, rows: int) -> int:
+        """Return the memory that so many rows take while they are read."""
+        return rows * (_NUMBER_BYTES * len(self.values) + _TEXT_BYTES * len(self.texts))
+
 
 ColumnSelector = Callable[[Head], Columns]
+# Gives the table in blocks of rows with the columns by place and a running index, again for each
+# call. The numbers of "texts" are as the file writes them, else read where the style allows it.
+Blocks = Callable[[Style | Literal["texts"]], Iterable["DataFrame"]]
+
+
+class Fault(NamedTuple):
+    """A cell that is no number: its row in the table, its column's place, its text."""
+
+    row: int
+    place: int
+    cell: str
 
 
 @dataclass(frozen=True)
 class Table:
     """The columns that were read from a file.
 
-    frame: columns by place in the file. row, first: the word for a row in messages ("line" in a
-    text file) and the number of the first row.
+    texts: the times and clients, by place in the file. values: [T, N], NaN where missing or faulty.
+    row, first: the word for a row in messages ("line" in a text file) and the number of the first
+    row. notes: what a person should know of how the file was read.
     """
 
     head: Head
     columns: Columns
-    frame: DataFrame
+    texts: DataFrame
+    values: Matrix
+    faults: tuple[Fault, ...] = ()
     row: str = "row"
     first: int = 1
-    decimal: Decimal = "point"
+    notes: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -117,23 +132,26 @@ class Table:
         """Names of the columns of times, clients and, in the long form, values."""
         places = self.columns.times, self.columns.clients
         times, clients = ("" if place is None else self.head.names[place] for place in places)
-        is_unnamed = times == _INDEX
+        is_unnamed = times == INDEX
         return ColumnNames("" if is_unnamed else times, self.names[0] if clients else "", clients)
 
     def row_of(self, place: int) -> str:
-        """Return the name of a row in messages, by its place in the frame."""
-        return f"{self.row} {self.first + int(self.frame.index[place])}"
+        """Return the name of a row in messages, by its place in the table."""
+        return f"{self.row} {self.first + int(self.texts.index[place])}"
 
     def select(self, rows: NDArray[np.intp]) -> Table:
         """Return a table with only these rows, by place; rows keep their numbers in messages."""
-        return replace(self, frame=self.frame.iloc[rows])
+        return replace(self, texts=self.texts.iloc[rows], values=self.values[rows])
 
     def numbers(self) -> Matrix:
         """Return the values [T, N], NaN where missing; raise `DataError` for other texts."""
-        values = np.empty((len(self.frame), len(self.columns.values)))
-        for position, place in enumerate(self.columns.values):
-            values[:, position] = self._numbers(self.frame[place], self.head.names[place])
-        return values
+        for fault in self.faults:
+            if fault.row in self.texts.index:
+                raise DataError(
+                    f"{self.where}: column {self.head.names[fault.place]!r}, {self.row} "
+                    f"{self.first + fault.row}: {fault.cell!r} is not a number"
+                )
+        return self.values
 
     def stamps(self, unit: TimeUnit) -> Stamps | None:
         """Return the times of the rows [T], None without a time column."""
@@ -142,12 +160,12 @@ class Table:
             return None
         name = self.head.names[place]
         title = f"column {name!r}" if name else "the first column (without a name: the times)"
-        return stamps_of(self.frame[place], unit, title, self.row_of, self.where)
+        return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
 
     def clients(self) -> Series:
         """Return the client of each row, [T]."""
         assert self.columns.clients is not None
-        column = self.frame[self.columns.clients]
+        column = self.texts[self.columns.clients]
         empty = column.isna() | (column.astype(str).str.strip() == "")
         if empty.any():
             row = self.row_of(int(empty.to_numpy().argmax()))
@@ -155,34 +173,68 @@ class Table:
             raise DataError(f"{self.where}: column {name!r}, {row}: no client is named")
         return column.astype(str).str.strip()
 
-    def _numbers(self, column: Series, name: str) -> NDArray[np.float64]:
-        import pandas as pd
 
-        if column.dtype.kind in "iuf":
-            return column.to_numpy(dtype=np.float64)
-        texts = column.astype(str).str.strip()
-        strange = pd.Series(False, index=column.index)
-        if self.decimal == "comma":
-            strange = texts.str.contains(".", regex=False)  # of thousands: 1.500 is not 1.5
-            texts = texts.str.replace(",", ".", regex=False)
-        numbers = pd.to_numeric(texts, errors="coerce")
-        if (wrong := ((numbers.isna() | strange) & column.notna()).to_numpy()).any():
-            place = int(wrong.argmax())
-            cell = str(column.iloc[place])
-            raise DataError(
-                f"{self.where}: column {name!r}, {self.row_of(place)}: {cell!r} is not a number"
-                f"{_about(cell, self.decimal)}"
-            )
-        return numbers.to_numpy(dtype=np.float64)
+def table_of(
+    head: Head,
+    columns: Columns,
+    rows: int,
+    blocks: Blocks,
+    decimal: Decimal,
+    row: str = "row",
+    first: int = 1,
+) -> Table:
+    """Read a table of so many rows, whose size was checked, from its blocks.
+
+    decimal: how numbers are written; "auto": as all cells together show. Raises `DataError` if
+    these show nothing or contradict each other, and if hardly a cell is a number.
+    """
+    import pandas as pd
+
+    def row_of(number: int) -> str:
+        return f"{row} {first + number}"
+
+    notes = head.notes
+    style: Style = "plain" if decimal == "auto" else decimal
+    values, texts, faults = _read(columns, rows, blocks, style, head.where)
+    if faults and decimal == "auto":
+        cells = (block[place] for block in blocks("texts") for place in columns.values)
+        style, note = style_of(cells, row_of, head.where)
+        notes = (*notes, note) if note else notes
+        values, texts, faults = _read(columns, rows, blocks, style, head.where)
+    frame = pd.DataFrame(index=pd.RangeIndex(rows))
+    table = Table(head, columns, frame, values, tuple(faults), row, first, notes)
+    if len(faults) > _MOST_FAULTS:
+        table.numbers()
+    for place in columns.texts:
+        frame[place] = pd.concat([block[place] for block in texts])
+    return table
 
 
-def _about(cell: str, decimal: Decimal) -> str:
-    """Return a hint why a cell is not a number, or ""."""
-    if decimal == "point" and cell.count(",") == 1 and cell.replace(",", "").isdecimal():
-        return '; data.decimal = "comma" reads decimal commas'
-    if decimal == "comma" and "." in cell:
-        return ' where data.decimal = "comma"'
-    return ""
+def _read(
+    columns: Columns, rows: int, blocks: Blocks, style: Style, where: str
+) -> tuple[Matrix, list[DataFrame], list[Fault]]:
+    """Return the values [T, N], the blocks of texts, and the cells that are no numbers.
+
+    Stops after `_MOST_FAULTS` of these. Raises `DataError` if the file has fewer rows than before.
+    """
+    values, done = np.empty((rows, len(columns.values))), 0
+    texts: list[DataFrame] = []
+    faults: list[Fault] = []
+    for block in blocks(style):
+        for position, place in enumerate(columns.values):
+            numbers, wrong = numbers_in(block[place], style)
+            values[done : done + len(block), position] = numbers
+            faults += [
+                Fault(done + int(number), place, str(block[place].iloc[number]))
+                for number in np.flatnonzero(wrong)[:_MOST_FAULTS]
+            ]
+        texts.append(block[columns.texts])
+        done += len(block)
+        if len(faults) > _MOST_FAULTS:
+            return values, texts, faults
+    if done != rows:
+        raise DataError(f"{where}: changed while it was read")
+    return values, texts, faults
 
 
 def require_named(names: Iterable[str], where: str) -> None:
@@ -197,6 +249,12 @@ def require_named(names: Iterable[str], where: str) -> None:
         if name in unique_names:
             raise DataError(f"{where}: two columns are named {name!r}")
         unique_names.add(name)
+
+
+def require_few_columns(count: int, where: str) -> None:
+    """Raise `DataError` for a table of more columns than are read in a reasonable time."""
+    if count > MOST_COLUMNS:
+        raise DataError(f"{where}: {count:,} columns, more than {MOST_COLUMNS:,}; cut the file")
 
 
 def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str) -> Columns:
@@ -216,146 +274,52 @@ def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str)
     return Columns(values, times)
 
 
-def read_text_table(path: Path, settings: DataSettings, select_columns: ColumnSelector) -> Table:
-    """Read the selected columns of a file; `DataError` names the file, the column and the line."""
-    return parse_text_table(content_of(path), str(path), settings, select_columns)
+def head_of(rows: list[list[str]], where: str, settings: DataSettings) -> Head:
+    """Return the names of the columns, from the cells of the first rows.
 
-
-def parse_text_table(
-    content: bytes, where: str, settings: DataSettings, select_columns: ColumnSelector
-) -> Table:
-    """Read the selected columns from the content of a file, gzipped or not."""
-    import pandas as pd
-
-    text = decoded(unpacked(content, where), where)
-    try:
-        lines = first_lines(text)
-        if not text.strip():
-            raise DataError(f"{where}: the file is empty")
-        delimiter = DELIMITERS.get(settings.delimiter) or delimiter_of(
-            lines, where, settings.decimal
-        )
-        head, begins = _head([cells(line, delimiter) for line in lines], where, settings)
-        if len(lines) <= begins:
-            raise DataError(f"{where}: only a header line, no values")
-        columns = select_columns(head)
-        _require_rectangle(text, len(head.names), delimiter, where)
-        # pandas takes places for names, its stubs do not.
-        kinds: dict[Any, Any] = dict.fromkeys(columns.texts, str)
-        missing: dict[Any, Any] = {
-            **dict.fromkeys(columns.values, MISSING),
-            **{place: [""] for place in columns.texts},  # "NA" may be a country's code
-        }
-        frame = pd.read_csv(
-            io.StringIO(text),
-            sep=delimiter,
-            decimal="," if settings.decimal == "comma" else ".",
-            header=None,
-            names=range(len(head.names)),
-            usecols=sorted({*columns.texts, *columns.values}),
-            skiprows=begins,
-            index_col=False,
-            dtype=kinds,
-            na_values=missing,
-            keep_default_na=False,
-            skip_blank_lines=False,  # in a file of one column an empty line is a missing value
-            skipinitialspace=True,
-            low_memory=False,
-        )
-    except (csv.Error, pd.errors.ParserError) as error:
-        raise DataError(f"{where}: not a readable CSV file: {error}") from None
-    return Table(head, columns, frame, "line", 1 + begins, settings.decimal)
-
-
-def _head(rows: list[list[str]], where: str, settings: DataSettings) -> tuple[Head, int]:
-    """Return the names of the columns, and the number of lines before the first row."""
-    first, decimal_comma = rows[0], settings.decimal == "comma"
+    Raises `DataError` if the first row may be names or values, or if there are too many columns.
+    """
+    first = rows[0]
+    require_few_columns(len(first), where)
     has_header = settings.header == "true"
     if settings.header == "auto":
-        is_certain = len(rows) < 2 or has_names(rows, decimal_comma)
+        is_certain = len(rows) < 2 or has_names(rows, settings.decimal)
         if not is_certain and any(first):
             raise DataError(
                 f"{where}: line 1 has values where names are expected ({', '.join(first[:5])}); "
                 "set data.header = false if the file has no header, true if these are names"
             )
         has_header = True
-    if has_header:
-        return Head(where, first, 0 if first[0].lower() in TIME_NAMES or not first[0] else None), 1
-    times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
-    return Head(where, numbered(len(first)), times), 0
+    if not has_header:
+        times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
+        return Head(where, numbered(len(first)), times)
+    times = 0 if first[0].lower() in TIME_NAMES or not first[0] else None
+    if not has_units(rows):
+        return Head(where, first, times, 1)
+    units = ", ".join(filter(None, rows[1][:LOOKED_AT]))
+    return Head(where, first, times, 2, (f"the row below the header is taken for units: {units}",))
 
 
-def _require_rectangle(text: str, columns: int, delimiter: str, where: str) -> None:
-    """Raise `DataError` for a line with too few or many cells, which pandas would fill or cut."""
-    for line, width in enumerate(_widths(text, delimiter), start=1):
-        if width != columns:
-            raise DataError(f"{where}: line {line} has {width} cells, line 1 has {columns}")
+def has_units(rows: list[list[str]]) -> bool:
+    """Return whether the second of these rows holds units, such as kW, between names and values.
 
-
-def _widths(text: str, delimiter: str) -> Iterator[int]:
-    if '"' not in text:
-        return (line.count(delimiter) + 1 for line in text.split("\n"))
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-    return (max(1, len(row)) for row in rows)
-
-
-def decoded(content: bytes, where: str) -> str:
-    """Return the text in these bytes, without line ends after the last line."""
-    for mark, meaning in _MARKS.items():
-        if content.startswith(mark):
-            raise DataError(f"{where}: not UTF-8 text: it looks like {meaning}")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: not UTF-8 text: byte {content[error.start]:#04x} at offset {error.start}; "
-            "save it as UTF-8"
-        ) from None
-    if "\0" in text:
-        offset = text.index("\0")
-        raise DataError(f"{where}: not UTF-8 text: a zero byte after {offset} characters")
-    return text.rstrip("\r\n")
-
-
-def first_lines(text: str) -> list[str]:
-    """Return the first lines, to recognise the file's form."""
-    return [line.rstrip("\r\n") for line in islice(io.StringIO(text, newline="\n"), _LOOKED_AT)]
-
-
-def cells(line: str, delimiter: str) -> list[str]:
-    """Return the cells of a line."""
-    row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [""])
-    return [cell.strip() for cell in row] or [""]
-
-
-def delimiter_of(lines: list[str], where: str, decimal: Decimal = "point") -> str:
-    """Return the delimiter that cuts all of these lines into the same number of cells.
-
-    Raises `DataError` if several do. If none does, return the most frequent delimiter of the first
-    line, so that a later check names the line with too few or too many cells.
+    It holds no number, no date and nothing that comes again below, and a text above numbers.
     """
-    fitting = {sign for sign in DELIMITERS.values() if _cuts_evenly(lines, sign)}
-    if decimal == "comma" and len(fitting) > 1:
-        fitting -= {","}
-    if len(fitting) > 1:
-        names = [name for name, sign in DELIMITERS.items() if sign in fitting]
-        raise DataError(
-            f"{where}: cells could be separated by {' or '.join(names)}; set data.delimiter to one "
-            "of them"
-        )
-    return next(iter(fitting), max(DELIMITERS.values(), key=lines[0].count))
-
-
-def _cuts_evenly(lines: list[str], sign: str) -> bool:
-    """Return whether the sign cuts each line into the same number of cells, two or more."""
-    try:
-        widths = {len(cells(line, sign)) for line in lines}
-    except csv.Error:  # a cell without end
+    units, below = rows[1] if len(rows) > 1 else [], rows[2:]
+    if not below or any(is_number(cell) or is_date(cell) for cell in units):
         return False
-    return len(widths) == 1 and widths != {1}
+    columns = list(zip(units, zip(*below, strict=False), strict=False))
+    if any(unit not in MISSING and unit in column for unit, column in columns):
+        return False
+    return any(unit not in MISSING and _are_numbers(column) for unit, column in columns)
 
 
-def has_names(rows: list[list[str]], decimal_comma: bool) -> bool:
+def _are_numbers(cells: Sequence[str]) -> bool:
+    present = [cell for cell in cells if cell not in MISSING]
+    return bool(present) and all(map(is_number, present))
+
+
+def has_names(rows: list[list[str]], decimal: Decimal) -> bool:
     """Return whether the first of these rows certainly holds the names of the columns.
 
     A date or a fraction is not a name. Whole numbers may be names, such as numbers of sensors; this
@@ -368,19 +332,19 @@ def has_names(rows: list[list[str]], decimal_comma: bool) -> bool:
         return False
     if not all(_is_value(cell) for cell in first):
         return True
-    return _are_names_of_sensors(first, below, decimal_comma)
+    return _are_names_of_sensors(first, below, decimal)
 
 
-def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal_comma: bool) -> bool:
+def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal: Decimal) -> bool:
     """Return whether these whole numbers are names: no value below is whole or nearly as large."""
     if len(set(first)) < len(first) or not all(map(str.isdecimal, first)):
         return False
     pairs = [pair for row in below for pair in zip(first, row, strict=False)]
     present = [(int(name), cell) for name, cell in pairs if cell not in MISSING]
-    point = "," if decimal_comma else "."
+    signs = {"auto": ".,", "point": ".", "comma": ","}[decimal]
     return bool(present) and all(
         _is_fraction(cell)
-        and point in cell
+        and any(sign in cell for sign in signs)
         and name > _FAR_LARGER * abs(float(cell.replace(",", ".")))
         for name, cell in present
     )
@@ -403,77 +367,3 @@ def _is_value(cell: str) -> bool:
 def numbered(count: int) -> list[str]:
     """Return names for columns without names."""
     return [f"column-{number}" for number in range(1, count + 1)]
-
-
-def read_parquet_table(path: Path, select_columns: ColumnSelector) -> Table:
-    """Read the selected columns of a file, after a check of the sizes that the file declares."""
-    with _opened(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-        head = Head(str(path), list(schema.names), _times(schema))
-        columns = select_columns(head)
-        if not rows:
-            raise DataError(f"{path}: no row in it")
-        places = sorted({*columns.texts, *columns.values})
-        names = [head.names[place] for place in places]
-        row_size = sum(_bytes_of_a_cell(schema.field(place), path) for place in places)
-        for name in names:
-            if head.names.count(name) > 1:
-                raise DataError(f"{path}: two columns are named {name!r}")
-        require_room(rows * row_size, path)
-        read = file.read(columns=names).select(names)  # "a" would select "a.b" as well
-        frame = read.to_pandas(ignore_metadata=True)
-    frame.columns = places
-    return Table(head, columns, frame)
-
-
-def first_rows(path: Path) -> tuple[Head, list[list[str]]]:
-    """Return the columns of a file, and the cells of the first rows as texts, by column."""
-    with _opened(path) as file:
-        head = Head(str(path), list(file.schema_arrow.names), _times(file.schema_arrow))
-        require_room(file.metadata.num_rows * len(head.names), path)
-        batch = next(file.iter_batches(batch_size=_LOOKED_AT), None)
-        columns = [] if batch is None else batch.columns
-        texts = [list(map(str, column.to_pylist())) for column in columns]
-        return head, texts or [[] for _ in head.names]
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open the file; a pyarrow error becomes a `DataError` of one line."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise DataError(
-            f"{path}: Parquet files need pyarrow: pip install 'fedproto-app[parquet]'"
-        ) from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
-        line = str(error).partition("\n")[0]
-        raise DataError(f"{path}: not a readable Parquet file: {line}") from None
-
-
-def _times(schema: Any) -> int | None:
-    """Return the place of the time column: by its name, else the only column of a time type.
-
-    pandas writes the index of a frame as the last column.
-    """
-    from pyarrow import types
-
-    names = [name.lower() for name in schema.names]
-    named_places = [place for place, name in enumerate(names) if name in {*TIME_NAMES, _INDEX}]
-    typed = [place for place, kind in enumerate(schema.types) if types.is_temporal(kind)]
-    if named_places:
-        return next((place for place in named_places if place in typed), named_places[0])
-    return typed[0] if len(typed) == 1 else None
-
-
-def _bytes_of_a_cell(field: Any, path: Path) -> int:
-    """Return the size of a cell of a column when it is read; `DataError` for lists and bytes."""
-    from pyarrow import types
-
-    if types.is_nested(field.type) or types.is_binary(field.type):
-        raise DataError(f"{path}: column {field.name!r} holds {field.type}, not numbers")
-    return 8 if types.is_primitive(field.type) else 64

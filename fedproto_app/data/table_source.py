@@ -1,6 +1,6 @@
 """Read series from tables: wide with a column per client, long with a row per client and time, or
-a folder with a file per client. CSV and Parquet differ only in how a table is read, except that a
-long Parquet table may be a folder of parts, as other programs write it.
+a folder with a file per client. CSV, Parquet and Excel differ only in how a table is read, except
+that a long Parquet table may be a folder of parts, as other programs write it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Stamps, Times, common_step, sampling_step
+from fedproto_app.data.excel_table import EXCEL_SUFFIX, read_excel_table
 from fedproto_app.data.files import require_inside, require_room
-from fedproto_app.data.series import ClientSeries, columns_on_a_clock
+from fedproto_app.data.parquet_table import PARQUET_SUFFIX, read_parquet_table
+from fedproto_app.data.row_order import TimedRows, in_order
+from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
-    PARQUET_SUFFIX,
-    SUFFIX,
     TIME_NAMES,
     Columns,
     ColumnSelector,
     Head,
     Table,
-    read_parquet_table,
-    read_text_table,
     value_columns,
 )
+from fedproto_app.data.text_table import SUFFIX, read_text_table
 from fedproto_app.settings import DataSettings
 
 # Usual names of the client column in the long tables of Nixtla, GluonTS and Prophet.
@@ -44,14 +44,17 @@ def load_wide(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
         return value_columns(head, settings.time_column, settings.choice.clients, "clients")
 
     table = (read or _read)(Path(settings.path), select, settings)
-    stamps = table.stamps(settings.time_unit)
+    rows, columns = _in_order(table, settings), table.column_names
+    if rows is None:
+        yield from counted_columns(table.names, table.numbers(), table.notes, columns)
+        return
     yield from columns_on_a_clock(
         table.names,
-        table.numbers(),
-        stamps,
+        rows,
         table.where,
         row=table.row_of,
-        columns=table.column_names,
+        may_lack_rows=_may_lack_rows(settings),
+        columns=columns,
     )
 
 
@@ -59,8 +62,7 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     """Yield the clients of a file with a row for each client and time, or of a folder of such
     Parquet files, whose rows are joined in the order of the files' names.
 
-    Clients are in the order of their first rows. The rows of each must be in the order of time.
-    read: reads a table; None: by its format.
+    Clients are in the order of their first rows. read: reads a table; None: by its format.
     """
     import pandas as pd
 
@@ -89,21 +91,30 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     # No table lacks times: `long_columns` requires them.
     all_stamps = [table_stamps for table_stamps in stamps if table_stamps is not None]
     all_times = np.concatenate([table_stamps.times for table_stamps in all_stamps])
-    rows = clients.groupby(clients, sort=False).indices
-    times = {name: all_times[places] for name, places in rows.items()}
-    step = common_step(times.values())
-    row_of = _rows_of(used_tables)
-    for name, places in rows.items():
-        where, client_times = f"{settings.path}: client {name!r}", times[name]
-        _require_step(client_times, step, where)
+    row_of, zone = _rows_of(used_tables), settings.time_zone
+    notes = tuple(dict.fromkeys(note for table in used_tables for note in table.notes))
+    rows: dict[str, TimedRows] = {}
+    for name, places in clients.groupby(clients, sort=False).indices.items():
+        client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
+        where = f"{settings.path}: client {name!r}"
+        rows[str(name)] = in_order(
+            client_stamps, values[places], where, zone, row_of, notes, places
+        )
+    may_lack_rows = _may_lack_rows(settings)
+    times = [client_rows.stamps.times for client_rows in rows.values()]
+    step = common_step(times, may_lack_rows=may_lack_rows)
+    for name, client_rows in rows.items():
+        where = f"{settings.path}: client {name!r}"
+        if not may_lack_rows:
+            _require_step(client_rows.stamps.times, step, where)
         yield from columns_on_a_clock(
-            [str(name)],
-            values[places],
-            Stamps(client_times, all_stamps[0].utc, all_stamps[0].is_count),
+            [name],
+            client_rows,
             where,
             step,
-            lambda place, places=places: row_of(int(places[place])),  # type: ignore[misc]
-            used_tables[0].column_names,
+            row_of,
+            may_lack_rows=may_lack_rows,
+            columns=used_tables[0].column_names,
         )
 
 
@@ -112,27 +123,52 @@ def load_folder(settings: DataSettings) -> Iterator[ClientSeries]:
     select_columns = partial(_one_column, settings=settings)
     paths = chosen(_files(settings), client_of, settings, settings.path)
     tables = _that_fit(settings, (_read(path, select_columns, settings) for path in paths))
-    stamps = [table.stamps(settings.time_unit) for table in tables]
-    _require_alike(tables, stamps)
+    _require_alike(tables, [table.stamps(settings.time_unit) for table in tables])
+    rows = [_in_order(table, settings) for table in tables]
     # All clients share one period, so they need one step; a file with a single row has none.
-    step = common_step(stamp_column.times for stamp_column in stamps if stamp_column is not None)
-    for path, table, file_stamps in zip(paths, tables, stamps, strict=True):
-        if file_stamps is not None:
-            _require_step(file_stamps.times, step, table.where)
+    may_lack_rows = _may_lack_rows(settings)
+    times = [file_rows.stamps.times for file_rows in rows if file_rows is not None]
+    step = common_step(times, may_lack_rows=may_lack_rows)
+    for path, table, file_rows in zip(paths, tables, rows, strict=True):
+        if file_rows is None:
+            yield from counted_columns([client_of(path)], table.numbers(), table.notes)
+            continue
+        if not may_lack_rows:
+            _require_step(file_rows.stamps.times, step, table.where)
         yield from columns_on_a_clock(
-            [client_of(path)], table.numbers(), file_stamps, path, step, table.row_of
+            [client_of(path)], file_rows, path, step, table.row_of, may_lack_rows=may_lack_rows
         )
+
+
+def _in_order(table: Table, settings: DataSettings) -> TimedRows | None:
+    """Return the rows of a table in the order of time, None without a time column."""
+    stamps = table.stamps(settings.time_unit)
+    if stamps is not None:
+        return in_order(
+            stamps, table.numbers(), table.where, settings.time_zone, table.row_of, table.notes
+        )
+    if settings.time_zone:
+        raise DataError(
+            f"data.time-zone = {settings.time_zone!r}: {table.where} has no column of times"
+        )
+    return None
+
+
+def _may_lack_rows(settings: DataSettings) -> bool:
+    return settings.missing == "zero"
 
 
 def _read(path: Path, select_columns: ColumnSelector, settings: DataSettings) -> Table:
     if "csv" in settings.source:
-        return read_text_table(path, settings, select_columns)
+        return read_text_table(path, str(path), settings, select_columns)
+    if "excel" in settings.source:
+        return read_excel_table(path, settings, select_columns)
     return read_parquet_table(path, select_columns)
 
 
 def client_of(path: Path) -> str:
     """Return the name of a file's client."""
-    return PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name))
+    return EXCEL_SUFFIX.sub("", PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name)))
 
 
 def long_columns(head: Head, settings: DataSettings) -> Columns:
@@ -177,12 +213,12 @@ def _place(head: Head, column_name: str, key: str, usual: Collection[str], noun:
 
 def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
     """Return a function that names a row in messages, by its place in the joined tables."""
-    ends = np.cumsum([len(table.frame) for table in tables])
+    ends = np.cumsum([len(table.values) for table in tables])
 
     def row_of(place: int) -> str:
         number = int(np.searchsorted(ends, place, side="right"))
         table = tables[number]
-        row = table.row_of(place - int(ends[number]) + len(table.frame))
+        row = table.row_of(place - int(ends[number]) + len(table.values))
         return row if len(tables) == 1 else f"{Path(table.where).name}, {row}"
 
     return row_of
@@ -209,6 +245,8 @@ def _files(settings: DataSettings) -> list[Path]:
     folder, suffix, file_kinds = Path(settings.path), PARQUET_SUFFIX, ".parquet"
     if "csv" in settings.source:
         suffix, file_kinds = SUFFIX, ".csv, .csv.gz or .tsv"
+    elif "excel" in settings.source:
+        suffix, file_kinds = EXCEL_SUFFIX, ".xlsx"
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     paths = [path for path in entries if suffix.search(path.name)]
     if not paths:
@@ -225,7 +263,7 @@ def _that_fit(settings: DataSettings, tables: Iterable[Table]) -> list[Table]:
     read, size = [], 0
     for table in tables:
         read.append(table)
-        size += int(table.frame.memory_usage(index=False).sum())
+        size += table.columns.bytes_of(len(table.values))
         if len(read) > 1:  # the size of a single file was checked when it was read
             require_room(size, settings.path)
     return read

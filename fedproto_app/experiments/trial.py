@@ -11,7 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
@@ -82,7 +82,7 @@ class Wishes:
 
     horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
     simulated clients, for images and sequences that name none. windows: of a rolling-origin
-    backtest. quick: fewer rows, less history.
+    backtest. quick: fewer rows, less history. changes: further settings, by dotted keys.
     """
 
     horizon: int | None = None
@@ -91,13 +91,15 @@ class Wishes:
     clients: int | None = None
     windows: int = 1
     quick: bool = False
+    changes: Changes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan:
     """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
 
-    windows: of a backtest, with a run in each for every row.
+    windows: of a backtest, with a run in each for every row. warnings: which columns are not read,
+    and why.
     """
 
     settings: Changes
@@ -105,6 +107,7 @@ class Plan:
     facts: Sequence[str]
     forecasts: bool
     windows: int = 1
+    warnings: Sequence[str] = ()
 
     def runs(self, row: str) -> dict[str, Changes]:
         """Return the settings of a row's runs by their folders' names, oldest window first."""
@@ -135,7 +138,7 @@ class Trial:
     """A finished trial: its folder with a run folder for each row and window, and its answer.
 
     verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
-    next values of all series, None for other data.
+    next values of all series, None for other data. warnings: which columns are not read, and why.
     """
 
     folder: Path
@@ -143,6 +146,7 @@ class Trial:
     scores: list[Score]
     report: Path
     forecast: Path | None
+    warnings: Sequence[str] = ()
 
     @property
     def table(self) -> DataFrame:
@@ -154,7 +158,8 @@ class Trial:
 
     def __repr__(self) -> str:
         table = self.table.to_string(float_format="%.4g")
-        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}"
+        warnings = "".join(f"\nwarning: {line}" for line in self.warnings)
+        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}{warnings}"
 
 
 def plan_of(path: Path, wishes: Wishes) -> Plan:
@@ -175,7 +180,7 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
         if value is not None and value < least:
             raise SettingsError(f"{option} {value}: at least {least}")
     reading = reading_of(path)
-    table = {**reading.all_settings, "data.path": str(path)}
+    table = {**reading.all_settings, **wishes.changes, "data.path": str(path)}
     if wishes.clients_from:
         if not reading.source.startswith("long-"):
             raise SettingsError(
@@ -218,6 +223,7 @@ def try_file(
     clients: int | None = None,
     windows: int = 1,
     quick: bool = False,
+    changes: Changes | None = None,
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> Trial:
@@ -225,13 +231,14 @@ def try_file(
 
     horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
     simulated clients to deal images or sequences to. windows: of a backtest, before each of which
-    the models learn anew. quick: less history and fewer rivals. folder: for the runs, of which it
-    resumes those that were stopped; default: runs/try-NAME. Raises `FedProtoError` with the
-    command's message.
+    the models learn anew. quick: less history and fewer rivals. changes: further settings, by
+    dotted keys. folder: for the runs, of which it resumes those that were stopped; default:
+    runs/try-NAME. Raises `FedProtoError` with the command's message.
     """
     file = Path(path)
     console = Console(stderr=True, quiet=not progress, highlight=False)
-    plan = plan_of(file, Wishes(horizon, period, clients_from, clients, windows, quick))
+    wishes = Wishes(horizon, period, clients_from, clients, windows, quick, changes or {})
+    plan = plan_of(file, wishes)
     for fact in plan.facts:
         console.print(fact, soft_wrap=True)
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
@@ -272,7 +279,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
         newest = runs_of_rows[TOGETHER[True]][-1].folder
         forecast = _forecast(newest, folder / FORECAST)
     verdict = " ".join(sentences) or "None of the rows has an error for any client."
-    return Trial(folder, verdict, _scores(plan, runs_of_rows), report, forecast)
+    scores = _scores(plan, runs_of_rows)
+    return Trial(folder, verdict, scores, report, forecast, plan.warnings)
 
 
 def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score]:
@@ -327,6 +335,7 @@ def _forecast(run: Path, file: Path) -> Path:
 
 
 def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes: Wishes) -> Plan:
+    from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_series
 
     if wishes.clients is not None:
@@ -356,13 +365,14 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
         f"{reading.source}",
         *reading.notes,
+        *notes_of(series),
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
-    return Plan(table, rows, facts, forecasts=True, windows=wishes.windows)
+    return Plan(table, rows, facts, True, wishes.windows, reading.left_out)
 
 
 def _plan_of_classes(

@@ -27,7 +27,7 @@ from fedproto_app.settings import (
     Section,
     explain,
 )
-from fedproto_app.settings.choice import Decimal, Delimiter, Header, NameList, TimeUnit
+from fedproto_app.settings.choice import Decimal, Delimiter, Header, Missing, NameList, TimeUnit
 from fedproto_app.trust.privacy_ledger import SitePrivacy
 
 Text = Annotated[str, Field(min_length=1)]
@@ -47,8 +47,8 @@ SHORT_KEYS = {
 
 # Settings that describe the site's files. Missing ones are detected, never taken from the run.
 _OWN_FILES = (
-    *("clients", "columns", "time_column", "client_column", "time_unit"),
-    *("header", "delimiter", "decimal"),
+    *("clients", "columns", "time_column", "client_column", "time_unit", "time_zone"),
+    *("missing", "header", "delimiter", "decimal"),
 )
 SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in _OWN_FILES}
 
@@ -70,9 +70,11 @@ class SiteData(Section):
     time_column: str = ""
     client_column: str = ""
     time_unit: TimeUnit = "auto"
+    time_zone: str = ""
+    missing: Missing = "gap"
     header: Header = "auto"
     delimiter: Delimiter = "auto"
-    decimal: Decimal = "point"
+    decimal: Decimal = "auto"
     corrupt_images: Literal["refuse", "skip"] | None = None
     sequences: SiteSequences = SiteSequences()
 

@@ -75,5 +75,6 @@ Header = Annotated[Literal["auto", "true", "false"], BeforeValidator(_word)]
 Delimiter = Annotated[
     Literal["auto", "comma", "semicolon", "tab", "pipe"], BeforeValidator(_name_of_sign)
 ]
-Decimal = Literal["point", "comma"]
+Decimal = Literal["auto", "point", "comma"]
+Missing = Literal["gap", "zero"]
 TimeUnit = Literal["auto", "iso", "s", "ms", "us", "ns", "step"]

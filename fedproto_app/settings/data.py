@@ -26,6 +26,7 @@ from fedproto_app.settings.choice import (
     Decimal,
     Delimiter,
     Header,
+    Missing,
     NameList,
     TimeUnit,
     names_in,
@@ -216,9 +217,8 @@ class DataSettings(Section):
     )
     columns: NameList = setting(
         "",
-        "columns of values, between commas: one for `csv-folder`, `parquet-folder`, "
-        "`long-csv` and `long-parquet`, the inputs in order for `sequence-folder` and "
-        "`recordings`",
+        "columns of values, between commas: one for long tables and for folders of series, the "
+        "inputs in order for `sequence-folder` and `recordings`",
         NAMES,
     )
     time_column: str = setting(
@@ -235,14 +235,29 @@ class DataSettings(Section):
         "auto",
         "dates, counts since 1970 or numbers of steps; `auto`: dates, or counts recognised by size",
     )
+    time_zone: str = setting(
+        "",
+        "zone of local times, such as `Europe/Berlin`, to count in UTC; default: [as "
+        "written](your-data.md#times-of-day)",
+        "a zone of the IANA database",
+    )
+    missing: Missing = setting(
+        "gap",
+        "meaning of empty cells and of rows left out: no value, or 0 from a client's first value "
+        "to the last time of all",
+    )
     header: Header = setting(
         "auto",
-        "whether the first line of a CSV file names the columns; `auto` refuses a line that "
-        "looks like values",
+        "whether the first line of a CSV or Excel file names the columns; `auto` refuses a line "
+        "that looks like values",
         "`auto`, true, false",
     )
     delimiter: Delimiter = setting("auto", "between the cells of a CSV file")
-    decimal: Decimal = setting("point", "decimal sign in a CSV file")
+    decimal: Decimal = setting(
+        "auto",
+        "decimal sign in a CSV file, and of texts in Excel; the other sign may stand between "
+        "thousands; `auto`: as all numbers show",
+    )
     classes: str = setting(
         "",
         "all classes in the order of their labels, between commas (images: largest first); "

@@ -86,3 +86,15 @@ def test_data_in_place_of_settings_are_told_from_them(fedproto: Fedproto, tmp_pa
     (tmp_path / "loads.toml").write_text("[data]\nsource = wide-csv\n")
     assert "fedproto data check" in fedproto("run", tmp_path / "sites.csv").err
     assert "texts stand in double quotes" in fedproto("run", tmp_path / "loads.toml").err
+
+
+def test_too_little_memory_ends_in_one_line(
+    fedproto: Fedproto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("fedproto_app.data.recognition.reading_of", read)
+    outcome = fedproto("data", "check", "a.csv")
+    assert outcome.code == 2
+    assert outcome.err == "error: there is not enough memory for this on this machine\n"

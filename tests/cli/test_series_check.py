@@ -171,3 +171,25 @@ def test_the_line_has_what_was_set_and_excels_missing_values_are_numbers(
     assert line.startswith("train on it: fedproto run ")
     assert line.endswith(" --set data.horizon=3 --set data.train-share=0.5")
     assert "data.clients" not in line
+
+
+def test_what_was_done_to_the_file_is_told_and_what_was_left_out_comes_last(
+    check: Fedproto, tmp_path: Path
+) -> None:
+    times = np.datetime64("2024-01-01T00") + np.arange(240)
+    wet = np.where(np.arange(240) % 3, "dry", "wet")
+    data = write_csv(tmp_path / "x.csv", time=times[::-1], a=wave(24, 240), rain=wet)
+    outcome = check(data)
+    assert outcome.code == 0
+    assert "rows were not in the order of time and are sorted" in outcome.out
+    last = outcome.out.splitlines()[-1]
+    assert last == "warning column 'rain' is left out, as it holds no numbers, such as 'wet'"
+
+
+def test_rows_left_out_mean_zero_if_someone_says_so(check: Fedproto, tmp_path: Path) -> None:
+    times = np.datetime64("2024-01-01T00") + np.arange(240) ** 2 // 20
+    data = write_csv(tmp_path / "x.csv", time=np.unique(times), a=wave(24, len(np.unique(times))))
+    assert "more gaps than rows" in check(data).err
+    outcome = check(data, "--missing", "zero")
+    assert outcome.code == 0
+    assert "--set data.missing=zero" in outcome.out.splitlines()[-1]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
 from fedproto_app.data.images.partition import draw_classes, equal_share
 from fedproto_app.data.mixes import held_out_counts, maximum_entropy, split_off, spread
+from tests.data.drawn_classes import drawn_classes
 
 
 def by_optimiser(weights: np.ndarray, least: np.ndarray, samples: int, counts: np.ndarray):
@@ -67,17 +67,9 @@ def test_shares_by_hand(weights: Any, least: Any, samples: int, counts: Any, exp
     assert shares.tolist() == expected
 
 
-@given(
-    tail=st.lists(st.integers(0, 40), min_size=3, max_size=6),
-    rows=st.integers(2, 9),
-    classes=st.integers(1, 3),
-    seed=st.integers(0, 99),
-)
-def test_sums_are_exact_even_at_the_largest_share(
-    tail: list[int], rows: int, classes: int, seed: int
-) -> None:
-    counts = np.array(tail) + rows
-    mask = draw_classes(counts, rows, classes, np.random.default_rng(seed))
+@given(drawn_classes())
+def test_sums_are_exact_even_at_the_largest_share(drawn: tuple[np.ndarray, np.ndarray]) -> None:
+    mask, counts = drawn
     samples = equal_share(mask, counts)
     shares = spread(mask * counts.astype(float), mask.astype(np.int64), samples, counts)
     assert (shares.sum(axis=1) == samples).all()

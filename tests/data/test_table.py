@@ -32,7 +32,6 @@ def counted(unit: str) -> pd.DataFrame:
 
 OTHER_NAMES = LONG.rename(columns={"unique_id": "site", "ds": "when", "y": "load"})
 TWO_VALUES = LONG.rename(columns={"y": "load"}).assign(rain=1.0)
-COMMA = {"data.decimal": "comma"}
 CLIENTS = {"data.clients": "north,south"}
 NAMES = {"data.client-column": "site", "data.time-column": "when"}
 # The text of each form, and the settings that `data check` recommends.
@@ -40,8 +39,11 @@ WIDE: dict[str, tuple[str, dict[str, str]]] = {
     "wide.csv": (FRAME.to_csv(), {}),
     "wide.tsv": (FRAME.to_csv(sep="\t"), {}),
     "semicolons.csv": (FRAME.to_csv(sep=";"), {}),
-    "decimal-commas.csv": (FRAME.to_csv(sep=";", decimal=","), COMMA),
-    "tabs-and-commas.txt": (FRAME.to_csv(sep="\t", decimal=","), COMMA),
+    "decimal-commas.csv": (FRAME.to_csv(sep=";", decimal=","), {}),
+    "tabs-and-commas.txt": (FRAME.to_csv(sep="\t", decimal=","), {}),
+    "shuffled.csv": (FRAME.iloc[[3, 0, 5, 1, 2, 4]].to_csv(), {}),
+    "backwards.csv": (FRAME[::-1].to_csv(), {}),
+    "units.csv": (FRAME.to_csv().replace("\n", "\nCET,kW,kW\n", 1), {}),
     "pipes.csv": (FRAME.to_csv(sep="|"), {}),
     "seconds.csv": (counted("s").to_csv(), {}),
     "milliseconds.csv": (counted("ms").to_csv(), {}),
@@ -136,6 +138,20 @@ def test_a_parquet_file_that_cannot_be_read(tmp_path: Path, monkeypatch: Any) ->
         load(path, "wide-parquet")
 
 
+def test_a_text_that_repeats_is_stored_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """A kilobyte of Parquet may hold gigabytes of names."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    names = pd.Series(["x" * 100_000]).repeat(1000).reset_index(drop=True)
+    frame = pd.DataFrame({"unique_id": names, "ds": pd.Timestamp("2024-01-01"), "y": 1.0})
+    frame.to_parquet(path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(files, "most_bytes", lambda: 1 << 25)
+    monkeypatch.setattr(pd.DataFrame, "astype", lambda *_: pytest.fail("written out too early"))
+    with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
+        load(path, "long-parquet")
+
+
 def test_a_small_archive_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "most_bytes", lambda: 5_000)
     bomb = written(tmp_path, gzip.compress(b"a\n" + b"1\n" * 50_000), "a.csv.gz")
@@ -187,11 +203,10 @@ LINES = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,3\n"
     ("text", "settings", "message"),
     [
         (LINES.encode("utf-16"), {}, "it looks like UTF-16 text; save it as UTF-8"),
-        ("a,\0\n1,2\n", {}, "a zero byte after 2 characters"),
+        ("a,\0\n1,2\n", {}, "a zero byte after 2 bytes"),
         (b"PAR1xx", {}, "a Parquet file; source wide-parquet"),
-        (b"PK\x03\x04xx", {}, "an Excel sheet; save the sheet as CSV"),
+        (b"PK\x03\x04xx", {}, "an Excel sheet; give it the ending .xlsx"),
         (LINES.replace("a,2024-01-03", "a,2024-01-02"), {}, "client 'a': .*twice, again in line 4"),
-        (LINES + "a,2023-12-31,0\n", {}, "in line 5 2023-12-31 .* follows .*; sort the rows"),
         (LINES + ",2024-01-04,0\n", {}, "column 'unique_id', line 5: no client is named"),
         (LINES + "a,,0\n", {}, "column 'ds', line 5: expected a time, got nothing"),
         (LINES + "a,04.01.2024,0\n", {}, "line 5: expected a date .*write all dates alike"),
@@ -241,8 +256,11 @@ def test_damaged_long_files(tmp_path: Path, text: Any, settings: Any, message: s
         ("time,a\n2014-01-01,1\n2014-01-01,2\n", {}, "2014-01-01 00:00:00 comes twice"),
         (b"a,\xe9\n1,2\n", {}, "not UTF-8 text: byte 0xe9 at offset 2"),
         ("a,b;c\n1,2;3\n", {}, "separated by comma or semicolon; set data"),
-        ("a;b\n1,5;2\n", {}, r"column 'a', line 2: '1,5' .*data\.decimal ="),
-        ("a;b\n1.500;2,5\n", {"decimal": "comma"}, "'1.500' is not a number"),
+        ("a;b\n1,5;2\n", {"decimal": "point"}, "column 'a', line 2: '1,5' is not a number"),
+        ("a;b\n1.50;2,5\n", {"decimal": "comma"}, "'1.50' is not a number"),
+        ("a;b\n1.5;2,5\n", {}, "'1.5' in line 2 has a decimal point, '2,5' in line 2 a decimal c"),
+        ("a;b\n1,100;2\n", {}, "'1,100' in line 2 may be 1100 or 1.1, .*; set data.decimal to"),
+        ("a\n1\r2\n3\n", {}, "a carriage return without a line feed"),
         ("time,a\n2014013100,1\n2014013101,2\n", {}, "set data.time-unit to"),
         ("time,a\n5,1\n6,2\n", {"time_unit": "iso"}, "expected a date"),
         ("time,a\n1e40,1\n2e40,2\n", {"time_unit": "s"}, "is no time; set"),

@@ -307,9 +307,9 @@ def test_files_outside_or_deeper_are_not_read(tmp_path: Path, source: str) -> No
 
 @with_parquet
 def test_many_small_files_may_hold_too_much(tmp_path: Path, monkeypatch: Any) -> None:
-    """Each part fits, at 64 + 8 + 8 bytes per row, but 12 of the 24 rows together do not."""
+    """A row takes 24 + 2 · 200 bytes; 12 of them are too many."""
     parts(tmp_path, *range(1, 12))
-    monkeypatch.setattr(files, "most_bytes", lambda: 200)
+    monkeypatch.setattr(files, "most_bytes", lambda: 450)
     assert load(tmp_path / "part-0.parquet", "long-parquet")
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         load(tmp_path, "long-parquet")

@@ -99,6 +99,15 @@ def test_without_a_clock_the_series_tell_the_period(tmp_path: Path) -> None:
     assert "by autocorrelation, of 3 of 3 series" in " ".join(planned.facts)
 
 
+def test_what_was_done_to_the_file_is_told(tmp_path: Path) -> None:
+    rows = series()[::-1].assign(rain=["dry", "wet"] * (12 * 42))
+    rows.to_csv(tmp_path / "x.csv")
+    planned = plan(tmp_path / "x.csv", changes={"data.time-zone": "Asia/Tokyo"})
+    assert "rows were not in the order of time and are sorted" in planned.facts
+    assert planned.warnings == ("column 'rain' is left out, as it holds no numbers, such as 'wet'",)
+    assert planned.settings["data.time-zone"] == "Asia/Tokyo"
+
+
 def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:
     """Of seven days a validation part of a day is too much."""
     series(24 * 7).to_csv(tmp_path / "x.csv")

@@ -291,6 +291,8 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
         "time_column": "c",
         "client_column": "d",
         "time_unit": "s",
+        "time_zone": "Europe/Berlin",
+        "missing": "zero",
         "header": "false",
         "delimiter": "tab",
         "decimal": "comma",
@@ -302,9 +304,11 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
         "time_column": "",
         "client_column": "",
         "time_unit": "auto",
+        "time_zone": "",
+        "missing": "gap",
         "header": "auto",
         "delimiter": "auto",
-        "decimal": "point",
+        "decimal": "auto",
     }
 
 

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.files import FileTree, content_of, open_tree
+from fedproto_app.data.files import FileTree, open_tree
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.source_checks import require_available
-from fedproto_app.data.table import SUFFIX, Columns, Head, parse_text_table, require_named
+from fedproto_app.data.table import Columns, Head, require_named
+from fedproto_app.data.text_table import SUFFIX, read_text_table
 from fedproto_app.settings import Choice, DataSettings
 
 _LAYOUT = "[<client>/]<class>/<sequence>.csv"
@@ -121,7 +122,7 @@ def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], dict[str
     if choice.columns and target not in ("", *choice.columns):
         choice = replace(choice, columns=(*choice.columns, target))
     if path.is_file() and SUFFIX.search(path.name):
-        columns, values = parse_steps(content_of(path), str(path), settings, choice)
+        columns, values = parse_steps(path, str(path), settings, choice)
         return columns, {SUFFIX.sub("", path.name): values}
     with open_tree(path) as tree:
         names = _csv_names(tree, path, "<client>.csv")
@@ -167,15 +168,15 @@ def _steps_of(
 
 
 def parse_steps(
-    content: bytes, where: str, settings: DataSettings, choice: Choice | None = None
+    source: Path | bytes, where: str, settings: DataSettings, choice: Choice | None = None
 ) -> tuple[tuple[str, ...], Matrix]:
     """Return the names of the dimensions [d] and the values [T, d], all finite, T ≥ 1.
 
-    where: the file's name in messages. choice: the columns to read, in this order; None: as in the
-    settings. Raises `DataError` naming the line and the column.
+    source: a file or its content. where: the file's name in messages. choice: the columns to read,
+    in this order; None: as in the settings. Raises `DataError` naming the line and the column.
     """
     select_columns = partial(_steps_columns, choice=choice or settings.choice)
-    table = parse_text_table(content, where, settings, select_columns)
+    table = read_text_table(source, where, settings, select_columns)
     names, values = tuple(table.names), table.numbers()
     if not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0].tolist()

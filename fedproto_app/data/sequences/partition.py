@@ -163,8 +163,9 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
     sequences are the test part, and the shares apply to the other sequences.
 
     ``data.clusters.labels`` limits the labelled train and the validation sequences to this number
-    each, drawn regardless of class. Sequences without a label are for training; with
-    ``data.clusters.unlabelled``, so are the train sequences whose labels were dropped.
+    each, drawn regardless of class. The client trains on sequences without a label too; with
+    ``data.clusters.unlabelled`` it also keeps, without their labels, the train sequences above this
+    number.
     """
     rng = numpy_stream(seed, "sequences", holding.name)
     labelled, unlabelled = _parted_by(pool.has_target, holding.places)

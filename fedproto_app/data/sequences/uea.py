@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.files import content_of, require_inside, unpacked
+from fedproto_app.data.files import require_inside
 from fedproto_app.data.sequences.pool import (
     NO_CLASS,
     SequencePool,
     float32_steps,
     numbered_dimensions,
 )
-from fedproto_app.data.table import decoded
+from fedproto_app.data.text_table import text_lines
 from fedproto_app.settings import DataSettings
 
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
@@ -133,9 +133,8 @@ def _begins_data(line: str) -> bool:
 
 
 def _read(path: Path) -> tuple[Header, list[Case]]:
-    lines = decoded(unpacked(content_of(path), path), str(path)).splitlines()
     tags: dict[str, list[str]] = {}
-    numbered = enumerate(map(str.strip, lines), start=1)
+    numbered = enumerate(map(str.strip, text_lines(path, str(path))), start=1)
     for number, line in numbered:
         if not line or line.startswith(_COMMENTS):
             continue

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import (
     lookback,
@@ -253,7 +253,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         rows.append((client.name, *map(str, numbers), client.verdict, *notes))
     Findings(
         rows,
-        _summary(clients, data),
+        [*_summary(clients, data), *(("note", note) for note in notes_of(sources))],
         refusals({client.name: client.refused for client in clients}),
         [*too_large((client.name, client.largest) for client in clients), *_warnings(clients)],
     ).print(all_rows)

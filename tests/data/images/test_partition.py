@@ -26,6 +26,7 @@ from fedproto_app.data.images.partition import (
     long_tail_counts,
 )
 from fedproto_app.settings import PartitionSettings
+from tests.data.drawn_classes import drawn_classes
 
 
 def labels(classes: int, per_class: int) -> np.ndarray:
@@ -355,17 +356,11 @@ def share_by_hall(mask: np.ndarray, counts: np.ndarray) -> int:
     return best
 
 
-@given(
-    tail=st.lists(st.integers(0, 30), min_size=3, max_size=6),
-    rows=st.integers(2, 9),
-    classes=st.integers(1, 3),
-    seed=st.integers(0, 99),
-)
+@given(drawn_classes(most=30))
 def test_the_equal_share_agrees_with_halls_condition(
-    tail: list[int], rows: int, classes: int, seed: int
+    drawn: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    counts = np.array(tail) + rows  # an image for every row
-    mask = draw_classes(counts, rows, classes, np.random.default_rng(seed))
+    mask, counts = drawn
     assert equal_share(mask, counts) == share_by_hall(mask, counts)
 
 

@@ -1,0 +1,187 @@
+"""Read a table from the first sheet of an Excel file with openpyxl (the extra ``excel``).
+
+openpyxl reads a sheet row by row. (calamine, which is faster, reserves memory for every cell
+between the first and the last, so that a sheet with two distant cells ends the process.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.files import require_file, require_room
+from fedproto_app.data.table import (
+    LOOKED_AT,
+    MISSING,
+    ColumnSelector,
+    Table,
+    head_of,
+    require_few_columns,
+    table_of,
+)
+from fedproto_app.settings import DataSettings
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+EXCEL_SUFFIX = re.compile(r"\.xls[xm]$", re.IGNORECASE)
+_CELL_BYTES = 64  # of a value in a row, and of the row's share
+_SHARED_TEXTS = 4  # times the size of their XML: what they take as Python's texts
+_MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
+
+Row = list[Any]
+
+
+def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnSelector) -> Table:
+    """Read the selected columns of a file's first sheet; `DataError` names the column and row."""
+    import pandas as pd
+
+    rows, first, notes = _sheet(path)
+    texts = [[_text(cell) for cell in row] for row in rows[:LOOKED_AT]]
+    head = head_of(texts, str(path), settings)
+    if len(rows) <= head.rows:
+        raise DataError(f"{path}: only a header row, no values")
+    columns = select_columns(head)
+    first += head.rows
+    del rows[: head.rows]
+    frame: DataFrame = pd.DataFrame(index=pd.RangeIndex(len(rows)))
+    for place in columns.all:
+        column = [row[place] for row in rows]
+        if place in columns.values:
+            frame[place] = _numbers_or_texts(column)
+        else:
+            frame[place] = _times(column) if place == columns.times else _texts(column, [""])
+    return table_of(
+        replace(head, notes=(*notes, *head.notes)),
+        columns,
+        len(rows),
+        lambda style: [frame],
+        settings.decimal,
+        "row",
+        first,
+    )
+
+
+def first_excel_rows(path: Path) -> list[list[str]]:
+    """Return the cells of the first rows as texts."""
+    rows, _, _ = _sheet(path, LOOKED_AT)
+    return [[_text(cell) for cell in row] for row in rows]
+
+
+def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[str, ...]]:
+    """Return the rows of the first sheet that is not empty, the number of the first, and notes.
+
+    Empty rows and columns around the table are left out. most: rows to read; None: all.
+    """
+    with _opened(path) as book:
+        for sheet in book.worksheets:
+            rows, first = _rows(sheet, path, most)
+            if rows:
+                unread = [further.title for further in book.worksheets if further is not sheet]
+                note = f"only the sheet {sheet.title!r} is read, not {', '.join(unread)}"
+                return rows, first, (note,) if unread else ()
+    raise DataError(f"{path}: no cell has a value")
+
+
+def _rows(sheet: Any, path: Path, most: int | None) -> tuple[list[Row], int]:
+    sheet.reset_dimensions()  # what a file says of its size may be wrong
+    rows: list[Row] = []
+    first, cells, width = 0, 0, 0
+    for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
+        if number > _MOST_ROWS:
+            raise DataError(f"{path}: more than {_MOST_ROWS:,} rows")
+        row = list(values)
+        while row and _is_empty(row[-1]):
+            row.pop()
+        require_few_columns(len(row), str(path))
+        if not rows:
+            if not row:
+                continue
+            first = number
+        rows.append(row)
+        cells, width = cells + len(row) + 1, max(width, len(row))
+        require_room(_CELL_BYTES * cells, path)
+        if most is not None and len(rows) == most:
+            break
+    while rows and not rows[-1]:
+        rows.pop()
+    require_room(_CELL_BYTES * width * len(rows), path)
+    margin = min((_margin(row) for row in rows if row), default=0)
+    return [row[margin:] + [None] * (width - max(len(row), margin)) for row in rows], first
+
+
+def _margin(row: Row) -> int:
+    return next(place for place, cell in enumerate(row) if not _is_empty(cell))
+
+
+def _is_empty(cell: object) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def _text(cell: object) -> str:
+    """Return a cell as a text file would have it."""
+    if cell is None:
+        return ""
+    if isinstance(cell, date):
+        return cell.isoformat(" ") if isinstance(cell, datetime) else cell.isoformat()
+    whole = int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+    return str(whole).strip()
+
+
+def _texts(cells: Row, missing: Collection[str]) -> Series:
+    import pandas as pd
+
+    texts = [_text(cell) for cell in cells]
+    return pd.Series([None if text in missing else text for text in texts], dtype="str")
+
+
+def _numbers_or_texts(cells: Row) -> Series:
+    """Return a column of numbers, NaN where missing, or of texts if a cell holds anything else."""
+    import pandas as pd
+
+    numbers = [None if _text(cell) in MISSING else cell for cell in cells]
+    if all(cell is None or type(cell) in (int, float) for cell in numbers):
+        return pd.Series(numbers, dtype="float64")
+    return _texts(cells, MISSING)
+
+
+def _times(cells: Row) -> Series:
+    """Return a column of times, of numbers that count them, or of texts."""
+    import pandas as pd
+
+    if all(isinstance(cell, datetime) for cell in cells):
+        return pd.Series(cells, dtype="datetime64[us]")
+    is_count = all(type(cell) in (int, float) for cell in cells)
+    return pd.Series(cells) if is_count else _texts(cells, [""])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open the file after a check of its unpacked size; a fault becomes a `DataError`."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise DataError(
+            f"{path}: Excel files need openpyxl: pip install 'fedproto-app[excel]'"
+        ) from None
+    require_file(path)
+    try:
+        with ZipFile(path) as archive:
+            texts = [member for member in archive.infolist() if "sharedStrings" in member.filename]
+            require_room(sum(member.file_size for member in archive.infolist()), path)
+            require_room(_SHARED_TEXTS * sum(member.file_size for member in texts), path)
+        with path.open("rb") as file:  # openpyxl leaves a file open that it cannot read
+            book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+            yield book
+    except DataError:
+        raise
+    except Exception as error:  # damaged archives and XML fail in many ways
+        line = str(error).partition("\n")[0]
+        raise DataError(f"{path}: not a readable Excel file: {line}") from None

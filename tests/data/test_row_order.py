@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data import files
+from fedproto_app.data.clock import Stamps
+from fedproto_app.data.row_order import SORTED, TimedRows, in_order
+from fedproto_app.data.series import notes_of
+from tests.data.made_tables import load, written
+
+
+def rows(times: object, zone: str = "", *, utc: bool = False) -> TimedRows:
+    """Return rows in order, whose values are their places in the file."""
+    stamps = Stamps(np.array(times, dtype="datetime64[us]"), utc)
+    return in_order(stamps, np.arange(len(stamps.times))[:, None] * 1.0, "a.csv", zone)
+
+
+def night(freq: str, zone: str = "Europe/Berlin", day: str = "2024-10-27") -> np.ndarray:
+    """Return the local times of a night, in the order of time."""
+    hours = pd.date_range(day, periods=7 * (2 if freq == "30min" else 1), freq=freq, tz=zone)
+    return hours.tz_localize(None).to_numpy()
+
+
+def test_rows_are_sorted_and_said_so() -> None:
+    sorted_rows = rows(["2024-01-01T02", "2024-01-01T00", "2024-01-01T01"])
+    assert sorted_rows.values[:, 0].tolist() == sorted_rows.places.tolist() == [1, 2, 0]
+    assert (np.diff(sorted_rows.stamps.times) > 0).all()
+    assert sorted_rows.notes == (SORTED,)
+    assert rows(["2024-01-01T00", "2024-01-01T01"]).notes == ()
+
+
+@pytest.mark.parametrize("freq", ["h", "30min"])
+@pytest.mark.parametrize("direction", [1, -1])
+def test_with_a_zone_both_hours_stay(freq: str, direction: int) -> None:
+    ordered = rows(night(freq)[::direction], "Europe/Berlin")
+    step = np.timedelta64(60 if freq == "h" else 30, "m")
+    assert (np.diff(ordered.stamps.times) == step).all()
+    assert ordered.stamps.utc
+    assert ordered.stamps.times[0] == np.datetime64("2024-10-26T22:00")
+    assert (np.diff(ordered.values[:, 0]) == direction).all()
+
+
+def test_with_a_zone_spring_has_no_gap() -> None:
+    ordered = rows(night("h", day="2024-03-31"), "Europe/Berlin")
+    assert (np.diff(ordered.stamps.times) == np.timedelta64(1, "h")).all()
+
+
+@pytest.mark.parametrize("freq", ["h", "30min"])
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Europe/Berlin", "2024-10-27"),
+        ("America/New_York", "2024-11-03"),
+        ("Europe/London", "2024-10-27"),
+        ("Australia/Sydney", "2024-04-07"),
+        ("Pacific/Auckland", "2024-04-07"),
+    ],
+)
+def test_without_a_zone_the_hour_that_comes_twice_is_averaged(
+    freq: str, zone: str, day: str
+) -> None:
+    times = night(freq, zone, day)
+    ordered = rows(times)
+    unique, counts = np.unique(times, return_counts=True)
+    assert ordered.stamps.times.tolist() == unique.tolist()
+    expected = [np.flatnonzero(times == time).mean() for time in unique]
+    assert ordered.values[:, 0].tolist() == expected
+    assert counts.max() == 2
+    (note,) = ordered.notes
+    assert f"the hour from {day} 0" in note
+    assert "averaged" in note
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2024-10-28T01", "2024-10-28T02", "2024-10-28T02", "2024-10-28T03"],  # a Monday
+        ["2024-10-27T11", "2024-10-27T12", "2024-10-27T12", "2024-10-27T13"],  # noon
+        ["2024-07-28T01", "2024-07-28T02", "2024-07-28T02", "2024-07-28T03"],  # July
+        ["2024-10-27", "2024-10-27", "2024-10-28"],  # days
+        ["2024-10-27T02:00", "2024-10-27T02:30", "2024-10-27T02:00"],  # half of the hour
+        ["2024-10-27T01", "2024-10-27T01", "2024-10-27T02", "2024-10-27T02"],  # two hours
+        ["2024-10-27T01", *["2024-10-27T02"] * 3],
+    ],
+)
+def test_other_times_that_come_twice_stay_for_the_clock_to_refuse(times: list[str]) -> None:
+    assert len(rows(times).stamps.times) == len(times)
+
+
+@pytest.mark.parametrize(
+    ("times", "zone", "message"),
+    [
+        (["2024-10-27T01", "2024-10-27T02"], "Europe/Berlin", "2 in row 2 may be .*00:00.*comes o"),
+        (
+            ["2024-10-27T05", "2024-10-27T02", "2024-10-27T04", "2024-10-27T02"],
+            "Europe/Berlin",
+            r"may be 2024-10-27 00:00:00\+00:00 or 2024-10-27 01:00:00\+00:00, .*in no order",
+        ),
+        (["2024-03-31T02:30"], "Europe/Berlin", "2024-03-31 02:30:00 in row 1 does not exist"),
+        (["2024-03-31T02:30"], "Europe/Berln", "did you mean 'Europe/Berlin'"),
+        (["2024-03-31T02:30"], "../../etc/passwd", "unknown"),
+    ],
+)
+def test_what_a_zone_does_not_tell_is_refused(times: list[str], zone: str, message: str) -> None:
+    message = message.replace("2 in row 2", r"02:00:00 in row 2")
+    with pytest.raises(DataError, match=message) as error:
+        rows(times, zone)
+    assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match="is for local times"):
+        rows(["2024-01-01"], "Europe/Berlin", utc=True)
+
+
+def test_a_zone_needs_times(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"data\.time-zone = 'UTC': .* has no column of times"):
+        load(written(tmp_path, "a\n1\n2\n"), "wide-csv", time_zone="UTC")
+
+
+def test_clients_of_a_long_table_are_ordered_for_themselves(tmp_path) -> None:
+    lines = [f"a,{time},{number}" for number, time in enumerate(night("h"))]
+    shuffled = [f"b,{time},{number}" for number, time in enumerate(night("h")[[0, 5, 4]])]
+    text = "\n".join(["unique_id,ds,y", *lines, *shuffled])
+    clients = load(written(tmp_path, text), "long-csv")
+    np.testing.assert_array_equal(clients["a"].values, [0, 1, 2.5, 4, 5, 6])
+    np.testing.assert_array_equal(clients["b"].values, [0, np.nan, np.nan, 2, 1])
+    assert [note.partition(":")[0] for note in notes_of(list(clients.values()))] == ["a", "b"]
+
+
+def test_rows_left_out_may_mean_zero(tmp_path) -> None:
+    """From a client's first value to the last time of all; the step divides all distances."""
+    text = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-07,2\na,2024-01-10,\nb,2024-01-05,3\n"
+    path = written(tmp_path, text)
+    clients = load(path, "long-csv", missing="zero")
+    assert clients["a"].values.tolist() == [1, 0, 0, 0, 0, 0, 2, 0, 0, 0]
+    assert clients["b"].values.tolist() == [3, 0, 0, 0, 0, 0]
+    assert clients["b"].start - clients["a"].start == 4
+    assert load(path, "long-csv")["b"].values.tolist() == [3]
+    wide = written(tmp_path, "time,a\n2024-01-01,1\n2024-01-02,\n")
+    assert load(wide, "wide-csv", missing="zero")["a"].values.tolist() == [1, 0]
+
+
+def test_a_wrong_year_does_not_fill_the_memory(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "most_bytes", lambda: 100_000)
+    path = written(tmp_path, "time,a\n2024-01-01,1\n2024-01-02,2\n9024-01-03,2\n")
+    with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
+        load(path, "wide-csv", missing="zero")
