@@ -7,7 +7,6 @@ methods, the closed forms of each client alone, and the federated closed form, a
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -247,13 +246,11 @@ def try_file(
 def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, Any]:
     """Return the settings with period and calendar by the series' clock where they set none.
 
-    settings: with dotted keys. The period is a multiple of the clock's that is no shorter than the
-    horizon.
+    settings: with dotted keys.
     """
     seconds, complete = _step(series), dict(settings)
     if "data.period" not in complete:
-        period, horizon = _period(series, seconds)[0], int(complete.get("data.horizon", 1))
-        complete["data.period"] = period * math.ceil(horizon / period)
+        complete["data.period"] = _period(series, seconds)[0]
     if "data.calendar" not in complete:
         complete["data.calendar"] = _calendar(series, int(complete["data.period"]), seconds)
     return complete
