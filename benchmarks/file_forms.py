@@ -45,6 +45,7 @@ def made_frame(zone: str | None = None) -> pd.DataFrame:
 
 
 FRAME = made_frame()
+HOURS = pd.DatetimeIndex(FRAME.index)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _long(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 
 def _with_times(form: str) -> pd.DataFrame:
-    return FRAME.set_axis(pd.Index(FRAME.index.strftime(form), name="time"))
+    return FRAME.set_axis(pd.Index(HOURS.strftime(form), name="time"))
 
 
 def _as_written(form: str, decimal: str = ".", thousands: str = "") -> pd.DataFrame:
@@ -149,7 +150,7 @@ FORMS = (
     ),
     Form(
         "seconds since 1970",
-        _text(FRAME.set_axis(FRAME.index.as_unit("s").asi8).rename_axis("time").to_csv()),
+        _text(FRAME.set_axis(HOURS.as_unit("s").asi8).rename_axis("time").to_csv()),
     ),
     Form("rows in any order", _text(FRAME.sample(frac=1, random_state=0).to_csv())),
     Form("a row of units", _text(FRAME.to_csv().replace("\n", "\n,kW,kW,kW\n", 1))),

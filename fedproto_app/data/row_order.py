@@ -150,14 +150,15 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
         local.tz_localize(zone, ambiguous=np.full(count, is_summer), nonexistent="NaT")
         for is_summer in (True, False)
     )
-    if (never := np.asarray(summer.isna() & ~local.isna())).any():
+    has_time = ~np.isnat(stamps.times)
+    if (never := np.asarray(summer.isna()) & has_time).any():
         place = int(never.argmax())
         raise DataError(
             f"{where}: {local[place]} in {row(place)} does not exist in {zone}, as clocks went "
             "forward; leave data.time-zone out if times are of another zone"
         )
-    is_summer = np.ones(count, dtype=np.bool_)
-    if (twice := np.asarray((summer != winter) & ~local.isna())).any():
+    is_summer: NDArray[np.bool_] | None = np.ones(count, dtype=np.bool_)
+    if (twice := np.asarray(summer != winter) & has_time).any():
         is_summer = _is_first_of_two(stamps.times, twice)
         if (alone := twice & ~_comes_twice(stamps.times)).any() or is_summer is None:
             place = int((alone if alone.any() else twice).argmax())

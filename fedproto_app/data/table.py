@@ -30,7 +30,7 @@ TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "d
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
 MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 LOOKED_AT = 50  # lines or rows, to recognise the file's form
-MOST_COLUMNS = 100_000  # reading costs time for each column, however few its rows
+MOST_COLUMNS = 100_000  # or clients: each costs time and memory, however few its rows
 BLOCK_CELLS = 1 << 20  # that are read at once
 # Measured: a number is in the matrix, on the grid of its clock and in its client's series.
 _NUMBER_BYTES = 24
@@ -251,10 +251,10 @@ def require_named(names: Iterable[str], where: str) -> None:
         unique_names.add(name)
 
 
-def require_few_columns(count: int, where: str) -> None:
-    """Raise `DataError` for a table of more columns than are read in a reasonable time."""
+def require_few_columns(count: int, where: str, noun: str = "columns") -> None:
+    """Raise `DataError` for a table of more columns, or clients, than are read in minutes."""
     if count > MOST_COLUMNS:
-        raise DataError(f"{where}: {count:,} columns, more than {MOST_COLUMNS:,}; cut the file")
+        raise DataError(f"{where}: {count:,} {noun}, more than {MOST_COLUMNS:,}; cut the file")
 
 
 def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str) -> Columns:

@@ -25,6 +25,7 @@ from fedproto_app.data.table import (
     ColumnSelector,
     Head,
     Table,
+    require_few_columns,
     value_columns,
 )
 from fedproto_app.data.text_table import SUFFIX, read_text_table
@@ -85,6 +86,7 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
             if table_rows.size
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
+    require_few_columns(clients.nunique(), settings.path, "clients")
     values = np.concatenate([table.numbers() for table in used_tables])
     stamps = [table.stamps(settings.time_unit) for table in used_tables]
     _require_alike(used_tables, stamps)
@@ -94,7 +96,8 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     row_of, zone = _rows_of(used_tables), settings.time_zone
     notes = tuple(dict.fromkeys(note for table in used_tables for note in table.notes))
     rows: dict[str, TimedRows] = {}
-    for name, places in clients.groupby(clients, sort=False).indices.items():
+    for name, indices in clients.groupby(clients, sort=False).indices.items():
+        places = np.asarray(indices, dtype=np.intp)
         client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
         where = f"{settings.path}: client {name!r}"
         rows[str(name)] = in_order(

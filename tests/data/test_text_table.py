@@ -124,6 +124,9 @@ def test_long_lines_and_many_columns_are_refused(
     monkeypatch.setattr(table, "MOST_COLUMNS", 10)
     with pytest.raises(DataError, match="11 columns, more than 10"):
         load(written(tmp_path, "a," * 10 + "b\n"), "wide-csv")
+    rows = "".join(f"c{number},2024-01-01,1\n" for number in range(11))
+    with pytest.raises(DataError, match="11 clients, more than 10"):
+        load(written(tmp_path, f"unique_id,ds,y\n{rows}"), "long-csv")
 
 
 def test_the_cost_of_reading_is_estimated_before_it_is_read(
