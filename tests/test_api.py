@@ -274,7 +274,7 @@ def test_a_model_of_a_notebook_is_trained_and_forecasts(
         text=True,
         timeout=240,
     )
-    assert (done.returncode, done.stdout) == (0, "stopped as asked\n"), done.stderr
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped as asked\n", "")
 
 
 def test_a_model_that_nobody_can_import_is_refused() -> None:

@@ -13,6 +13,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_room
 from fedproto_app.data.table import (
     BLOCK_CELLS,
+    INDEX,
     LOOKED_AT,
     TIME_NAMES,
     Columns,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
-_INDEX = "__index_level_0__"  # pandas' name for an index without a name
 
 
 def read_parquet_table(path: Path, select_columns: ColumnSelector) -> Table:
@@ -120,7 +120,7 @@ def _times(schema: Any) -> int | None:
     from pyarrow import types
 
     names = [name.lower() for name in schema.names]
-    named_places = [place for place, name in enumerate(names) if name in {*TIME_NAMES, _INDEX}]
+    named_places = [place for place, name in enumerate(names) if name in {*TIME_NAMES, INDEX}]
     typed = [place for place, kind in enumerate(schema.types) if types.is_temporal(kind)]
     if named_places:
         return next((place for place in named_places if place in typed), named_places[0])
