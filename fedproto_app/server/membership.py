@@ -201,6 +201,12 @@ class Membership:
         return self.roster.clients()
 
     @property
+    def stages(self) -> int:
+        """The largest number of stages of a client's data; 1 before any node has joined."""
+        members = self.roster.members.values()
+        return max([1, *(member.clients.stages for member in members)])
+
+    @property
     def is_simulation(self) -> bool:
         """Whether the nodes are simulated, so that all clients take part from the start."""
         return self.roster.partitions() > 0
