@@ -101,7 +101,7 @@ def conduct(
     # and privacy both stop the run, patience is the reason.
     listeners = [
         RoundLine(settings.task),
-        federation.spending,
+        *federation.early_ends,
         Health(),
         *folder_listeners(settings, folder, checkpoint.server_round if checkpoint else 0),
         *watching,

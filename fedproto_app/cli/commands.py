@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from fedproto_app.cli.audit import audit
 from fedproto_app.cli.check_method import check_method
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.demo import demo
 from fedproto_app.cli.forecast import forecast
+from fedproto_app.cli.init import init
 from fedproto_app.cli.keys import keys, signing_key
+from fedproto_app.cli.metrics import metrics
 from fedproto_app.cli.nodes import nodes_app
 from fedproto_app.cli.results import compare, export, pictures, report
 from fedproto_app.cli.run import run
@@ -36,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command("try")(try_file)
+app.command()(init)
 app.command()(run)
 app.command()(sweep)
 app.command()(compare)
@@ -45,6 +49,8 @@ app.command()(export)
 app.command()(forecast)
 app.command()(keys)
 app.command("signing-key")(signing_key)
+app.command()(audit)
+app.command()(metrics)
 app.command()(check_method)
 app.add_typer(data_app, name="data")
 app.add_typer(nodes_app, name="nodes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,20 +10,9 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import say_next
-from fedproto_app.core.errors import SettingsError
 
 CONFIG = Path(__file__).with_name("demo.toml")
-# By folder name: simple methods, methods without sharing, federated methods.
-ROWS: dict[str, dict[str, Any]] = {
-    "naive": {"method": "naive"},
-    "seasonal-naive": {"method": "seasonal-naive"},
-    "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
-    "kindred-alone": {"method": "kindred", "kindred.sharing": "none"},
-    "kindred": {"method": "kindred"},
-    "solo": {"method": "solo"},
-    "fedavg": {"method": "fedavg"},
-    "fuels": {"method": "fuels"},
-}
+TRAINED = ("solo", "fedavg", "fuels")
 VERDICT = "solo, fedavg and fuels had 20 rounds, too few for them: their rows are no verdict"
 
 
@@ -45,12 +35,18 @@ def demo(
     """
     # torch is slow to import, so print the first line before.
     console = Console(stderr=True, highlight=False)
-    console.print(f"{len(ROWS)} runs on the embedded traffic of 24 sites, into {folder}")
+    console.print(f"the embedded traffic of 24 sites, into {folder}")
     from fedproto_app.cli.results import compare, report
+    from fedproto_app.experiments.run_settings import NODES, changed_settings
+    from fedproto_app.experiments.simulation import complete_run
+    from fedproto_app.experiments.trial import SERIES_ROWS
 
-    for number, (name, changes) in enumerate(ROWS.items(), start=1):
-        console.print(f"[bold]{number} of {len(ROWS)}: {name}[/bold]")
-        _make(folder, name, changes)
+    rows: dict[str, Mapping[str, Any]] = {name: row.changes for name, row in SERIES_ROWS.items()}
+    rows |= {name: {"method": name} for name in TRAINED}
+    for number, (name, changes) in enumerate(rows.items(), start=1):
+        console.print(f"[bold]{number} of {len(rows)}: {name}[/bold]")
+        place = {"output.dir": str(folder), "output.name": name}
+        complete_run({**changed_settings(CONFIG, ()), **changes, **place}, NODES, console)
     typer.echo(VERDICT)
     compare([folder])
     typer.echo("the report, to open in a browser:")
@@ -60,19 +56,3 @@ def demo(
         f"fedproto forecast {folder / 'kindred'} --steps 24 --picture day.png",
         "fedproto data check my.csv",
     )
-
-
-def _make(folder: Path, name: str, changes: dict[str, Any]) -> None:
-    """Make the run of this name in the folder, or resume it if it was stopped."""
-    from fedproto_app.api import resume, run
-
-    run_folder = folder / name
-    if (run_folder / "summary.json").exists():
-        return
-    if (run_folder / "checkpoint").exists():
-        resume(run_folder)
-        return
-    if run_folder.exists():
-        raise SettingsError(f"{run_folder}: holds a run that did not start; remove the folder")
-    settings = {"output.dir": str(folder), "output.name": name, **changes}
-    run(CONFIG, **{key.replace(".", "__").replace("-", "_"): settings[key] for key in settings})

@@ -21,6 +21,7 @@ from fedproto_app.server.node_register import (
     Names,
     NodeRegister,
     fingerprint,
+    now,
     register_file,
 )
 
@@ -79,7 +80,7 @@ def list_nodes(
     with Nodes(superlink) as nodes:
         known_nodes = nodes.all()
     table = Table(box=SIMPLE_HEAD)
-    for column in ("name", "status", "last seen", "clients", "run", "key", "id"):
+    for column in ("name", "status", "last seen", "clients", "run", "valid until", "key", "id"):
         table.add_column(column, overflow="fold")
     for node in known_nodes:
         if show_revoked or node.status != REVOKED:
@@ -101,18 +102,27 @@ def register(
     name: Annotated[
         str, typer.Option(help="The node's name. Default: the file's, without .pub.")
     ] = "",
+    valid_days: Annotated[
+        int | None,
+        typer.Option(min=1, help="Refuse the key after so many days. Default: it has no end."),
+    ] = None,
+    runs: Runs = Path("runs"),
 ) -> None:
-    """Register a node's key under its name; repeating it changes nothing.
+    """Register a node's key under its name; repeating it changes at most the key's end.
 
     [bold]Example[/bold]
 
       fedproto nodes register keys/nodes/harbour.pub federation
+      fedproto nodes register keys/nodes/harbour.pub federation --valid-days 365
     """
     name = name or public_key.stem
     with Nodes(superlink) as nodes:
         new = nodes.register(public_key, name)
         keys = [node for node in nodes.all() if node.name == name and node.status != REVOKED]
-    typer.echo(f"{name}: registered" if new else f"{name}: is registered")
+    end = ""
+    if valid_days is not None:
+        end = f", until {_end(runs, [fingerprint(read_key(public_key))], valid_days)}"
+    typer.echo(f"{name}: {'registered' if new else 'is registered'}{end}")
     if len(keys) > 1:
         typer.echo(
             f"note: {len(keys)} keys are registered under this name; revoke the old one by its "
@@ -127,16 +137,25 @@ def rotate(
     public_key: Annotated[Path, typer.Argument(metavar="NEW.pub", help="The new public key.")],
     superlink: SuperLink,
     runs: Runs = Path("runs"),
+    overlap_days: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Accept the old key for so many days more, in which the site restarts when it "
+            "suits. 0: revoke it now.",
+        ),
+    ] = 0,
 ) -> None:
-    """Register a new key under a node's name, and revoke the old key.
+    """Register a new key under a node's name, and revoke the old key, now or later.
 
     The site makes the key ([bold]fedproto keys DIR --node NAME[/bold], after
     moving the old pair away), sends NAME.pub, and restarts its SuperNode with
     the new key. Its clients continue with the models on its disk.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       fedproto nodes rotate harbour new/harbour.pub federation
+      fedproto nodes rotate harbour new/harbour.pub federation --overlap-days 7
     """
     with Nodes(superlink) as nodes:
         names, new = _register(runs).read(), fingerprint(read_key(public_key))
@@ -147,9 +166,13 @@ def rotate(
         if not called:
             raise SettingsError(f"{name}: has no name; register the new key, and revoke this one")
         nodes.register(public_key, called)
-        for node in old:
-            nodes.revoke(node)
-    typer.echo(f"{called}: has the new key {new}; revoked: {_keys(old)}")
+        if overlap_days:
+            end = _end(runs, [node.key for node in old], overlap_days)
+        else:
+            for node in old:
+                nodes.revoke(node)
+    ended = f"accepted until {end}" if overlap_days else "revoked"
+    typer.echo(f"{called}: has the new key {new}; {ended}: {_keys(old)}")
 
 
 @nodes_app.command()
@@ -245,14 +268,25 @@ def _register(runs: Path) -> NodeRegister:
     return NodeRegister(register_file(str(runs)))
 
 
+def _end(runs: Path, keys: Sequence[str], days: int) -> str:
+    """Let these keys end in so many days, and return when."""
+    end = now(days)
+    with _register(runs).changing() as names:
+        names.ends |= dict.fromkeys(keys, end)
+    return end
+
+
 def _row(node: KnownNode, names: Names) -> Sequence[str]:
     name = node.name or names.name_of(node.key) or ""
     bound = names.bound.get(name)
     current = bound if bound and bound.key == node.key else None
+    end = names.ends.get(node.key, "")
     status = "banned" if names.ban_of(name, node.key) is not None else node.status
+    status = "ended" if end and end <= now() else status
     last_seen = "now" if node.status == ONLINE else node.seen or "never"
     clients, run = (str(current.clients), current.run) if current else ("", "")
-    return [shown(name), status, last_seen, clients, shown(run), node.key, str(node.node_id)]
+    shown_run, until = shown(run), end.partition(" ")[0]
+    return [shown(name), status, last_seen, clients, shown_run, until, node.key, str(node.node_id)]
 
 
 def _is_registered(bound: Binding, nodes: Sequence[KnownNode]) -> bool:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import say_next
+from fedproto_app.core.endings import NOTHING, WhenStopped
 from fedproto_app.report.fitting_table import FittingTable
 
 
@@ -24,26 +25,36 @@ def try_file(
     ],
     horizon: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps ahead to forecast. Default: one period."),
+        typer.Option(help="Steps ahead to forecast. Default: one period."),
     ] = None,
     period: Annotated[
         int | None,
-        typer.Option(min=2, help="Steps per period. Default: a day, by the file's clock."),
+        typer.Option(help="Steps per period. Default: a day, by the file's clock."),
     ] = None,
     clients_from: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
     ] = "",
     clients: Annotated[
         int | None,
-        typer.Option(min=2, help="Deal images or sequences to so many simulated clients."),
+        typer.Option(help="Deal images or sequences to so many simulated clients."),
     ] = None,
+    windows: Annotated[
+        int,
+        typer.Option(
+            help="Test in so many windows one after the other, and learn anew before each, which "
+            "takes so many times as long."
+        ),
+    ] = 1,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Learn from the newest 28 periods only, with fewer rivals."),
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to put the runs. Default: runs/try-NAME."),
+        typer.Option(
+            metavar="DIR",
+            help="Where to put the runs. Default: runs/try-NAME. Stopped runs in it are resumed.",
+        ),
     ] = None,
 ) -> None:
     """Say what the clients in a file gain by taking part in a federation.
@@ -58,21 +69,25 @@ def try_file(
 
       fedproto try sales.csv
       fedproto try meters/ --horizon 12
+      fedproto try sales.csv --horizon 28 --windows 5
       fedproto try scans.zip
     """
     console = Console(stderr=True, highlight=False)
     console.print(f"reading {path} …")  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
-    answer = trial.try_file(
-        path,
-        horizon=horizon,
-        period=period,
-        clients_from=clients_from,
-        clients=clients,
-        quick=quick,
-        folder=folder,
-    )
+    place = folder or trial.unused_folder(Path("runs"), path)
+    with WhenStopped(lambda: _left_behind(path, place)):
+        answer = trial.try_file(
+            path,
+            horizon=horizon,
+            period=period,
+            clients_from=clients_from,
+            clients=clients,
+            windows=windows,
+            quick=quick,
+            folder=place,
+        )
     out = Console(highlight=False)
     out.print(answer.verdict, style="bold")
     figures = list(answer.scores[0].figures)
@@ -89,3 +104,11 @@ def try_file(
         if file is not None:
             out.print(f"{title}: {file}", soft_wrap=True)
     say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")
+
+
+def _left_behind(path: Path, folder: Path) -> str:
+    """Return what to say when the command is stopped."""
+    if not folder.exists():
+        return NOTHING
+    again = shlex.join(["--folder", str(folder)])
+    return f"stopped; the same command with {again} goes on with {path}"

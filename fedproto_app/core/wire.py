@@ -127,6 +127,7 @@ class RosterFields(_Fields):
     inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
     classes: tuple[Name, ...]
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
+    stages: Annotated[int, Field(ge=1, lt=2**31)]
     notes: dict[Name, Reason]
     times: dict[Name, tuple[Name, Integer, Integer, Integer]]  # `SampleTimes`
 

@@ -6,6 +6,7 @@ it checks names and values, trims the ends and takes the first clients and steps
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -57,8 +58,10 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     clients, steps = _checked_clients(settings), settings.max_steps
     if settings.source in _OWN_STARTS:
         shortened = (replace(series, values=series.values[: steps or None]) for series in clients)
-        return [_trimmed(series) for series in shortened]
-    return _first_steps([_trimmed(series) for series in clients], steps)
+        trimmed = [_trimmed(series) for series in shortened]
+    else:
+        trimmed = _first_steps([_trimmed(series) for series in clients], steps)
+    return [_up_to_window(series, settings) for series in trimmed] if settings.backtest else trimmed
 
 
 def load_histories(settings: DataSettings) -> list[ClientSeries]:
@@ -146,6 +149,12 @@ def from_first_value(series: ClientSeries) -> ClientSeries:
         return replace(series, values=series.values[:0])
     first = int(present[0])
     return replace(series, values=series.values[first:], start=series.start + first)
+
+
+def _up_to_window(series: ClientSeries, settings: DataSettings) -> ClientSeries:
+    """Return the series up to the end of the backtest's window."""
+    end = math.floor(len(series.values) * settings.used_share + 1e-9)
+    return _trimmed(replace(series, values=series.values[:end]))
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:

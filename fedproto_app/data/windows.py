@@ -2,7 +2,8 @@
 
 See docs/your-data.md, "From series to samples". With look-back L, the largest distance of an input,
 and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c values
-before the first target and from the values at fixed distances before each target.
+before the first target and from the values at fixed distances before each target. A target further
+ahead than a distance takes a value whole periods earlier, the newest that is known.
 """
 
 from __future__ import annotations
@@ -120,9 +121,23 @@ def lookback_text(settings: DataSettings) -> str:
 def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
     """Return the positions [n, c + Q·H] of the inputs of samples with first targets at `first`."""
     close = first[:, None] - np.arange(settings.close_window, 0, -1)
-    targets = first[:, None] + np.arange(settings.horizon)  # (n, H)
-    distant = [targets - distance for distance in settings.distances]
-    return np.concatenate([close, *distant], axis=1)
+    offsets = [_offsets(distance, settings) for distance in settings.distances]
+    return np.concatenate([close, *(first[:, None] + offset for offset in offsets)], axis=1)
+
+
+def _offsets(distance: int, settings: DataSettings) -> NDArray[np.int64]:
+    """Return the positions [H] of the values this far before the targets, relative to the first.
+
+    Within a period they are ``0 - distance``, ``1 - distance``, …. Targets further ahead than a
+    period have the periodic values of the first period again, and values of a further lag whole
+    periods earlier as soon as they would not be known.
+    """
+    ahead: NDArray[np.int64] = np.arange(settings.horizon)
+    if distance in settings.periodic_distances:
+        periods = ahead // settings.period
+    else:
+        periods = np.maximum(0, -((distance - ahead - 1) // settings.period))
+    return ahead - periods * settings.period - distance
 
 
 def time_numbers(positions: NDArray[np.int64], settings: DataSettings) -> NDArray[np.float32]:
@@ -138,9 +153,15 @@ def time_numbers(positions: NDArray[np.int64], settings: DataSettings) -> NDArra
 
 
 def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
-    """Return the numbers of train, validation and test values, in time order."""
-    train = math.floor(values * settings.train_share + 1e-9)
+    """Return the numbers of train, validation and test values, in time order.
+
+    In a backtest the train part is everything before the window and its validation part.
+    """
     validation = math.floor(values * settings.validation_share + 1e-9)
+    if settings.backtest:
+        test = math.floor(values * settings.window_share + 1e-9)
+        return values - validation - test, validation, test
+    train = math.floor(values * settings.train_share + 1e-9)
     return train, validation, values - train - validation
 
 

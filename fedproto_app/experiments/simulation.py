@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from fedproto_app.core.endings import imports_first
-from fedproto_app.core.errors import DataError
+from fedproto_app.core.endings import imports_first, removed_if_empty
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.methods import method_named
 from fedproto_app.engine.pool import WorkerPool, cores
+from fedproto_app.experiments.run_settings import (
+    resumed_settings,
+    simulated_settings,
+    unclaimed_settings,
+)
 from fedproto_app.ops.guardian import Guardian
 from fedproto_app.report.progress import Progress, keep_log
 from fedproto_app.report.task_report import report_for
-from fedproto_app.settings import Settings
+from fedproto_app.server.checkpoint import stored_settings
+from fedproto_app.settings import Settings, flat_settings
 from fedproto_app.tasks.table import reasons_against
 from fedproto_app.trust.privacy_loss import privacy_plan
 
@@ -55,6 +63,37 @@ def simulate_here(
                     simulate(settings, nodes, pool, used, progress.show)
             finally:
                 keep_log(log, folder)
+
+
+def complete_run(changes: Mapping[str, Any], nodes: int, console: Console) -> None:
+    """Make a run, resume it if it was stopped, or leave it as it is if it is finished.
+
+    changes: the settings that differ from the defaults, with ``output.dir`` and ``output.name``.
+    Raises `SettingsError` if its folder holds a run with other settings.
+    """
+    folder = Path(changes["output.dir"]) / changes["output.name"]
+    if (folder / "settings.toml").exists():
+        _require_settings(folder, flat_settings(unclaimed_settings(changes, nodes)))
+        if (folder / "summary.json").exists():
+            return
+        settings, nodes = resumed_settings(str(folder), None, (), None)
+    else:
+        settings = simulated_settings(changes, nodes)
+    with removed_if_empty(folder):
+        simulate_here(settings, nodes, None, console, verbose=False)
+    if settings.output.pictures:
+        show_after(folder, console)
+
+
+def _require_settings(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` unless the run in this folder has these settings."""
+    stored = flat_settings(stored_settings(folder))
+    for key, value in wanted.items():
+        if stored.get(key) != value and not key.startswith("output."):
+            raise SettingsError(
+                f"{folder}: holds a run with {key} = {stored.get(key)!r}, not {value!r}; choose "
+                "another folder"
+            )
 
 
 def show_after(folder: Path, console: Console) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -21,13 +22,15 @@ from rich.console import Console
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.experiments.run_settings import NODES, simulated_settings
-from fedproto_app.report.comparison import client_errors
+from fedproto_app.experiments.run_settings import NODES
+from fedproto_app.report.comparison import Errors, client_errors
 from fedproto_app.report.page import REPORT
-from fedproto_app.report.runs import Run, find_runs, group_runs
+from fedproto_app.report.progress import clock_text
+from fedproto_app.report.runs import Run, group_runs, read_run
 from fedproto_app.report.taking_part import taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
+from fedproto_app.tasks.metrics import TaskMetrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
 
 FORECAST = "forecast.csv"
+TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for forecasts and classes
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
 _DAY, _WEEK = 86_400, 7 * 86_400  # seconds
@@ -76,24 +80,43 @@ class Wishes:
     """What a person sets instead of the trial; None or "" leaves the choice to it.
 
     horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
-    simulated clients, for images and sequences that name none. quick: fewer rows, less history.
+    simulated clients, for images and sequences that name none. windows: of a rolling-origin
+    backtest. quick: fewer rows, less history.
     """
 
     horizon: int | None = None
     period: int | None = None
     clients_from: str = ""
     clients: int | None = None
+    windows: int = 1
     quick: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a trial. settings: of all of them. facts: what was recognised, for people."""
+    """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
+
+    windows: of a backtest, with a run in each for every row.
+    """
 
     settings: Changes
     rows: Mapping[str, Row]
     facts: Sequence[str]
     forecasts: bool
+    windows: int = 1
+
+    def runs(self, row: str) -> dict[str, Changes]:
+        """Return the settings of a row's runs by their folders' names, oldest window first."""
+        settings = {**self.settings, **self.rows[row].changes}
+        if self.windows == 1:
+            return {row: settings}
+        return {
+            f"{row}-{number}of{self.windows}": {
+                **settings,
+                "data.backtest": f"{number}/{self.windows}",
+            }
+            for number in range(1, self.windows + 1)
+        }
 
 
 @dataclass(frozen=True)
@@ -108,7 +131,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial: its folder with a run folder for each row, and its answer.
+    """A finished trial: its folder with a run folder for each row and window, and its answer.
 
     verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
     next values of all series, None for other data.
@@ -142,6 +165,14 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     from fedproto_app.data.recognition import reading_of
     from fedproto_app.tasks.table import record_of_source
 
+    for option, value, least in (
+        ("--horizon", wishes.horizon, 1),
+        ("--period", wishes.period, 2),
+        ("--clients", wishes.clients, 2),
+        ("--windows", wishes.windows, 1),
+    ):
+        if value is not None and value < least:
+            raise SettingsError(f"{option} {value}: at least {least}")
     reading = reading_of(path)
     table = {**reading.all_settings, "data.path": str(path)}
     if wishes.clients_from:
@@ -152,24 +183,28 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
             )
         table["data.client-column"] = wishes.clients_from
     record = record_of_source(settings_from(table).data)
-    plan = _plan_of_series if record.forecasts else _plan_of_classes
-    return plan(path, table, reading, record, wishes)
+    if record.forecasts:
+        return _plan_of_series(path, table, reading, wishes)
+    return _plan_of_classes(path, table, reading, record, wishes)
 
 
 def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
-    """Make the runs of a plan in a folder, compare them, and write report and forecasts."""
-    from fedproto_app.experiments.simulation import simulate_here
+    """Make the runs of a plan in a folder, compare them, and write report and forecasts.
 
-    quiet = Console(quiet=True)
-    costs = [row.cost for row in plan.rows.values()]
-    started = time.monotonic()
-    for number, (name, row) in enumerate(plan.rows.items()):
+    Runs that the folder holds already are resumed, or kept if they are finished.
+    """
+    from fedproto_app.experiments.simulation import complete_run
+
+    runs = [(row, name, run) for row in plan.rows for name, run in plan.runs(row).items()]
+    costs = [plan.rows[row].cost for row, _, _ in runs]
+    quiet, started = Console(quiet=True), time.monotonic()
+    for number, (row, name, changes) in enumerate(runs):
         spent, done = time.monotonic() - started, sum(costs[:number])
-        left = f", about {_minutes(spent / done * sum(costs[number:]))} left" if done else ""
-        console.print(f"{number + 1} of {len(costs)}  {row.title}{left}")
+        rest = f", about {clock_text(spent / done * sum(costs[number:]))} left" if done else ""
+        window = f", window {name.rpartition('-')[2]}" if plan.windows > 1 else ""
+        console.print(f"{number + 1} of {len(runs)}  {plan.rows[row].title}{window}{rest}")
         output = {"output.dir": str(folder), "output.name": name, "output.pictures": False}
-        settings = simulated_settings({**plan.settings, **row.changes, **output}, NODES)
-        simulate_here(settings, NODES, None, quiet, verbose=False)
+        complete_run({**changes, **output}, NODES, quiet)
     return _answer(plan, folder)
 
 
@@ -180,6 +215,7 @@ def try_file(
     period: int | None = None,
     clients_from: str = "",
     clients: int | None = None,
+    windows: int = 1,
     quick: bool = False,
     folder: str | Path | None = None,
     progress: bool = True,
@@ -187,12 +223,14 @@ def try_file(
     """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
 
     horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
-    simulated clients to deal images or sequences to. quick: less history and fewer rivals. folder:
-    for the runs; default: runs/try-NAME. Raises `FedProtoError` with the command's message.
+    simulated clients to deal images or sequences to. windows: of a backtest, before each of which
+    the models learn anew. quick: less history and fewer rivals. folder: for the runs, of which it
+    resumes those that were stopped; default: runs/try-NAME. Raises `FedProtoError` with the
+    command's message.
     """
     file = Path(path)
     console = Console(stderr=True, quiet=not progress, highlight=False)
-    plan = plan_of(file, Wishes(horizon, period, clients_from, clients, quick))
+    plan = plan_of(file, Wishes(horizon, period, clients_from, clients, windows, quick))
     for fact in plan.facts:
         console.print(fact, soft_wrap=True)
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
@@ -208,32 +246,54 @@ def unused_folder(runs: Path, path: Path) -> Path:
 def _answer(plan: Plan, folder: Path) -> Trial:
     from fedproto_app.report.page.document import write_report
 
-    runs, _ = find_runs([folder])
+    runs_of_rows = {row: [read_run(folder / name) for name in plan.runs(row)] for row in plan.rows}
+    runs = [run for of_row in runs_of_rows.values() for run in of_row]
     sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
     write_report(runs, report)
-    forecast = _forecast(folder / "kindred", folder / FORECAST) if plan.forecasts else None
-    no_answer = "None of the rows has an error for any client."
-    return Trial(folder, " ".join(sentences) or no_answer, _scores(plan, runs), report, forecast)
+    forecast = None
+    if plan.forecasts:
+        newest = runs_of_rows[TOGETHER[True]][-1].folder
+        forecast = _forecast(newest, folder / FORECAST)
+    verdict = " ".join(sentences) or "None of the rows has an error for any client."
+    return Trial(folder, verdict, _scores(plan, runs_of_rows), report, forecast)
 
 
-def _scores(plan: Plan, runs: Sequence[Run]) -> list[Score]:
-    """Return the rows, the lowest median error first."""
-    metrics = report_for(runs[0].task).metrics
-    errors = {run.folder.name: client_errors(run, metrics) for run in runs}
-    clients = sorted(set.intersection(*(set(of_run) for of_run in errors.values())))
-    winners = [min(errors, key=lambda name: errors[name][client].test) for client in clients]
+def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score]:
+    """Return the rows that have errors, the lowest median error first."""
+    metrics = report_for(next(iter(runs_of_rows.values()))[0].task).metrics
+    errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
+    errors = {row: of_row for row, of_row in errors.items() if of_row}
+    clients = [set(of_row) for of_row in errors.values()]
+    compared = sorted(set.intersection(*clients)) if clients else []
+    winners = [min(errors, key=lambda row: errors[row][client].test) for client in compared]
 
-    def figures(name: str) -> dict[str, float]:
+    def figures(row: str) -> dict[str, float]:
         if metrics.is_accuracy:
-            return {"right answers %": 100 * (1 - fmean(e.test for e in errors[name].values()))}
+            return {"right answers %": 100 * (1 - fmean(e.test for e in errors[row].values()))}
         return {
-            title: median(error.more[number] for error in errors[name].values())
+            title: median(error.more[number] for error in errors[row].values())
             for number, title in enumerate(metrics.verdict)
         }
 
-    order = sorted(errors, key=lambda name: median(e.test for e in errors[name].values()))
-    return [Score(plan.rows[name].title, figures(name), winners.count(name)) for name in order]
+    order = sorted(errors, key=lambda row: median(e.test for e in errors[row].values()))
+    return [Score(plan.rows[row].title, figures(row), winners.count(row)) for row in order]
+
+
+def _client_means(runs: Sequence[Run], metrics: TaskMetrics) -> dict[str, Errors]:
+    """Return each client's errors, the means over the runs that have them."""
+    of_clients: dict[str, list[Errors]] = defaultdict(list)
+    for run in runs:
+        for client, errors in client_errors(run, metrics).items():
+            of_clients[client].append(errors)
+    return {
+        client: Errors(
+            fmean(e.test for e in errors),
+            fmean(e.validation for e in errors),
+            tuple(fmean(figures) for figures in zip(*(e.more for e in errors), strict=True)),
+        )
+        for client, errors in of_clients.items()
+    }
 
 
 def _forecast(run: Path, file: Path) -> Path:
@@ -250,9 +310,7 @@ def _forecast(run: Path, file: Path) -> Path:
     return file
 
 
-def _plan_of_series(
-    path: Path, table: dict[str, Any], reading: Reading, record: TaskRecord, wishes: Wishes
-) -> Plan:
+def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes: Wishes) -> Plan:
     from fedproto_app.data.sources import load_series
 
     if wishes.clients is not None:
@@ -260,17 +318,14 @@ def _plan_of_series(
     series = load_series(settings_from(table).data)
     seconds = _step(series)
     period, why = (wishes.period, "as you say") if wishes.period else _period(series, seconds)
-    farthest = min(period, FARTHEST)
-    if wishes.horizon and wishes.horizon > period:
-        raise SettingsError(
-            f"--horizon {wishes.horizon}: at most one period, which is {period} steps here; "
-            "--period sets another"
-        )
     table |= {"data.period": period, "data.calendar": _calendar(series, period, seconds)}
-    table["data.horizon"] = wishes.horizon or farthest
+    table["data.horizon"] = wishes.horizon or min(period, FARTHEST)
+    if wishes.windows > 1:
+        table["data.backtest"] = f"1/{wishes.windows}"  # the window with the least data
     if wishes.quick:
         table["data.history"] = QUICK_HISTORY
     usable = _make_usable(series, table, fixed=wishes.horizon is not None)
+    table.pop("data.backtest", None)
     rows = dict(SERIES_ROWS)
     if wishes.quick:
         del rows["analytic-alone"]
@@ -289,23 +344,30 @@ def _plan_of_series(
     ]
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
-    return Plan(table, rows, facts, forecasts=True)
+    if wishes.windows > 1:
+        facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
+    return Plan(table, rows, facts, forecasts=True, windows=wishes.windows)
 
 
 def _plan_of_classes(
     path: Path, table: dict[str, Any], reading: Reading, record: TaskRecord, wishes: Wishes
 ) -> Plan:
-    for option, value in (("--horizon", wishes.horizon), ("--period", wishes.period)):
+    windows = wishes.windows if wishes.windows > 1 else None
+    for option, value in (
+        ("--horizon", wishes.horizon),
+        ("--period", wishes.period),
+        ("--windows", windows),
+    ):
         if value is not None:
             raise SettingsError(f"{option} {value}: for series, but {path} holds {record.holds}")
     images = record.holds == "images"
     facts_of = _image_facts if images else _sequence_facts
-    named, samples, rounds, task = facts_of(settings_from(table).data)
+    clients, samples, rounds, task = facts_of(settings_from(table).data)
     table["task"] = task
     scheme = "data.partition" if images else "data.clusters"
-    if named and wishes.clients is None:
+    if clients and wishes.clients is None:
         table[f"{scheme}.scheme"] = "given"
-        dealt = f"{named} clients, as the data name them"
+        dealt = f"{clients} clients, as the data name them"
     elif wishes.clients is not None:
         table |= {f"{scheme}.scheme": "dirichlet", f"{scheme}.clients": wishes.clients}
         table |= {"data.partition.stages": 1} if images else {}
@@ -326,10 +388,9 @@ def _image_facts(data: DataSettings) -> tuple[int, str, int, str]:
 
     pool = load_pool(data)
     images = len(pool.train.labels) + len(pool.test.labels)
-    clients = pool.train.clients
     stages = 1 if pool.train.stages is None else 1 + int(pool.train.stages.max())
-    named = 0 if clients is None else len(np.unique(clients))
-    return named, f"{images} images of {len(pool.classes)} classes", stages, "classification"
+    clients = 0 if pool.train.clients is None else len(np.unique(pool.train.clients))
+    return clients, f"{images} images of {len(pool.classes)} classes", stages, "classification"
 
 
 def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
@@ -342,9 +403,9 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
             f"{data.path}: the targets are real numbers, for which there is no closed form; "
             "fedproto run --set task=sequence-regression --set method=fed-react trains models"
         )
-    named = 0 if pool.clients is None else len(np.unique(pool.clients))
+    clients = 0 if pool.clients is None else len(np.unique(pool.clients))
     words = f"{len(pool.sequences)} sequences of {len(pool.classes)} classes"
-    return named, words, 1, "sequence-classification"
+    return clients, words, 1, "sequence-classification"
 
 
 def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed: bool) -> int:
@@ -425,7 +486,3 @@ def _duration(seconds: int) -> str:
         if seconds % size == 0:
             return words(seconds // size)
     return f"{seconds} s"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{round(seconds) // 60}:{round(seconds) % 60:02d}"

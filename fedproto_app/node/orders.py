@@ -84,6 +84,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
         class_counts=counts if site.is_dealt else {},
+        stages=max([1, *map(len, counts.values())]),
         notes={client.name: client.note for client in clients if client.note},
         times=times,
     )

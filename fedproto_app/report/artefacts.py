@@ -231,11 +231,14 @@ class RunFolder:
 
 
 def settings_digest(settings: Settings) -> str:
-    """Return a digest of all settings but seed, output, nodes and the path of a given encoder.
+    """Return a digest of the settings that distinguish groups of runs.
+
+    These are all but seed, window of a backtest, output, nodes and the path of a given encoder.
 
     The encoder's path is left out because each seed may have its own encoder.
     """
     table = settings.model_dump(exclude={"seed", "output", "nodes"}, by_alias=True)
+    del table["data"]["backtest"]
     if settings.encoder.path:
         table["encoder"]["path"] = GIVEN_ENCODER
     return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.maths.client_errors import largest_share
-from fedproto_app.report.runs import Group, Run, known_settings, labels, read_clients
+from fedproto_app.report.runs import Group, Run, known_settings, labels, read_clients, windows_of
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
 
@@ -102,6 +102,7 @@ def _asked_data(run: Run, metrics: TaskMetrics) -> dict[str, object]:
         for key, value in known_settings(run).items()
         if key.startswith("data.")
     }
+    data["backtest"] = windows_of(known_settings(run))
     return {key: value for key, value in data.items() if key not in metrics.inputs}
 
 
@@ -151,7 +152,7 @@ class Alone:
         """Return each client's best errors alone; {} without a run to compare with.
 
         Each group that shared nothing and has the same question contributes its run with the same
-        seed, or else its first run.
+        seed and backtest window, or else its first run, of the same window in a backtest.
         """
         best: dict[str, Errors] = {}
         for rival in self._rivals(run):
@@ -165,10 +166,9 @@ class Alone:
         rivals = []
         for group in self._groups:
             if question_key(group.runs[0], self._metrics) == asked_question:
-                same_seed = [
-                    rival for rival in group.runs if rival.summary["seed"] == run.summary["seed"]
-                ]
-                rivals.append((same_seed or list(group.runs))[0])
+                same = [rival for rival in group.runs if rival.repetition == run.repetition]
+                _, window = run.repetition
+                rivals += (same or [r for r in group.runs if r.repetition[1] == window])[:1]
         return rivals
 
     def _errors_of_run(self, run: Run) -> dict[str, Errors]:

@@ -50,6 +50,11 @@ class Run:
         """The method as the settings name it: "package.module:NAME" for a user's method."""
         return str(self.settings.get("method", self.summary["method"]))
 
+    @property
+    def repetition(self) -> tuple[int, str]:
+        """The seed and the window of a backtest: runs that differ in nothing else are a group."""
+        return self.summary["seed"], str(self.settings.get("data.backtest", ""))
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -61,7 +66,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one task, dataset, method and settings, one for each seed."""
+    """Runs of one task, dataset, method and settings, one for each seed and backtest window."""
 
     runs: tuple[Run, ...]
 
@@ -149,18 +154,24 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
     """Return the groups, `ranked`, and the runs that another run repeats.
 
     Two runs with the same settings and seed are one experiment. Only the last by folder name
-    counts: with both, the spread over seeds would look smaller than it is.
+    counts: with both, the spread over seeds would look smaller than it is. A run without a backtest
+    and a backtest's windows are never in one group.
     """
-    by_settings: dict[tuple[str, str, str], dict[int, Run]] = defaultdict(dict)
+    by_settings: dict[tuple[object, ...], dict[tuple[int, str], Run]] = defaultdict(dict)
     repeated = []
     for run in sorted(runs, key=lambda run: run.folder.name):
         summary = run.summary
-        seeds = by_settings[summary["dataset"], summary["method"], summary["settings_digest"]]
-        if summary["seed"] in seeds:
-            repeated.append(seeds[summary["seed"]])
-        seeds[summary["seed"]] = run
+        alike = by_settings[
+            summary["dataset"],
+            summary["method"],
+            summary["settings_digest"],
+            windows_of(run.settings),
+        ]
+        if run.repetition in alike:
+            repeated.append(alike[run.repetition])
+        alike[run.repetition] = run
     groups = [
-        Group(tuple(run for _, run in sorted(seeds.items()))) for seeds in by_settings.values()
+        Group(tuple(run for _, run in sorted(alike.items()))) for alike in by_settings.values()
     ]
     return ranked(groups), repeated
 
@@ -195,6 +206,11 @@ def labels(groups: Sequence[Group]) -> list[str]:
     return names
 
 
+def windows_of(settings: Mapping[str, Any]) -> str:
+    """Return the number of a backtest's windows as text, "" without a backtest."""
+    return str(settings.get("data.backtest", "")).partition("/")[2]
+
+
 def _short(key: str, method: str) -> str:
     """Return the key without the name of the method's own section."""
     return key.removeprefix(f"{method}.").removeprefix("own.")
@@ -224,6 +240,7 @@ def _comparable(group: Group) -> dict[str, Any]:
     """Return the settings that distinguish groups."""
     table = known_settings(group.runs[0])
     compared = {k: v for k, v in table.items() if k != "seed" and not k.startswith("output.")}
+    compared["data.backtest"] = windows_of(compared)
     if compared.get("encoder.path"):
         compared["encoder.path"] = GIVEN_ENCODER
     return compared

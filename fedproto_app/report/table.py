@@ -24,7 +24,11 @@ _COSTS = {
     "bytes_up": "bytes up",
     "seconds": "seconds",
 }
-_ENDS = {"patience": "patience ran out", "privacy": "privacy.max-epsilon reached"}
+_ENDS = {
+    "patience": "patience ran out",
+    "privacy": "privacy.max-epsilon reached",
+    "stages": "every stage learnt",
+}
 
 
 def run_table(run: Run) -> Table:

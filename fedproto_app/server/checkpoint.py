@@ -266,6 +266,8 @@ def _require_something_to_do(before: Settings, settings: Settings, folder: Path)
             f"{finished}: its {MAX_EPSILON} = {before.privacy.max_epsilon:g} ended it after round "
             f"{done}; to go on raise it (0: any)"
         )
+    if summary.get("stopped") == "stages":
+        raise SettingsError(f"{finished}: it has learnt every stage of its clients' data")
     if settings.all_rounds <= done:
         raise SettingsError(f"{finished}: all {done} rounds are done; to go on raise rounds")
     if newest_checkpoint(folder / "checkpoint")[0] is None:

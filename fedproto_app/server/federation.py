@@ -16,7 +16,7 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.wire import is_answer
 from fedproto_app.data.shape import DataShape
 from fedproto_app.server.exchange import Exchange
-from fedproto_app.server.listeners import Spending
+from fedproto_app.server.listeners import Spending, Stages
 from fedproto_app.server.membership import Membership, Roster
 from fedproto_app.server.node_register import Identity, NodeRegister, register_file
 from fedproto_app.server.pipeline import Pipeline
@@ -70,6 +70,7 @@ class Federation:
     """The parts of the server, put together for one run.
 
     averaging: the rule that combines the clients' values. spending: the clients' privacy loss.
+    early_ends: what may end the run before its last round, known before a round.
     """
 
     def __init__(
@@ -86,7 +87,11 @@ class Federation:
         identity = Identity(register, run, binds=settings.nodes.bind_names)
         refuse = self.history.refuse
         self.members = Membership(settings, roster, exchange, identity, refuse)
-        self.selection = Selection(settings, self.spending.ends_with)
+        stages = Stages(settings, lambda: self.members.stages)
+        self.early_ends = (self.spending, stages)
+        self.selection = Selection(
+            settings, lambda number: any(early.ends_with(number) for early in self.early_ends)
+        )
         self.pipeline = Pipeline(
             settings, (run, token), self.members, self.history, exchange, self.spending.count
         )

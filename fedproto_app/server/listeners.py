@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ from fedproto_app.trust.privacy_loss import epsilon_of
 
 COSTS = ("parameters_up", "parameters_up_once", "parameters_down", "bytes_up", "bytes_down")
 TRAININGS = "trainings"
-PATIENCE, PRIVACY = "patience", "privacy"  # why a run stopped before its last round
+# Why a run stopped before its last round.
+PATIENCE, PRIVACY, STAGES = "patience", "privacy", "stages"
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,24 @@ class Patience(Listener):
     def recall(self, memory: Mapping[str, Any]) -> None:
         best = memory["best"]
         self._best, self._waited = math.inf if best is None else best, memory["waited"]
+
+
+class Stages(Listener):
+    """Stops a closed form when it has taken in every stage of data that bring their own.
+
+    stages: returns the largest number of stages that a node has declared.
+    """
+
+    def __init__(self, settings: Settings, stages: Callable[[], int]) -> None:
+        self._stages = stages
+        self._rounds = settings.all_rounds if settings.has_round_per_stage else 0
+
+    def stops(self, next_round: int) -> str:
+        return STAGES if self._stages() < next_round <= self._rounds else ""
+
+    def ends_with(self, server_round: int) -> bool:
+        """Whether this round is the last."""
+        return bool(self.stops(server_round + 1))
 
 
 class Spending(Listener):

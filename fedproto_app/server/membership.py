@@ -22,7 +22,7 @@ from fedproto_app.core.events import shown, tell
 from fedproto_app.core.messages import NodeRoster, Refusal, SampleTimes
 from fedproto_app.core.wire import Unusable, roster_query
 from fedproto_app.data.shape import DataShape
-from fedproto_app.server.exchange import Exchange, pause_on, push
+from fedproto_app.server.exchange import Exchange, Probes, pause_on, push
 from fedproto_app.server.node_register import Identity, NotItsNameError
 from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
@@ -30,6 +30,7 @@ from fedproto_app.tasks.table import task_class
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
+PROBE_AFTER = 30.0  # seconds after which a node without an answer is probed
 MOST_NOTES = 1000  # of one node that are logged
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
 
@@ -183,6 +184,7 @@ class Membership:
         self._expected: set[str] = set()  # the nodes that a resumed run had
         self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
+        self._probes = Probes()
         self._turned_away: dict[int, _TurnedAway] = {}  # by node id
         self._left: set[int] = set()  # nodes that may come back with other data
 
@@ -194,6 +196,12 @@ class Membership:
     def clients(self) -> list[ClientKey]:
         """Return the clients that can get orders now, in the order of their names."""
         return self.roster.clients()
+
+    @property
+    def stages(self) -> int:
+        """The largest number of stages of a client's data; 1 before any node has joined."""
+        members = self.roster.members.values()
+        return max([1, *(member.clients.stages for member in members)])
 
     @property
     def is_simulation(self) -> bool:
@@ -256,7 +264,7 @@ class Membership:
             if late:
                 raise FederationError(
                     f"{arrived} of {required} nodes came within nodes.start-deadline = "
-                    f"{nodes.start_deadline:g} s" + self._reasons_text()
+                    f"{nodes.start_deadline:g} s{self._reasons_text()}; {self._where_to_look()}"
                 )
             pause_on(grid, LOOK_EVERY)
         for label in missing:
@@ -300,6 +308,7 @@ class Membership:
                 self._turn_away(member.node_id, fault, for_now=True)
         self._queries = {node: query for node, query in self._queries.items() if node in connected}
         self._take_answers(grid)
+        self._probe(grid)
         self._ask(grid, [node_id for node_id in sorted(connected) if self._is_to_ask(node_id)])
         self._take_answers(grid)
 
@@ -319,17 +328,35 @@ class Membership:
             if message.metadata.message_id in accepted_ids:
                 self._queries[node_id] = _Query(message.metadata.message_id, time.monotonic())
 
+    def _probe(self, grid: Grid) -> None:
+        """Probe nodes that do not answer.
+
+        A node reads its data for minutes, or has lost the query because it was restarted. As it
+        handles one message after the other, a probe's answer tells which.
+        """
+        late = time.monotonic() - PROBE_AFTER
+        self._probes.send(
+            grid, [node for node, query in self._queries.items() if query.sent_at < late]
+        )
+
     def _take_answers(self, grid: Grid) -> None:
         by_id = {query.message_id: node_id for node_id, query in self._queries.items()}
         if not by_id:
             return
-        answers = {
-            by_id[answer.metadata.reply_to_message_id]: answer
-            for answer in grid.pull_messages(list(by_id))
-        }
+        answers: dict[int, Message] = {}
+        probed: dict[int, float] = {}  # when an answered probe was sent, by node id
+        for answer in grid.pull_messages([*by_id, *self._probes.ids()]):
+            message_id = answer.metadata.reply_to_message_id
+            if message_id in by_id:
+                answers[by_id[message_id]] = answer
+            elif (probe := self._probes.answered(message_id)) and not answer.has_error():
+                probed[probe.node] = probe.sent_at
         for node_id in sorted(answers):
             del self._queries[node_id]
             self._admit(node_id, answers[node_id])
+        for node_id, sent_at in probed.items():
+            if (query := self._queries.get(node_id)) and query.sent_at < sent_at:
+                del self._queries[node_id]  # it is lost, and sent again
 
     def _admit(self, node_id: int, message: Message) -> None:
         if message.has_error():
@@ -430,6 +457,17 @@ class Membership:
                 f"with its {new} clients there would be {clients}, more than "
                 f"nodes.maximum-clients = {nodes.maximum_clients}"
             )
+
+    def _where_to_look(self) -> str:
+        """Return what to do about nodes that did not come, for an error message."""
+        silent = sorted(self._queries)
+        if silent:
+            names = ", ".join(self._identity.given_name(node) or str(node) for node in silent[:10])
+            return f"connected without an answer: {names}; see the log of their ClientApp"
+        return (
+            "fedproto nodes list shows which nodes are online, and the log of a missing site's "
+            "SuperNode why it is not"
+        )
 
     def _reasons_text(self) -> str:
         """Return why nodes were turned away, for an error message."""

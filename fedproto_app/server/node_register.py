@@ -19,7 +19,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,10 +64,14 @@ class Binding:
 
 @dataclass
 class Names:
-    """The register's content: bindings by name, and the banned keys by banned name."""
+    """The register's content: bindings by name, and the banned keys by banned name.
+
+    ends: until when a key may be used, as `now` writes it, by fingerprint; other keys have no end.
+    """
 
     bound: dict[str, Binding] = field(default_factory=dict)
     banned: dict[str, list[str]] = field(default_factory=dict)
+    ends: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, key: str) -> str | None:
         """Return the name that belongs to this key."""
@@ -119,12 +123,13 @@ class NodeRegister:
             table = json.loads(self.file.read_text(encoding="utf-8"))
             bound = {name: Binding(**entry) for name, entry in table["bound"].items()}
             banned = {name: [str(key) for key in keys] for name, keys in table["banned"].items()}
+            ends = {str(key): str(end) for key, end in table.get("ends", {}).items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise SettingsError(
                 f"{self.file}: the register of nodes cannot be read ({error!r}): restore it, or "
                 "move it away, and every name goes to the first node that uses it"
             ) from None
-        return Names(bound, banned)
+        return Names(bound, banned, ends)
 
 
 def fingerprint(public_key: bytes) -> str:
@@ -145,9 +150,9 @@ def fingerprint(public_key: bytes) -> str:
     return "SHA256:" + b64encode(digest).decode().rstrip("=")
 
 
-def now() -> str:
-    """Return the present time as the register writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def now(days: int = 0) -> str:
+    """Return the time in so many days as the register writes it; as text it sorts by time."""
+    return (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def register_file(output_dir: str) -> Path:
@@ -212,6 +217,8 @@ class Identity:
         names = self._register.read()
         if banned := names.ban_of(label, key):
             return f"{banned!r} is banned from this server (fedproto nodes unban {banned})"
+        if (end := names.ends.get(key)) and end <= now():
+            return f"its key {key} ended at {end}; the site needs a new key (fedproto keys)"
         if self.given_name(node_id):
             return None  # the operator chose the name
         if any(label in (self.given_name(i), str(i)) for i in self._known if i != node_id):

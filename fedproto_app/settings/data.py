@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,6 +40,21 @@ def _whole_numbers(value: object) -> str:
 
 
 LagList = Annotated[str, BeforeValidator(_whole_numbers)]
+
+
+def _place_among(value: object) -> str:
+    text = str(value)
+    if text and not (
+        (match := re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", text))
+        and int(match[1]) <= int(match[2])
+    ):
+        raise ValueError(
+            f"data.backtest = {text!r}: expected a window and the number of windows, such as 2/5"
+        )
+    return text
+
+
+Backtest = Annotated[str, BeforeValidator(_place_among)]
 
 
 class SyntheticSettings(Section):
@@ -167,7 +183,7 @@ class DataSettings(Section):
         "further values that a forecast uses, so many steps earlier, such as `48,168`",
         "numbers between commas",
     )
-    horizon: Count = setting(1, "values forecast at once (H)", "1 … `period`")
+    horizon: Count = setting(1, "values forecast at once (H)")
     calendar: Literal["none", "phase", "week"] = setting(
         "none",
         "what models know of the time: nothing, the phase of the period, or also the weekday",
@@ -180,6 +196,12 @@ class DataSettings(Section):
     )
     validation_share: Share = setting(
         0.1, "the samples after those; the rest is the test part ([sequences](sequences.md#split))"
+    )
+    backtest: Backtest = setting(
+        "",
+        "[window of a rolling-origin backtest](your-data.md#backtests), such as `2/5`, the second "
+        "of five; default: none",
+        "`K/N`",
     )
     max_clients: CountOrZero = setting(0, "use only the first clients; 0: all")
     max_steps: CountOrZero = setting(
@@ -246,19 +268,15 @@ class DataSettings(Section):
 
     @model_validator(mode="after")
     def _is_known_when_forecast(self) -> DataSettings:
-        if self.horizon > self.period:
-            raise ValueError(
-                f"data.horizon = {self.horizon}: more than data.period = {self.period}; the values "
-                "a period before the last ones forecast would not be known yet"
-            )
+        least = min(self.horizon, self.period)
         for lag in self.further_lags:
-            if lag < self.horizon or (self.horizon == 1 and lag <= self.close_window):
+            if lag < least or (self.horizon == 1 and lag <= self.close_window):
                 raise ValueError(
                     f"data.lags = {self.lags!r}: {lag} must be above data.close-window = "
                     f"{self.close_window}, which holds the values before"
                     if self.horizon == 1
-                    else f"data.lags = {self.lags!r}: {lag} must be at least data.horizon = "
-                    f"{self.horizon}, or its value is not known yet"
+                    else f"data.lags = {self.lags!r}: {lag} must be at least {least}, the smaller "
+                    "of data.horizon and data.period, or its value is not known yet"
                 )
         return self
 
@@ -274,15 +292,40 @@ class DataSettings(Section):
         return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
 
     @property
+    def window(self) -> tuple[int, int]:
+        """The window of the backtest and the number of windows; 1 of 1 without a backtest."""
+        number, windows = (self.backtest or "1/1").split("/")
+        return int(number), int(windows)
+
+    @property
+    def used_share(self) -> float:
+        """The oldest share of a series that is used: all but the later windows of a backtest."""
+        number, windows = self.window
+        return 1 - self._test_share * (windows - number) / windows
+
+    @property
+    def window_share(self) -> float:
+        """The share of the used part of a series that the backtest's window tests."""
+        return self._test_share / self.window[1] / self.used_share
+
+    @property
+    def _test_share(self) -> float:
+        return 1 - self.train_share - self.validation_share
+
+    @property
     def times(self) -> int:
         """The number of inputs that describe a time."""
         return ("none", "phase", "week").index(self.calendar)
 
     @property
+    def periodic_distances(self) -> tuple[int, ...]:
+        """One, two, … periods in steps, as many as `periodic_window`."""
+        return tuple(self.period * number for number in range(1, self.periodic_window + 1))
+
+    @property
     def distances(self) -> tuple[int, ...]:
         """Distances in steps of the inputs that are not in the close window, longest first."""
-        periodic = (self.period * number for number in range(1, self.periodic_window + 1))
-        return tuple(sorted({*periodic, *self.further_lags}, reverse=True))
+        return tuple(sorted({*self.periodic_distances, *self.further_lags}, reverse=True))
 
     @property
     def title(self) -> str:

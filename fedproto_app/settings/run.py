@@ -275,6 +275,15 @@ class Settings(Section):
         return method_named(self.method).pretraining_rounds(self)
 
     @property
+    def has_round_per_stage(self) -> bool:
+        """Whether a round takes in the next stage of data that bring their own stages.
+
+        Closed forms fit each stage once, and the nodes know how many there are.
+        """
+        given = self.task == "classification" and self.data.partition.scheme == "given"
+        return given and method_named(self.method).rounds is not None
+
+    @property
     def all_rounds(self) -> int:
         """Rounds of both phases."""
         return self.pretraining_rounds + self.rounds

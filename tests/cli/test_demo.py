@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.cli import demo
+from fedproto_app.experiments import trial
 from tests.cli.conftest import Fedproto
 
 TINY = """rounds = 1
@@ -29,8 +30,9 @@ def test_it_runs_compares_and_says_what_to_try(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY)
     monkeypatch.setattr(demo, "CONFIG", tmp_path / "tiny.toml")
-    rows = {name: demo.ROWS[name] for name in ("naive", "kindred-alone", "kindred")}
-    monkeypatch.setattr(demo, "ROWS", rows)
+    rows = {name: trial.SERIES_ROWS[name] for name in ("naive", "kindred-alone", "kindred")}
+    monkeypatch.setattr(trial, "SERIES_ROWS", rows)
+    monkeypatch.setattr(demo, "TRAINED", ())
     outcome = fedproto("demo")
     assert outcome.code == 0, outcome.err
     assert "too few for them: their rows are no verdict" in outcome.out
@@ -43,6 +45,10 @@ def test_it_runs_compares_and_says_what_to_try(
     assert fedproto("demo").code == 0  # it makes what is not there
     assert (tmp_path / "runs/demo/naive/summary.json").exists()
     assert (tmp_path / "runs/demo/kindred/summary.json").stat().st_mtime_ns == before
+    (tmp_path / "tiny.toml").write_text(TINY.replace("horizon = 2", "horizon = 3"))
+    outcome = fedproto("demo")
+    assert outcome.code == 2
+    assert "holds a run with data.horizon = 2, not 3; choose another folder" in outcome.err
 
 
 def test_its_settings_are_in_the_package() -> None:
@@ -50,4 +56,3 @@ def test_its_settings_are_in_the_package() -> None:
     assert settings["data"]["history"] == 7
     linked = Path(__file__).parents[2] / "configs" / "demo.toml"
     assert linked.resolve() == demo.CONFIG.resolve()
-    assert [row["method"] for row in demo.ROWS.values()].count("kindred") == 2

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     ClientWindows,
+    lookback,
     make_windows,
     seasonal_difference,
     shortest_length,
     split_counts,
     time_numbers,
     why_refused,
+    window_positions,
 )
 from fedproto_app.settings import DataSettings
 
@@ -153,6 +158,44 @@ def test_several_values_ahead_by_hand() -> None:
         assert set(targets[part].ravel().round()) == set(expected)
     assert targets[windows.batches].max() == pytest.approx(36)  # 28 is the last of the train part
     assert windows.batches.shape == (6, 4)  # 27 train samples
+
+
+def test_targets_beyond_a_period_use_the_newest_known_values_of_their_phase() -> None:
+    data = AHEAD.model_copy(update={"horizon": 10, "lags": "6"})
+    raw = inputs_of(make_windows(series(np.arange(120)), data))[0]
+    # Sample 0's targets are v[8] … v[17]. Two periods before, six steps before, one period before:
+    assert raw[2:12].round().tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert raw[12:22].round().tolist() == [2, 3, 4, 5, 6, 7, 4, 5, 6, 7]
+    assert raw[22:].round().tolist() == [4, 5, 6, 7, 4, 5, 6, 7, 4, 5]
+
+
+@given(period=integers(2, 9), horizon=integers(1, 30), lag=integers(0, 20), windows=integers(1, 3))
+def test_no_input_is_later_than_the_forecast(
+    period: int, horizon: int, lag: int, windows: int
+) -> None:
+    data = DataSettings.model_construct(
+        period=period,
+        periodic_window=windows,
+        close_window=2,
+        horizon=horizon,
+        lags=str(lag) if lag >= min(horizon, period) else "",
+    )
+    positions = window_positions(np.array([0]), data)[0]
+    assert positions.max() < 0
+    assert positions.min() == -lookback(data)
+
+
+def test_the_windows_of_a_backtest_share_the_test_part() -> None:
+    whole = DataSettings(period=4, close_window=1, periodic_window=1)
+    tested: list[list[int]] = []
+    for number in range(1, 6):
+        data = whole.model_copy(update={"backtest": f"{number}/5"})
+        values = np.arange(math.floor(1000 * data.used_share + 1e-9), dtype=float)
+        windows = make_windows(series(values), data)
+        tested.append(targets_of(windows)[windows.test, 0].round().astype(int).tolist())
+        assert len(targets_of(windows)[windows.validation]) == math.floor(0.1 * (len(values) - 4))
+    assert [steps[-1] for steps in tested] == [839, 879, 919, 959, 999]
+    assert all(len(steps) in (39, 40) for steps in tested)  # so none is in two windows
 
 
 def test_a_limited_history_is_the_newest_and_sets_the_scale() -> None:

@@ -17,6 +17,7 @@ from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.experiments.trial import Plan, Wishes, plan_of, try_plan
 
 SITES = ("north", "south", "east")
+QUIET = Console(quiet=True)
 
 
 def series(steps: int = 24 * 42, freq: str = "h", sites: tuple[str, ...] = SITES) -> pd.DataFrame:
@@ -116,7 +117,8 @@ def test_wishes_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "wishes", "message"),
     [
-        (wide, {"horizon": 25}, "--horizon 25: at most one period, which is 24 steps here"),
+        (wide, {"horizon": 0}, "--horizon 0: at least 1"),
+        (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
         (wide, {"clients_from": "site"}, "--clients-from site: .* is read as wide-csv"),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),
         (images, {"horizon": 5}, "--horizon 5: for series, but .* holds images"),
@@ -150,7 +152,8 @@ def test_every_file_gets_an_answer_about_its_clients(
     make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     said = io.StringIO()
-    planned = plan(make(tmp_path), quick=True)
+    file = make(tmp_path)
+    planned = plan(file, quick=True, windows=2 if make is wide else 1)
     trial = try_plan(planned, tmp_path / "runs", Console(file=said, width=200))
     assert re.search(r"\d of 3 clients|of 3, and", trial.verdict)
     assert len(trial.scores) == len(planned.rows)
@@ -165,3 +168,11 @@ def test_every_file_gets_an_answer_about_its_clients(
     assert sorted(forecasts["client"].unique()) == sorted(SITES)
     assert forecasts["time"].iloc[0] == "2024-02-12 00:00:00"
     assert len(forecasts) == 3 * 24
+    if planned.windows > 1:
+        assert "last value, window 2of2" in said.getvalue()
+        verdict = trial.report.stat().st_mtime_ns
+        again = try_plan(planned, tmp_path / "runs", QUIET)
+        assert (again.verdict, again.scores) == (trial.verdict, trial.scores)
+        assert trial.report.stat().st_mtime_ns > verdict
+        with pytest.raises(SettingsError, match=r"with data\.horizon = 24, not 12; choose another"):
+            try_plan(plan(file, quick=True, windows=2, horizon=12), tmp_path / "runs", QUIET)

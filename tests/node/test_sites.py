@@ -117,25 +117,30 @@ def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "rounds"),
     [
-        {"method": "creff", "data.partition.reserve-per-class": 6},
-        {
-            "method": "analytic",
-            "analytic.sharing": "clustered",
-            "data.partition.scheme": "given",
-        },
+        ({"method": "creff", "data.partition.reserve-per-class": 6}, 4),
+        (
+            {
+                "method": "analytic",
+                "analytic.sharing": "clustered",
+                "data.partition.scheme": "given",
+            },
+            2,
+        ),
     ],
 )
 def test_images_that_a_run_reserves_are_none_of_a_sites_own(
-    tmp_path: Path, changes: dict[str, Any]
+    tmp_path: Path, changes: dict[str, Any], rounds: int
 ) -> None:
-    """Its stages are the site's too."""
+    """Its stages are the site's too; a closed form ends when it has learnt each of them once."""
     allows = "tells-classes = true\nshares-classes = true"
     north = image_site(tmp_path, "north", ["ab", "c"], allows)
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"}, **changes)
     folder, _ = run_locally(settings, [north])
-    assert [line["clients"] for line in read_rounds(folder.path)] == [1, 1, 1, 1]
+    assert [line["clients"] for line in read_rounds(folder.path)] == [1] * rounds
+    stopped = json.loads((folder.path / "summary.json").read_text())["stopped"]
+    assert stopped == ("stages" if rounds == 2 else "rounds")
     assert int(read_clients(folder.path)[0]["samples"]) == 23  # of 24, one validates
 
 

@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.ops.gate import audit
-from fedproto_app.ops.gate.audit import AuditLog
+from fedproto_app.ops.gate.audit import AuditLog, verify
 
 
 def test_lines_are_appended_and_cut(tmp_path: Path) -> None:
@@ -111,13 +114,68 @@ def test_a_line_that_does_not_fit_on_the_disk_is_told_and_taken_back(
     assert (tmp_path / "log").read_bytes() == before
 
 
+def chained(folder: Path, lines: int) -> Path:
+    log = AuditLog(folder / "log")
+    for number in range(lines):
+        log.write("order", run=number, text="x" * 99)
+    return folder / "log"
+
+
+def test_a_chain_goes_on_in_the_next_file_and_over_a_cut_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = chained(tmp_path, 1)
+    first = verify(file)
+    assert (first.lines, first.unchained) == (1, 0)
+    assert first.last == sha256(file.read_bytes()[:-1]).hexdigest()
+    assert json.loads(file.read_text())["previous"] == ""
+    with file.open("ab") as cut:
+        cut.write(b'{"time": "2026-01-')
+    monkeypatch.setattr(audit, "MOST_BYTES", 1000)
+    monkeypatch.setattr(audit, "_TAIL", 16)  # shorter than a line
+    chained(tmp_path, 5)
+    assert (tmp_path / "log.1").exists()
+    assert verify(file, first.last).lines == 7
+    chained(tmp_path, 9)  # the first file is gone
+    assert verify(file).lines < 16
+    with pytest.raises(DataError, match="no line has the hash that was noted"):
+        verify(file, first.last)
+
+
+def change(lines: list[str]) -> None:
+    lines[1] = lines[1].replace('"run": 1', '"run": 7')
+
+
+@pytest.mark.parametrize(
+    ("forge", "line"),
+    [
+        (change, 3),
+        (lambda lines: lines.pop(1), 2),
+        (lambda lines: lines.pop(0), 1),
+        (lambda lines: lines.insert(1, lines[0]), 2),
+        (lambda lines: lines.insert(1, '{"time": "", "event": "order"}'), 2),
+        (lambda lines: lines.insert(1, "nonsense"), 3),
+        (lambda lines: lines.reverse(), 1),
+    ],
+)
+def test_a_changed_log_is_found_out(
+    forge: Callable[[list[str]], object], line: int, tmp_path: Path
+) -> None:
+    file = chained(tmp_path, 4)
+    lines = file.read_text().splitlines()
+    forge(lines)
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=f"log, line {line}: does not follow"):
+        verify(file)
+
+
 def test_gates_of_several_orders_lose_no_line(tmp_path: Path) -> None:
     """The file is renamed meanwhile: the lines of each process nearly fill it."""
     code = """
 import sys
 from pathlib import Path
 from fedproto_app.ops.gate import audit
-audit.MOST_BYTES = 200_000
+audit.MOST_BYTES = 400_000
 for number in range(1000):
     audit.AuditLog(Path(sys.argv[1])).write("order", run=int(sys.argv[2]) * 1000 + number)
 """
@@ -127,5 +185,6 @@ for number in range(1000):
         for number in range(4)
     ]
     assert [gate.wait(60) for gate in gates] == [0] * 4
+    assert verify(file).lines == 4000
     lines = [*file.read_text().splitlines(), *(tmp_path / "log.1").read_text().splitlines()]
     assert {json.loads(line)["run"] for line in lines} == set(range(4000))

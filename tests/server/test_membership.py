@@ -17,11 +17,11 @@ from fedproto_app import __version__
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import NodeRoster, Refusal
-from fedproto_app.core.wire import FIELDS
+from fedproto_app.core.wire import ALIVE, FIELDS, ROSTER
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.membership import Roster
-from fedproto_app.server.node_register import NodeRegister, fingerprint
+from fedproto_app.server.node_register import NodeRegister, fingerprint, now
 from fedproto_app.settings.paths import OUTPUT_ROOT
 from tests.local_grid import small_settings
 from tests.server.bad_replies import fail
@@ -143,6 +143,27 @@ def test_a_query_that_a_restart_lost_is_sent_again(
     assert labels(federation) == {"south", "north"}
 
 
+@pytest.mark.parametrize(
+    ("busy", "sent"), [(True, [ROSTER, ALIVE]), (False, [ROSTER, ALIVE, ROSTER])]
+)
+def test_a_probe_tells_a_lost_query_from_a_busy_node(
+    busy: bool, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that reads its data answers nothing meanwhile; one that was restarted does."""
+    monkeypatch.setattr(membership, "PROBE_AFTER", 0.0)
+    federation, grid = federation_of(tmp_path, "south", "north")
+
+    def answered(node: int, reply: Message) -> Message | None:
+        lost = busy or reply.metadata.message_type == ROSTER
+        return None if node == 1001 and lost else reply
+
+    grid.tamper = answered
+    for _ in range(3):
+        federation.members.await_clients(grid)
+    to_north = [m.metadata for m in grid.sent if m.metadata.dst_node_id == 1001]
+    assert [metadata.message_type for metadata in to_north] == sent
+
+
 def test_a_node_that_cannot_take_part_is_asked_again_and_told_of_once(tmp_path: Path) -> None:
     """Its data volume is mounted late."""
     federation, grid = federation_of(tmp_path, "south", NOT_MOUNTED)
@@ -179,7 +200,7 @@ def test_unusable_clients_are_refused_by_name_and_remarks_are_logged(
 @pytest.mark.parametrize(
     ("nodes", "minimum", "message"),
     [
-        ([], 1, r"0 of 1 nodes came within nodes\.start-deadline = 0\.3 s$"),
+        ([], 1, r"0 of 1 nodes came within nodes\.start-deadline = 0\.3 s; fedproto nodes list"),
         ([NOT_MOUNTED], 1, r"no node has a client that can train: .*no such file"),
         ([NOT_MOUNTED], 2, r"1 of 2 nodes came within .* = 0\.3 s: .*no such file"),
     ],
@@ -383,6 +404,22 @@ def test_a_banned_node_is_out_at_once_by_its_name_and_by_its_key(
         grid.registered = {1000: "south"}
     connect(federation, grid, 1000)
     assert federation.members.clients() == []
+
+
+def test_an_old_key_serves_until_its_end_and_the_new_one_takes_over(tmp_path: Path) -> None:
+    both = {1000: "north", 1001: "north"}
+    federation, grid = federation_of(tmp_path, "north", "north", keys=KEYS, registered=both)
+    with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
+        names.ends[fingerprint(KEYS[0])] = now(days=1)
+    connect(federation, grid, 1000)
+    assert federation.members.node_id("north") == 1000
+    with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
+        names.ends[fingerprint(KEYS[0])] = now()
+    connect(federation, grid, 1000)
+    assert federation.members.clients() == []
+    assert "the site needs a new key" in reasons(federation)[-1]
+    connect(federation, grid, 1001)
+    assert federation.members.node_id("north") == 1001
 
 
 @pytest.mark.parametrize(

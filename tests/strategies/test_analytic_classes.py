@@ -96,7 +96,7 @@ def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
     assert contribution.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
     assert contribution.arrays[GRAM].shape == (2, 24 * 25 // 2)
     assert contribution.arrays[MOMENT].shape == (2, 3, 24)
-    first = trained(learner, (1, 2))
+    first = trained(learner, (1,))
     assert first.memory.sums["counts"].tolist() == [[2, 1, 0], [0, 3, 0]]
 
 

@@ -25,7 +25,9 @@ STAGES = {"a": [[0, 0, 1], [0, 2, 2]], "b": [[1, 1, 1], [1, 1, 1]]}
 
 
 def image_learner(method: str = "gldp", **changes: Any) -> AnyLearner:
-    """The method's client half on a tiny CNN, without augmentation; stage 2 begins in round 3."""
+    """The method's client half on a tiny CNN, without augmentation.
+
+    Stage 2 begins in round 3, of closed forms in round 2."""
     settings = settings_from(
         {
             "task": "classification",

@@ -1,9 +1,13 @@
 """The append-only audit log of a site or a server, as JSON lines.
 
-    {"time": "2026-03-01T10:20:30+00:00", "event": "order", "run": 17, "digest": "…", …}
+    {"time": "2026-03-01T10:20:30+00:00", "event": "order", "run": 17, …, "previous": "9f2c…"}
 
 The gate writes it, from a process that is separate from a run's code. A full file is renamed with
 ".1" at its end, and replaces the earlier file of this name.
+
+The lines are a chain: `previous` is the SHA-256 of the line before, so no line can be changed,
+taken out or put in without changing all later ones (`verify`). Whoever can write the file could
+write a new chain; a hash that was noted elsewhere shows that.
 """
 
 from __future__ import annotations
@@ -13,14 +17,19 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from fedproto_app.core.errors import DataError
 
 MOST_BYTES = 16 * 2**20  # of one file; there are two
 MOST_TEXT = 300  # characters of a stranger's text
 MOST_ENTRIES = 50  # of one table or list
+_TAIL = 8192  # bytes of a file's end that are read first
 
 
 class AuditLog:
@@ -34,11 +43,13 @@ class AuditLog:
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        line = json.dumps({"time": now, "event": event, **_fit(fields)}) + "\n"  # ASCII: no codes
+        entry = {"time": now, "event": event, **_fit(fields)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self._file):
+            entry["previous"] = _digest(_last_line(self._file))
+            line = json.dumps(entry) + "\n"  # ASCII: no control codes
             if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
-                os.replace(self._file, self._before)
+                os.replace(self._file, _before(self._file))
             _append(self._file, line.encode())
 
     def count_since(self, event: str, seconds: float) -> int:
@@ -51,17 +62,103 @@ class AuditLog:
             for moment in (now - timedelta(seconds=seconds), now)
         )
         with _locked(self._file):
-            texts = [file.read_bytes() for file in (self._file, self._before) if file.exists()]
+            texts = [file.read_bytes() for file in _files(self._file)]
         # Check every line: the clock may have been wrong, so lines need not be in order of time.
         of_it = json.dumps(event).encode()
-        lines = (line for text in texts for line in text.splitlines() if of_it in line)
+        lines = (line for text in texts for line in _lines(text) if of_it in line)
         entries = filter(None, map(_entry, lines))
         return sum(entry["event"] == event and first <= entry["time"] <= last for entry in entries)
 
-    @property
-    def _before(self) -> Path:
-        assert self._file is not None
-        return self._file.with_name(self._file.name + ".1")
+
+@dataclass(frozen=True)
+class Chain:
+    """An audit log whose lines follow from each other.
+
+    unchained: the number of lines before the chain, of an older version. last: the hash of the last
+    line, "" of an empty log.
+    """
+
+    lines: int
+    unchained: int
+    first_time: str
+    last_time: str
+    last: str
+
+
+def verify(file: Path, noted: str = "") -> Chain:
+    """Check that each line follows from the line before, in the older file and in this one.
+
+    noted: a hash that an earlier check gave; its line must still be there. Raises `DataError`
+    naming the first line that does not follow, and `OSError` if the log cannot be read.
+    """
+    files = _files(file)
+    if not files:
+        raise DataError(f"{file}: no such file")
+    lines = [
+        (part, number, line)
+        for part in files
+        for number, line in enumerate(_lines(part.read_bytes()), start=1)
+    ]
+    last, unchained, begun = "", 0, False
+    times, hashes = list[str](), set[str]()
+    for place, (part, number, line) in enumerate(lines):
+        if (entry := _entry(line)) is not None:  # else a line that power cut
+            stated = entry.get("previous")
+            # What came before an older file is gone, so its first line cannot be checked.
+            checked = place > 0 or len(files) == 1
+            if stated is None and not begun:
+                unchained += 1
+            elif checked and stated != last:
+                raise DataError(f"{part}, line {number}: does not follow from the line before")
+            else:
+                begun = True
+            times.append(entry["time"])
+        last = _digest(line)
+        hashes.add(last)
+    if noted and noted not in hashes:
+        raise DataError(f"{file}: no line has the hash that was noted, {noted}")
+    first_time, last_time = (times[0], times[-1]) if times else ("", "")
+    return Chain(len(lines), unchained, first_time, last_time, last)
+
+
+def entries(file: Path) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield each line of the log with its time in seconds since 1970, oldest file first."""
+    for part in _files(file):
+        for entry in filter(None, map(_entry, _lines(part.read_bytes()))):
+            with suppress(ValueError):
+                yield datetime.fromisoformat(entry["time"]).timestamp(), entry
+
+
+def _files(file: Path) -> list[Path]:
+    """Return the files of a log, older first."""
+    return [part for part in (_before(file), file) if part.exists()]
+
+
+def _before(file: Path) -> Path:
+    return file.with_name(file.name + ".1")
+
+
+def _digest(line: bytes) -> str:
+    """Return the hash of a line without its end, "" of no line."""
+    return sha256(line).hexdigest() if line else ""
+
+
+def _last_line(file: Path) -> bytes:
+    """Return the last line without its end, b"" of a missing or empty file."""
+    for part in reversed(_files(file)):
+        with part.open("rb") as opened:
+            size, tail = opened.seek(0, os.SEEK_END), b""
+            while len(tail) < size and b"\n" not in tail.rstrip(b"\n"):
+                length = min(size, max(_TAIL, 2 * len(tail)))
+                opened.seek(size - length)
+                tail = opened.read(length)
+        if lines := _lines(tail):
+            return lines[-1]
+    return b""
+
+
+def _lines(text: bytes) -> list[bytes]:
+    return [line for line in text.split(b"\n") if line]
 
 
 @contextmanager

@@ -168,7 +168,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         periods = [
             number
             for number, distance in enumerate(data.distances, start=1)
-            if distance % data.period == 0 and distance <= data.period * data.periodic_window
+            if distance in data.periodic_distances
         ]
         weights = torch.zeros(3, 1 + len(data.distances), dtype=torch.float64)
         weights[0, 0] = 1

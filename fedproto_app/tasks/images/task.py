@@ -181,8 +181,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     def stage(self, client: ClientImages, server_round: int) -> int:
         """Return the client's stage in a round, from 0."""
-        schedule = self.settings.classification.stage_schedule
-        return stage_at(server_round, self.settings.rounds, len(client.stages), schedule)
+        schedule, stages = self.settings.classification.stage_schedule, len(client.stages)
+        rounds = stages if self.settings.has_round_per_stage else self.settings.rounds
+        return stage_at(server_round, rounds, stages, schedule)
 
     def _tested_stages(self, client: ClientImages, server_round: int) -> int:
         """Return how many stages the client is tested on: the stages that it has reached.

@@ -1,0 +1,88 @@
+"""``fedproto init``: a settings file for the data at hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedproto_app.cli import say_next
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.settings import Section, Settings, without_markdown
+
+_COMMENTED_OUT = ("seed", "output.dir")  # settings that a next experiment often changes
+_WIDEST = 40  # a longer setting has its comment above
+
+
+def init(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The data: a file or folder, as for fedproto try")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Where to write. Default: the data's name, here."),
+    ] = None,
+) -> None:
+    """Write a commented settings file for the data at hand.
+
+    It holds what `fedproto try` would choose: how to read the file, the
+    period and the calendar from its clock, and the closed form that the
+    clients fit together. Change it, and run it.
+
+    [bold]Examples[/bold]
+
+      fedproto init sales.csv
+      fedproto run sales.toml
+    """
+    console = Console(stderr=True, highlight=False)
+    console.print(f"reading {path} …")  # torch and the readers are slow to import
+    from fedproto_app.experiments.trial import TOGETHER, Wishes, plan_of
+
+    file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")
+    if file.exists():
+        raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
+    plan = plan_of(path, Wishes())
+    changes = {**plan.settings, **plan.rows[TOGETHER[plan.forecasts]].changes}
+    text = commented_settings(changes, [*plan.facts, f"fedproto run {shlex.quote(str(file))}"])
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--out {file}: {error.strerror}") from None
+    typer.echo(file)
+    say_next(console, f"fedproto run {shlex.quote(str(file))}")
+
+
+def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
+    """Return these settings, with dotted keys, as a TOML file with their meanings as comments."""
+    lines = [f"# {line}" for line in heading]
+    absent = {key: None for key in _COMMENTED_OUT if key not in changes}
+    tables: dict[str, list[str]] = {"": []}
+    for key, value in [*changes.items(), *absent.items()]:
+        table, _, name = key.rpartition(".")
+        setting = _field(key)
+        shown = setting.default if value is None else value
+        entry = f"{'# ' if value is None else ''}{name} = {json.dumps(shown, ensure_ascii=False)}"
+        meaning = without_markdown(setting.description or "")
+        row = [f"# {meaning}", entry] if len(entry) > _WIDEST else [f"{entry:{_WIDEST}}# {meaning}"]
+        tables.setdefault(table, []).extend(row)
+    for table, rows in tables.items():
+        lines += ["", *([f"[{table}]"] if table else []), *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _field(key: str) -> Any:
+    """Return the field of a setting with this dotted key."""
+    section: type[Section] | type[Settings] = Settings
+    *tables, name = key.split(".")
+    for table in tables:
+        section = _by_alias(section)[table].annotation
+    return _by_alias(section)[name]
+
+
+def _by_alias(section: Any) -> dict[str, Any]:
+    return {info.alias or name: info for name, info in section.model_fields.items()}

@@ -1,0 +1,37 @@
+"""``fedproto metrics``: a server's and a site's metrics over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def metrics(
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="What FEDPROTO_METRICS names at the server."),
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The audit log of the server or the site.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 9464,
+) -> None:
+    """Serve metrics over HTTP for Prometheus, until it is stopped.
+
+    Of every run: rounds, orders, replies, refusals, bytes, seconds, loss,
+    ε. Of the audit log: the events of the last hour. It reads the files
+    only. There is no password, so listen only where Prometheus may read.
+
+    [bold]Examples[/bold]
+
+      fedproto metrics --folder /runs/metrics --audit /audit/audit.jsonl
+      curl http://127.0.0.1:9464/metrics
+    """
+    from fedproto_app.ops.metrics_server import serve
+
+    server, thread = serve(host, port, folder, audit)
+    typer.echo(f"http://{host}:{server.server_port}/metrics")
+    thread.join()

@@ -1,0 +1,36 @@
+"""``fedproto init``: a settings file that runs as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedproto_app.experiments.run_settings import read_toml, unclaimed_settings
+from fedproto_app.experiments.trial import Wishes, plan_of
+from fedproto_app.settings.reading import flat
+from tests.cli.conftest import Fedproto
+
+
+def test_the_file_holds_what_a_trial_would_choose(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    times = pd.date_range("2024-01-01", periods=24 * 42, freq="h", name="time")
+    values = times.hour.to_numpy() + 1.0
+    pd.DataFrame({"north": values, "süd": 2 * values}, index=times).to_csv("loads.csv")
+    outcome = fedproto("init", "loads.csv")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == "loads.toml\n"
+    assert "fedproto run loads.toml" in outcome.err
+    text = (tmp_path / "loads.toml").read_text(encoding="utf-8")
+    assert "# period 24 (a day)" in text
+    assert "# values forecast at once (H)\n" in text
+    assert "# seed = 0 " in text
+    settings = flat(read_toml(tmp_path / "loads.toml"))
+    assert settings == {"method": "kindred", **plan_of(Path("loads.csv"), Wishes()).settings}
+    unclaimed_settings(settings, 2)
+    again = fedproto("init", "loads.csv")
+    assert again.code == 2
+    assert "loads.toml: exists already and is never overwritten; --out names another" in again.err
