@@ -96,14 +96,14 @@ def compare(
     for run in repeated:
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
     groups = ranked(with_better_off(groups), sort)
-    asked = questions(groups)
-    tested = list(filter(None, (pairs(question.groups) for question in asked)))
+    by_question = questions(groups)
+    tested = list(filter(None, (pairs(question.groups) for question in by_question)))
     pairs_shown = tested if test_pairs else []
     if output == "table":
-        tables = [*map(comparison_table, asked), *map(pairs_table, pairs_shown)]
+        tables = [*map(comparison_table, by_question), *map(pairs_table, pairs_shown)]
         results_console(highlight=False).print(*tables, "", sep="\n")
     elif output == "markdown":
-        texts = [*map(comparison_markdown, asked), *map(pairs_markdown, pairs_shown)]
+        texts = [*map(comparison_markdown, by_question), *map(pairs_markdown, pairs_shown)]
         typer.echo("\n\n".join(texts))
     else:
         pairs_of_tasks = list(filter(None, map(pairs, by_task(groups)))) if test_pairs else []

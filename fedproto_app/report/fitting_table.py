@@ -65,13 +65,13 @@ class FittingTable:
             later = (self.texts - place - 1) * _LEAST_NAME
             names.append((place, max(1, min(full, room - later))))
             room -= names[-1][1]
-        taken = sum(size + 1 for _, size in names) - 1
+        names_width = sum(size + 1 for _, size in names) - 1
         blocks: list[list[tuple[int, int]]] = [[]]
-        used = taken
+        used = names_width
         for place, size in numbers:
             if blocks[-1] and used + 1 + size > width:
                 blocks.append([])
-                used = taken
+                used = names_width
             blocks[-1].append((place, size))
             used += 1 + size
         return names, blocks

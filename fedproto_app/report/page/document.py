@@ -230,8 +230,8 @@ def report_of(folder: Path) -> Path:
 def render(runs: Iterable[Run]) -> str:
     """Return the page on these runs as HTML."""
     groups, _ = group_runs(runs)
-    asked = questions(ranked(with_better_off(groups)))
-    parts = [_part(number, question) for number, question in enumerate(asked, start=1)]
+    by_question = questions(ranked(with_better_off(groups)))
+    parts = [_part(number, question) for number, question in enumerate(by_question, start=1)]
     texts = tomllib.loads((files("fedproto_app") / _TEXTS).read_text("utf-8"))
     template = texts.pop("page")
     environment = Environment(

@@ -46,7 +46,7 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
         return NextStep(
             "Do not decide yet, as the gain may be chance. Repeat the comparison with more data or "
             "more clients, or with another seed:",
-            _again(run, f"{run.method}-seed-{seed}", f"seed={seed}"),
+            _run_again(run, f"{run.method}-seed-{seed}", f"seed={seed}"),
         )
     forecasts = task_record(run.task).forecasts
     if finding is Finding.PAYS:
@@ -56,7 +56,7 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
             )
         return NextStep(
             f"Take part with {chosen.label}. When a node runs at each site, train there:",
-            f"{_again(run, f'{run.method}-at-sites')} --superlink federation",
+            _run_again(run, f"{run.method}-at-sites", superlink="federation"),
         )
     label, group = _most_promising(chosen, question.metrics)
     if forecasts and (command := _forecast(group.runs[0])):
@@ -86,7 +86,7 @@ def _run_alone(group: Group) -> NextStep:
     return NextStep(
         f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
         "from taking part.",
-        _again(run, f"{run.folder.name}-alone", alone),
+        _run_again(run, f"{run.folder.name}-alone", alone),
     )
 
 
@@ -98,15 +98,18 @@ def _run_together(group: Group) -> NextStep:
         changes.append(f"{sharing}={defaults_of(method)[sharing]}")
     return NextStep(
         f"Nothing was shared yet. Run {method} with all clients, then compare:",
-        _again(run, f"{method}-together", *changes),
+        _run_again(run, f"{method}-together", *changes),
     )
 
 
-def _again(run: Run, name: str, *changes: str) -> str:
+def _run_again(run: Run, name: str, *changes: str, superlink: str = "") -> str:
+    """Return the command that repeats a run with changes, in a simulation or at a SuperLink."""
     words = ["fedproto", "run", shown(run.folder / "settings.toml")]
     for change in (*changes, f"output.name={name}"):
         words += ["--set", change]
-    if (run.folder / "state").is_dir() and "nodes.minimum" in run.settings:  # a simulation
+    if superlink:
+        words += ["--superlink", superlink]
+    elif (run.folder / "state").is_dir() and "nodes.minimum" in run.settings:  # a simulation
         words += ["--nodes", str(run.settings["nodes.minimum"])]
     return shlex.join(words)
 

@@ -100,8 +100,8 @@ def methods_table(
     columns, texts, keys = (
         comparison_columns(groups), comparison_rows(groups), comparison_numbers(groups)
     )  # fmt: skip
-    known = [n for n in range(3, len(columns)) if any(row[n] != UNKNOWN for row in texts)]
-    shown = [2, *known] if seeds else known
+    figures = [n for n in range(3, len(columns)) if any(row[n] != UNKNOWN for row in texts)]
+    shown = [2, *figures] if seeds else figures
     rows = []
     for group, label, row, numbers in zip(groups, labels, texts, keys, strict=True):
         cells = [
