@@ -1,0 +1,61 @@
+"""How many bytes a node may send in answer to an order, counted before a SuperLink stores them.
+
+A SuperLink stores whatever a registered node pushes. A node draws one order at a time and answers
+it, and the server decides how many orders there are: a limit for each order bounds what a node can
+make the server store, however many replies it sends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+LARGEST_REPLY = 256  # MB
+
+_Begun = TypeVar("_Begun")
+
+
+class Quota(Generic[_Begun]):
+    """The bytes that each node has sent since it drew its last order; for use in many threads.
+
+    most: bytes per order. Nodes are told apart by what they have signed with: any hashable value.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._lock = threading.Lock()
+        self._sent: dict[Hashable, int] = {}
+        self._begun: dict[Hashable, _Begun] = {}
+
+    def renew(self, node: Hashable) -> None:
+        """Count from zero: the node has drawn an order."""
+        with self._lock:
+            self._sent.pop(node, None)
+            self._begun.pop(node, None)
+
+    def begin(self, node: Hashable, reply: _Begun) -> None:
+        """Note the reply whose parts the node sends next."""
+        with self._lock:
+            self._begun[node] = reply
+
+    def spend(self, node: Hashable, size: int) -> bool:
+        """Count so many bytes, or return False if they exceed what the node may send."""
+        with self._lock:
+            sent = self._sent.get(node, 0) + size
+            if sent > self.most:
+                return False
+            self._sent[node] = sent
+            return True
+
+    def refund(self, node: Hashable, size: int) -> None:
+        """Take back a count: the SuperLink did not store the bytes."""
+        with self._lock:
+            sent = self._sent.pop(node, 0) - size
+            if sent > 0:  # strangers leave nothing behind
+                self._sent[node] = sent
+
+    def abandon(self, node: Hashable) -> _Begun | None:
+        """Return the reply that the node has begun, once; None without such a reply."""
+        with self._lock:
+            return self._begun.pop(node, None)
