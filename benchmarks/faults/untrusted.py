@@ -44,7 +44,8 @@ def poisoned_replies(folder: Path) -> Iterator[Row]:
 @fault("junk-replies")
 def junk_replies(folder: Path) -> Iterator[Row]:
     """160 MB of junk in every reply of a node, where 32 MB may be sent."""
-    with Trial(folder, environment={"FEDPROTO_LARGEST_REPLY_MB": "32"}) as trial:
+    allowed = {"FEDPROTO_LARGEST_REPLY_MB": "32"}
+    with Trial(folder, {"local-epochs": 1}, environment=allowed) as trial:
         trial.begin(fault="junk")
         database, largest = folder / "federation" / "superlink.db", 0
 

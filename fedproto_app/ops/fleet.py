@@ -160,7 +160,7 @@ class FleetQuota(Quota["ConfirmMessageReceivedRequest"]):
     @property
     def refusal(self) -> str:
         return (
-            f"a reply may have {self.most >> 20} MB in all; --largest-reply "
+            f"a reply may have {self.limit >> 20} MB in all; --largest-reply "
             "(FEDPROTO_LARGEST_REPLY_MB) of the server sets it"
         )
 
@@ -304,8 +304,9 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
         on_the_way += length
         try:
             async with asyncio.timeout_at(deadline):
-                whole = name == "push-messages"
-                content = await request.body() if whole else request.stream()
+                content: Any = request.stream()
+                if name == "push-messages":
+                    content = await request.body()
                 call = superlink.build_request(
                     "POST", _PREFIX + name, headers=headers, content=content
                 )

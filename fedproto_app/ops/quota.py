@@ -19,19 +19,19 @@ _Begun = TypeVar("_Begun")
 class Quota(Generic[_Begun]):
     """The bytes that each node has sent since it drew its last order; for use in many threads.
 
-    most: bytes per order. Nodes are told apart by what they have signed with: any hashable value.
+    limit: bytes per order. Nodes are told apart by what they have signed with: any hashable value.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._lock = threading.Lock()
-        self._sent: dict[Hashable, int] = {}
+        self._bytes: dict[Hashable, int] = {}
         self._begun: dict[Hashable, _Begun] = {}
 
     def renew(self, node: Hashable) -> None:
         """Count from zero: the node has drawn an order."""
         with self._lock:
-            self._sent.pop(node, None)
+            self._bytes.pop(node, None)
             self._begun.pop(node, None)
 
     def begin(self, node: Hashable, reply: _Begun) -> None:
@@ -42,18 +42,18 @@ class Quota(Generic[_Begun]):
     def spend(self, node: Hashable, size: int) -> bool:
         """Count so many bytes, or return False if they exceed what the node may send."""
         with self._lock:
-            sent = self._sent.get(node, 0) + size
-            if sent > self.most:
+            total = self._bytes.get(node, 0) + size
+            if total > self.limit:
                 return False
-            self._sent[node] = sent
+            self._bytes[node] = total
             return True
 
     def refund(self, node: Hashable, size: int) -> None:
         """Take back a count: the SuperLink did not store the bytes."""
         with self._lock:
-            sent = self._sent.pop(node, 0) - size
-            if sent > 0:  # strangers leave nothing behind
-                self._sent[node] = sent
+            total = self._bytes.pop(node, 0) - size
+            if total > 0:  # strangers leave nothing behind
+                self._bytes[node] = total
 
     def abandon(self, node: Hashable) -> _Begun | None:
         """Return the reply that the node has begun, once; None without such a reply."""

@@ -60,7 +60,7 @@ def test_calls_without_effect_leave_nothing_behind() -> None:
     quota.spend("stranger", 3)
     quota.refund("stranger", 3)
     quota.spend("stranger", 11)
-    assert vars(quota)["_sent"] == {}
+    assert vars(quota)["_bytes"] == {}
 
 
 class Site:
@@ -70,10 +70,10 @@ class Site:
     has an order for the node.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         self.stored: list[tuple[str, bytes]] = []
         self.status, self.orders = 200, True
-        self.quota = FleetQuota(most)
+        self.quota = FleetQuota(limit)
         private, public = generate_key_pairs()
         self.headers = {
             "flwr-public-key": b64encode(public_key_to_bytes(public)).decode(),
@@ -100,8 +100,8 @@ class Site:
             site = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://f")
             signed = self.headers | {n.replace("_", "-"): text for n, text in headers.items()}
             encoded = {name: text.encode("latin-1") for name, text in signed.items()}
-            sent = await site.post(f"/v1/fleet/{call}", content=content, headers=encoded)
-            return sent.status_code
+            answer = await site.post(f"/v1/fleet/{call}", content=content, headers=encoded)
+            return answer.status_code
 
         return asyncio.run(send())
 
