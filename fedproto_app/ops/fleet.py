@@ -184,7 +184,7 @@ def _become_superlink(flags: Sequence[str], quota: FleetQuota) -> None:
 
 
 def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
-    """Return Flower's class for calls of nodes over gRPC, with a limit to what they send.
+    """Return Flower's class for calls of nodes over gRPC, with this quota for replies.
 
     Flower has checked a node's key before it makes these calls.
     """
@@ -320,7 +320,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
             on_the_way -= length
             if node is not None and not stored:
                 quota.refund(node, length)
-        if name == "push-messages" and stored:
+        if name == "push-messages" and stored and node is not None:
             quota.begin_reply(node, PushMessagesRequest.FromString(content))
         # An answer without an order is empty.
         if name == "pull-messages" and stored and answer.headers.get("content-length", "0") != "0":

@@ -13,20 +13,20 @@ from typing import Generic, TypeVar
 
 LARGEST_REPLY = 256  # MB
 
-_Begun = TypeVar("_Begun")
+_Reply = TypeVar("_Reply")
 
 
-class Quota(Generic[_Begun]):
+class Quota(Generic[_Reply]):
     """The bytes that each node has sent since it drew its last order; for use in many threads.
 
-    limit: bytes per order. Nodes are told apart by what they have signed with: any hashable value.
+    limit: bytes per order. node: an id or a public key, checked by the caller.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
         self._bytes: dict[Hashable, int] = {}
-        self._begun: dict[Hashable, _Begun] = {}
+        self._begun: dict[Hashable, _Reply] = {}
 
     def renew(self, node: Hashable) -> None:
         """Count from zero: the node has drawn an order."""
@@ -34,7 +34,7 @@ class Quota(Generic[_Begun]):
             self._bytes.pop(node, None)
             self._begun.pop(node, None)
 
-    def begin(self, node: Hashable, reply: _Begun) -> None:
+    def begin(self, node: Hashable, reply: _Reply) -> None:
         """Note the reply whose parts the node sends next."""
         with self._lock:
             self._begun[node] = reply
@@ -55,7 +55,7 @@ class Quota(Generic[_Begun]):
             if total > 0:  # strangers leave nothing behind
                 self._bytes[node] = total
 
-    def abandon(self, node: Hashable) -> _Begun | None:
+    def abandon(self, node: Hashable) -> _Reply | None:
         """Return the reply that the node has begun, once; None without such a reply."""
         with self._lock:
             return self._begun.pop(node, None)

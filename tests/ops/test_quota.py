@@ -149,7 +149,7 @@ class Aborted(Exception):
 
 
 class Servicer:
-    """As Flower's, with a list of what is stored; its nodes always get an order."""
+    """In place of Flower's, with a list of what it has stored."""
 
     def __init__(self) -> None:
         self.stored: list[Any] = []
