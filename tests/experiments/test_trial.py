@@ -104,7 +104,7 @@ def test_what_was_done_to_the_file_is_told(tmp_path: Path) -> None:
     rows.to_csv(tmp_path / "x.csv")
     planned = plan(tmp_path / "x.csv", changes={"data.time-zone": "Asia/Tokyo"})
     assert "rows were not in the order of time and are sorted" in planned.facts
-    assert planned.warnings == ("column 'rain' is left out, as it holds no numbers, such as 'wet'",)
+    assert planned.warnings == ("column 'rain' is left out, as it holds no numbers, such as 'dry'",)
     assert planned.settings["data.time-zone"] == "Asia/Tokyo"
 
 
