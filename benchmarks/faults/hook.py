@@ -4,6 +4,7 @@ A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run
 anything else. The environment variable FAULT says what the process then does wrong:
 
     poison               this node's replies of rounds 1 … 4 hold forbidden values
+    junk                 this node adds four arrays of 40 MB to every reply
     duplicate            this node sends every reply twice
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
                          folder does not have its name yet; once, at round 2
@@ -37,6 +38,23 @@ def poison(wire: Any) -> None:
         elif reply.samples and server_round in ("3", "4"):
             reply.samples[0] = 10**12 if server_round == "3" else -5
         return write(reply, to, **masked)
+
+    wire.write_reply = write_reply
+
+
+def junk(wire: Any) -> None:
+    """Add arrays of bytes that cannot be compressed and that nobody asked for."""
+    write = wire.write_reply
+
+    def write_reply(reply: Any, to: Any, **masked: Any) -> Any:
+        from flwr.app import Array, ArrayRecord
+        from numpy.random import default_rng
+
+        message = write(reply, to, **masked)
+        random = default_rng()
+        arrays = [random.integers(256, size=40 * 2**20, dtype="u1") for _ in range(4)]
+        message.content["junk"] = ArrayRecord({str(i): Array(a) for i, a in enumerate(arrays)})
+        return message
 
     wire.write_reply = write_reply
 
@@ -103,6 +121,7 @@ def hang_in(step: str) -> Callable[[Any], None]:
 STEPS = ("keys", "shares", "train", "unmask")
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "poison": ("fedproto_app.core.wire", poison),
+    "junk": ("fedproto_app.core.wire", junk),
     "duplicate": ("flwr.supernode.start_client_internal", duplicate),
     "crash-in-checkpoint": ("fedproto_app.server.checkpoint", crash_in_checkpoint),
     **{f"hang-in-{step}": ("fedproto_app.node.masking", hang_in(step)) for step in STEPS},

@@ -43,18 +43,25 @@ SETTINGS = {
 class Trial:
     """A federation for the length of a ``with`` block, and a run in it.
 
-    folder: empty. changes: to `SETTINGS`. fault: the fault of `hook` in the server.
+    folder: empty. changes: to `SETTINGS`. fault: the fault of `hook` in the server. environment:
+    variables added for the server.
     """
 
     def __init__(
-        self, folder: Path, changes: Mapping[str, Any] | None = None, fault: str = ""
+        self,
+        folder: Path,
+        changes: Mapping[str, Any] | None = None,
+        fault: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         folder.mkdir(parents=True)
         hooks = folder / "hooks"
         hooks.mkdir()
         shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
-        self.federation = LocalFederation(folder / "federation", self._environment(fault))
+        self.federation = LocalFederation(
+            folder / "federation", {**self._environment(fault), **(environment or {})}
+        )
         self.nodes: dict[str, NodeProcess] = {}
         self.runs: list[str] = []  # Flower's ids of the submitted runs
         output = {"output.dir": str(folder / "runs")}

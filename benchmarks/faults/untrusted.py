@@ -41,6 +41,32 @@ def poisoned_replies(folder: Path) -> Iterator[Row]:
         )
 
 
+@fault("junk-replies")
+def junk_replies(folder: Path) -> Iterator[Row]:
+    """160 MB of junk in every reply of a node, where 32 MB may be sent."""
+    allowed = {"FEDPROTO_LARGEST_REPLY_MB": "32"}
+    with Trial(folder, {"local-epochs": 1}, environment=allowed) as trial:
+        trial.begin(fault="junk")
+        database, largest = folder / "federation" / "superlink.db", 0
+
+        def ended() -> bool:
+            nonlocal largest
+            sizes = [path.stat().st_size for path in database.parent.glob(f"{database.name}*")]
+            largest = max(largest, sum(sizes))
+            return len(trial.rounds()) == ROUNDS
+
+        trial.wait_until(ended, "the last round")
+        trial.finish()
+        refusals = trial.federation.superlink.log_text().count("a reply may have 32 MB in all")
+        yield row(
+            trial,
+            "every reply of a node has 160 MB of junk; 32 MB are allowed",
+            "refused before it is stored; the others continue",
+            good=counts(trial) == [(2, 3)] * ROUNDS and refusals > 0 and largest < 150 * 2**20,
+            also=f"{refusals} refusals by the SuperLink, whose database had {largest >> 20} MB",
+        )
+
+
 @fault("duplicate-replies", "fuels")
 def duplicate_replies(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:

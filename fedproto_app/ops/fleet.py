@@ -7,12 +7,16 @@ Whoever reaches the users' port may submit runs, without a password, so sites mu
 to version 1.39 Flower has a port of their own for SuperNodes, which speak gRPC. From 1.40 on they
 speak HTTP, on the users' port. There this program listens at the sites' port and passes on calls of
 the Fleet API, /v1/fleet/..., and no others. This module knows the difference; nothing else does.
+
+Flower stores replies of any size. Here a reply that is larger than --largest-reply is refused
+before it is stored, with a status at which a SuperNode gives that reply up and goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import re
 import resource
@@ -22,15 +26,19 @@ import ssl
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedproto_app.ops.quota import LARGEST_REPLY, Quota
 
 if TYPE_CHECKING:
     import httpx
     import uvicorn
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -41,7 +49,10 @@ LARGEST_BODY = 64 * 2**20
 LARGEST_SUM = 2**30  # bytes of the requests that are passed on at one time
 MOST_CONNECTIONS = 2000  # a node opens at most four
 
+_GRPC_VERSION = "1.39.0"  # of Flower; `_become_superlink` changes names of its modules
+
 _PREFIX = "/v1/fleet/"
+_REPLY_CALLS = ("push-messages", "push-object")
 _CALL = re.compile("[a-z-]+")
 _LENGTH = re.compile("[0-9]{1,12}")
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})")
@@ -88,13 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Become the SuperLink, or start it and listen for the nodes until either ends."""
     options = _parser().parse_args(arguments)
     users: Address = options.users
-    command = [
-        *(_program(), "--host", users.host, "--port", str(users.port)),
+    flags = [
+        *("--host", users.host, "--port", str(users.port)),
         *("--ssl-ca-certfile", options.ca, "--ssl-certfile", options.certificate),
         *("--ssl-keyfile", options.key, *options.flags),
     ]
+    quota = FleetQuota(options.largest_reply * 2**20)
     if _serves_nodes_with_grpc():
-        os.execv(command[0], [*command, "--fleet-api-address", str(options.sites)])
+        _become_superlink([*flags, "--fleet-api-address", str(options.sites)], quota)
+        return
+    command = [_program(), *flags]
     try:
         trust = ssl.create_default_context(cafile=options.ca)
     except ssl.SSLError:
@@ -104,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of finally
     superlink = subprocess.Popen(command)
     try:
-        asyncio.run(_serve(options, trust, superlink, connections))
+        asyncio.run(_serve(options, trust, superlink, connections, quota))
     finally:
         superlink.terminate()
         try:
@@ -112,6 +126,95 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except subprocess.TimeoutExpired:
             superlink.kill()
     sys.exit(superlink.returncode)
+
+
+class FleetQuota(Quota["ConfirmMessageReceivedRequest"]):
+    """The bytes of each node, and how its reply is withdrawn: as if it had been received."""
+
+    def begin_reply(self, node: bytes | int, request: Any) -> None:
+        """Note the reply of a PushMessagesRequest; the SuperLink stores the first one in it."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+        for message in request.messages_list[:1]:
+            reply = ConfirmMessageReceivedRequest(
+                node=request.node,
+                run_id=message.metadata.run_id,
+                message_object_id=message.metadata.message_id,
+            )
+            self.begin(node, reply)
+
+    def withdrawal(self, node: bytes | int) -> ConfirmMessageReceivedRequest | None:
+        """Return the call that deletes what is stored of a refused reply, None if nothing is.
+
+        Without it the ServerApp waits three minutes for the missing parts.
+        """
+        reply = self.abandon(node)
+        if reply is not None:
+            print(
+                f"node {reply.node.node_id} of run {reply.run_id}: {self.refusal}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return reply
+
+    @property
+    def refusal(self) -> str:
+        return (
+            f"a reply may have {self.limit >> 20} MB in all; --largest-reply "
+            "(FEDPROTO_LARGEST_REPLY_MB) of the server sets it"
+        )
+
+
+def _become_superlink(flags: Sequence[str], quota: FleetQuota) -> None:
+    """Run Flower's SuperLink, which serves nodes with gRPC, in this process.
+
+    Flower has no hook for it: the class that answers nodes is exchanged in its module.
+    """
+    if (installed := version("flwr")) != _GRPC_VERSION:
+        raise SystemExit(
+            f"error: flwr {installed}: must be {_GRPC_VERSION}, or 1.40 or newer; with others it "
+            "was not tried to limit what nodes send"
+        )
+    # The package has a function of the same name.
+    module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    module.FleetServicer = limited_servicer(module.FleetServicer, quota)
+    module.GRPC_MAX_MESSAGE_LENGTH = LARGEST_BODY
+    sys.argv = ["flower-superlink", *flags]
+    module.flower_superlink()
+
+
+def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
+    """Return Flower's class for calls of nodes over gRPC, with this quota for replies.
+
+    Flower has checked a node's key before it makes these calls.
+    """
+    from grpc import StatusCode
+
+    class LimitedServicer(servicer):  # type: ignore[misc]
+        def PullMessages(self, request: Any, context: Any) -> Any:
+            answer = super().PullMessages(request, context)
+            if answer.messages_list:
+                quota.renew(request.node.node_id)
+            return answer
+
+        def PushMessages(self, request: Any, context: Any) -> Any:
+            self._count(request, context)
+            answer = super().PushMessages(request, context)
+            quota.begin_reply(request.node.node_id, request)
+            return answer
+
+        def PushObject(self, request: Any, context: Any) -> Any:
+            self._count(request, context)
+            return super().PushObject(request, context)
+
+        def _count(self, request: Any, context: Any) -> None:
+            node = request.node.node_id
+            if not quota.spend(node, request.ByteSize()):
+                if (reply := quota.withdrawal(node)) is not None:
+                    self.ConfirmMessageReceived(reply, context)
+                context.abort(StatusCode.RESOURCE_EXHAUSTED, quota.refusal)
+
+    return LimitedServicer
 
 
 def _serves_nodes_with_grpc() -> bool:
@@ -139,14 +242,16 @@ def _connections() -> int:
     return min(MOST_CONNECTIONS, hard_limit // 2 - 100)
 
 
-def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
+def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
     """Return the ASGI application that passes calls of the Fleet API on to a SuperLink.
 
     A call with another path gets the status 404, one that is not a POST 405, a body without length
-    411, one that is longer than `LARGEST_BODY` 413. Nodes repeat a call that gets a 503: the
+    411, one that is longer than `LARGEST_BODY` or exceeds the quota of its node 413, a part of a
+    reply that is not signed 401. Nodes repeat a call that gets a 503: the
     SuperLink does not answer, too much is on the way to it, or the node was too slow.
     """
     import httpx
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
     from starlette.responses import PlainTextResponse, StreamingResponse
@@ -189,25 +294,75 @@ def fleet_app(superlink: httpx.AsyncClient) -> Starlette:
             for header in request.headers.raw
             if header[0] in _REQUEST_HEADERS or header[0].startswith(b"flwr-")
         ]
-        call = superlink.build_request(
-            "POST", _PREFIX + name, headers=headers, content=request.stream()
-        )
         deadline = asyncio.get_running_loop().time() + _CALL_DEADLINE
+        node, stored = None, False
+        if name in _REPLY_CALLS:
+            if (node := _signer(request.headers)) is None:
+                return PlainTextResponse("The signature is wrong.", 401)
+            if not quota.spend(node, length):
+                return await refuse(request, node, headers, deadline)
         on_the_way += length
         try:
             async with asyncio.timeout_at(deadline):
+                content: Any = request.stream()
+                if name == "push-messages":
+                    content = await request.body()
+                call = superlink.build_request(
+                    "POST", _PREFIX + name, headers=headers, content=content
+                )
                 answer = await superlink.send(call, stream=True)
+            stored = answer.is_success
         except httpx.TransportError:
             return PlainTextResponse("The SuperLink does not answer.", 503)
         except (TimeoutError, ClientDisconnect):
             return PlainTextResponse("The request took too long.", 503)
         finally:
             on_the_way -= length
+            if node is not None and not stored:
+                quota.refund(node, length)
+        if name == "push-messages" and stored and node is not None:
+            quota.begin_reply(node, PushMessagesRequest.FromString(content))
+        # An answer without an order is empty.
+        if name == "pull-messages" and stored and answer.headers.get("content-length", "0") != "0":
+            quota.renew(_signer(request.headers))
         return Answer(answer, deadline)
+
+    async def refuse(
+        request: Request, node: bytes, headers: list[tuple[bytes, bytes]], deadline: float
+    ) -> Response:
+        with suppress(TimeoutError, ClientDisconnect, httpx.TransportError):
+            async with asyncio.timeout_at(deadline):
+                if (reply := quota.withdrawal(node)) is not None:
+                    await superlink.post(
+                        f"{_PREFIX}confirm-message-received",
+                        headers=[header for header in headers if header[0] != b"content-length"],
+                        content=reply.SerializeToString(),
+                    )
+                # A node whose body is not read takes the connection for lost, and tries again.
+                async for _ in request.stream():
+                    pass
+        return PlainTextResponse(quota.refusal, 413)
 
     app = Starlette(routes=[Route(_PREFIX + "{call}", forward, methods=["POST"])])
     app.router.redirect_slashes = False
     return app
+
+
+def _signer(headers: Mapping[str, str]) -> bytes | None:
+    """Return the public key whose owner signed a call, None if nobody did.
+
+    Whether the node is registered and the signature fresh is for the SuperLink to say.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    try:
+        key = b64decode(headers["flwr-public-key"], validate=True)
+        signature = b64decode(headers["flwr-signature"], validate=True)
+        signed = headers["flwr-timestamp"].encode("ascii")
+        return key if verify_signature(bytes_to_public_key(key), signed, signature) else None
+    except (KeyError, ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
+        return None  # among them keys of other kinds, which cannot verify such a signature
 
 
 def server_config(
@@ -258,6 +413,7 @@ async def _serve(
     trust: ssl.SSLContext,
     superlink: subprocess.Popen[bytes],
     connections: int,
+    quota: FleetQuota,
 ) -> None:
     """Wait until the SuperLink answers; pass on the nodes' calls until it or this program ends."""
     import httpx
@@ -278,7 +434,7 @@ async def _serve(
 
     async with client:
         await _until_it_answers(client, superlink)
-        app = fleet_app(client)
+        app = fleet_app(client, quota)
         server = uvicorn.Server(
             server_config(app, options.sites, options.certificate, options.key, connections)
         )
@@ -314,6 +470,14 @@ def _parser() -> argparse.ArgumentParser:
         ("--key", "the server's private key"),
     ):
         parser.add_argument(flag, required=True, type=_readable, help=purpose)
+    parser.add_argument(
+        "--largest-reply",
+        type=_megabytes,
+        metavar="MB",
+        default=os.environ.get("FEDPROTO_LARGEST_REPLY_MB") or str(LARGEST_REPLY),
+        help="the most that a node may send in answer to an order, in MB of 2^20 bytes; by default "
+        f"FEDPROTO_LARGEST_REPLY_MB, or {LARGEST_REPLY}",
+    )
     parser.add_argument("flags", nargs="*", help="more flags of flower-superlink, after --")
     return parser
 
@@ -322,6 +486,12 @@ def _readable(path: str) -> str:
     if not os.access(path, os.R_OK):
         raise argparse.ArgumentTypeError(f"{path}: cannot be read")
     return path
+
+
+def _megabytes(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,6}", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of MB, at least 1")
+    return int(text)
 
 
 if __name__ == "__main__":

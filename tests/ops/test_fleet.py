@@ -21,7 +21,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fedproto_app.ops import fleet
-from fedproto_app.ops.fleet import LARGEST_BODY, Address, fleet_app, read_address, server_config
+from fedproto_app.ops.fleet import (
+    LARGEST_BODY,
+    Address,
+    FleetQuota,
+    fleet_app,
+    read_address,
+    server_config,
+)
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.ops.superlink import free_port
 
@@ -36,7 +43,8 @@ def ask(
     """Return the answer of the sites' port; by default the SuperLink says what it was asked."""
 
     async def call() -> httpx.Response:
-        app = fleet_app(httpx.AsyncClient(transport=superlink or echo(), base_url="https://link"))
+        client = httpx.AsyncClient(transport=superlink or echo(), base_url="https://link")
+        app = fleet_app(client, FleetQuota(2**30))
         site = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://fleet")
         return await site.request(method, path, **options)  # type: ignore[arg-type]
 
@@ -56,8 +64,8 @@ def echo() -> httpx.ASGITransport:
 
 
 def test_a_call_of_a_node_passes_both_ways() -> None:
-    answer = ask("/v1/fleet/push-messages", content=b"reply", headers={"flwr-signature": "abc"})
-    assert answer.text == "POST /v1/fleet/push-messages abc reply"
+    answer = ask("/v1/fleet/get-run", content=b"reply", headers={"flwr-signature": "abc"})
+    assert answer.text == "POST /v1/fleet/get-run abc reply"
     assert answer.headers["x-version"] == "1.41"
     refused = ask("/v1/fleet/pull-messages", content=b"", headers={"flwr-signature": "wrong"})
     assert refused.status_code == 401  # as the SuperLink said
@@ -143,7 +151,7 @@ def test_a_slow_node_is_asked_to_try_again(monkeypatch: pytest.MonkeyPatch) -> N
         await asyncio.sleep(9)
 
     headers = {"content-length": "2"}
-    assert ask("/v1/fleet/push-object", content=slow(), headers=headers).status_code == 503
+    assert ask("/v1/fleet/pull-object", content=slow(), headers=headers).status_code == 503
 
 
 def test_only_so_many_bytes_are_on_the_way_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,11 +164,11 @@ def test_only_so_many_bytes_are_on_the_way_at_one_time(monkeypatch: pytest.Monke
     async def three_at_once() -> list[int]:
         link = Starlette(routes=[Route("/{path:path}", answer, methods=["POST"])])
         superlink = httpx.AsyncClient(transport=httpx.ASGITransport(link), base_url="https://link")
-        app = fleet_app(superlink)
+        app = fleet_app(superlink, FleetQuota(2**30))
         site = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://fleet")
-        calls = [site.post("/v1/fleet/push-object", content=b"12345") for _ in range(3)]
+        calls = [site.post("/v1/fleet/get-run", content=b"12345") for _ in range(3)]
         codes = [answer.status_code for answer in await asyncio.gather(*calls)]
-        return [*codes, (await site.post("/v1/fleet/push-object", content=b"12345")).status_code]
+        return [*codes, (await site.post("/v1/fleet/get-run", content=b"12345")).status_code]
 
     assert asyncio.run(three_at_once()) == [200, 200, 503, 200]
 
@@ -183,7 +191,8 @@ def at_the_port(
         client = httpx.AsyncClient(transport=superlink or echo(), base_url="https://link")
         port = free_port()
         address, files = Address("127.0.0.1", port), (keys / "server.pem", keys / "server.key")
-        config = server_config(fleet_app(client), address, *map(str, files), connections)
+        app = fleet_app(client, FleetQuota(2**30))
+        config = server_config(app, address, *map(str, files), connections)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
         while not server.started:
