@@ -58,7 +58,7 @@ def series_of_frame(
         as_texts = dict.fromkeys(columns.values, str)
 
         def blocks(style: str) -> list[DataFrame]:
-            block = flat[columns.all]
+            block = flat[columns.read]
             return [block.astype(as_texts) if style == "texts" else block]
 
         return table_of(head, columns, len(flat), blocks, "auto", first=0)

@@ -60,7 +60,8 @@ def _blocks(
     from pyarrow import compute, types
 
     names = [schema.names[place] for place in columns.read]
-    texts = [field.name for field in schema if types.is_string(field.type)]
+    kinds = (types.is_string, types.is_large_string)
+    texts = [field.name for field in schema if any(is_text(field.type) for is_text in kinds)]
     size = max(1, BLOCK_CELLS // len(names))
     first = 0
     with _opened(path, texts) as file:
