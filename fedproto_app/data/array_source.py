@@ -78,6 +78,7 @@ def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
     content = io.BytesIO()
     np.savez(
         content,
+        allow_pickle=False,
         values=np.concatenate([client.values for client in clients]),
         names=np.array([client.name for client in clients], dtype=np.str_),
         lengths=np.array([len(client.values) for client in clients], dtype=np.int64),

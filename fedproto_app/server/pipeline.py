@@ -122,6 +122,8 @@ class Pipeline:
         self._requests, self._leaving = [], 0
         most_samples, longest_step = self.members.most_samples, 0.0
         if self.settings.limits_steps and message_type == MessageType.TRAIN:
+            if server_round == self.settings.pretraining_rounds + 1:
+                self.history.begin_phase()
             longest_step = self.settings.aggregation.step_limit * self.history.usual_step
         size_of = SizeOfSame()
         for node, clients in sorted(by_node.items()):

@@ -95,6 +95,10 @@ class History:
         steps = self.log.steps
         return median_low(steps) if len(steps) >= FEWEST_STEPS else self._usual_step
 
+    def begin_phase(self) -> None:
+        """Forget the lengths of steps: the next phase trains another model."""
+        self._usual_step = 0.0
+
     def begin_round(self, server_round: int) -> None:
         """Begin the round's log. Events before round 1 belong to round 1."""
         if server_round > 1:

@@ -65,6 +65,7 @@ def fedproto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line adds the current folder
+    monkeypatch.delenv("COLUMNS", raising=False)  # as a pipe has it
     return call
 
 
