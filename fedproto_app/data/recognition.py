@@ -175,7 +175,8 @@ def _class_folders_reading(path: Path) -> Reading:
             names = [name for name in tree.names() if name.lower().endswith(IMAGE_SUFFIXES)]
     except (DataError, OSError):
         names = []
-    inside = names if path.is_dir() else [name[wrapping(names) :] for name in names]
+    wrapped = 0 if path.is_dir() else wrapping(names)
+    inside = [name[wrapped:] for name in names]
     note = (
         "no folder is called train or test: a fifth of every client's images of every class, drawn "
         "at random, is the test part"
