@@ -281,8 +281,8 @@ def _row(node: KnownNode, names: Names) -> Sequence[str]:
     bound = names.bound.get(name)
     current = bound if bound and bound.key == node.key else None
     end = names.ends.get(node.key, "")
-    status = "banned" if names.ban_of(name, node.key) is not None else node.status
-    status = "ended" if end and end <= now() else status
+    status = "ended" if end and end <= now() else node.status
+    status = "banned" if names.ban_of(name, node.key) is not None else status
     last_seen = "now" if node.status == ONLINE else node.seen or "never"
     clients, run = (str(current.clients), current.run) if current else ("", "")
     shown_run, until = shown(run), end.partition(" ")[0]

@@ -102,7 +102,7 @@ def try_file(
         )
     out = Console(highlight=False)
     out.print(answer.verdict, style="bold")
-    figures = list(answer.scores[0].figures)
+    figures = list(answer.scores[0].figures) if answer.scores else []
     rows = [
         [
             score.title,
@@ -124,5 +124,5 @@ def _left_behind(path: Path, folder: Path) -> str:
     """Return what to say when the command is stopped."""
     if not folder.exists():
         return NOTHING
-    again = shlex.join(["--folder", str(folder)])
-    return f"stopped; the same command with {again} goes on with {path}"
+    option = shlex.join(["--folder", str(folder)])
+    return f"stopped; the same command with {option} goes on with {path}"

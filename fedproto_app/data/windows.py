@@ -169,7 +169,12 @@ def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
 
 def shortest_length(settings: DataSettings, batches: int = 1) -> int:
     """Return the steps needed for `batches` train batches, a validation and a test sample."""
-    horizon, values = settings.horizon, batches * settings.period
+    horizon, needed = settings.horizon, batches * settings.period + settings.horizon - 1
+    validation, test = settings.validation_share, 1 - settings.train_share
+    test = settings.window_share if settings.backtest else test - validation
+    # Fewer cannot suffice, as parts are whole numbers.
+    least = needed / (1 - validation - test), horizon / validation, (horizon - 2) / test
+    values = max(batches * settings.period, *(math.floor(n * (1 - 1e-9)) - 3 for n in least))
     while True:
         train, validation, test = split_counts(values, settings)
         if train - horizon + 1 >= batches * settings.period and min(validation, test) >= horizon:

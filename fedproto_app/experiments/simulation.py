@@ -97,11 +97,13 @@ def complete_run(changes: Mapping[str, Any], nodes: int, console: Console) -> No
     """Make a run, resume it if it was stopped, or leave it as it is if it is finished.
 
     changes: the settings that differ from the defaults, with ``output.dir`` and ``output.name``.
-    Raises `SettingsError` if its folder holds a run with other settings.
+    Raises `SettingsError` if its folder holds a run with other settings, or on an older file.
     """
     folder = Path(changes["output.dir"]) / changes["output.name"]
     if (folder / "settings.toml").exists():
-        _require_settings(folder, flat_settings(unclaimed_settings(changes, nodes)))
+        wanted = unclaimed_settings(changes, nodes)
+        _require_settings(folder, flat_settings(wanted))
+        _require_older(Path(wanted.data.path), folder)
         if (folder / "summary.json").exists():
             return
         settings, nodes = resumed_settings(str(folder), None, (), None)
@@ -130,6 +132,12 @@ def show_after(folder: Path, console: Console) -> None:
 
     with console.status("drawing pictures, writing the report …"):
         show(folder)
+
+
+def _require_older(data: Path, folder: Path) -> None:
+    """Raise `SettingsError` if the data's file was written after the run in this folder began."""
+    if data.is_file() and data.stat().st_mtime > (folder / "settings.toml").stat().st_mtime:
+        raise SettingsError(f"{folder}: its run is older than {data}; choose another folder")
 
 
 def users_code(settings: Settings) -> dict[str, str]:

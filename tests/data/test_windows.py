@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,28 @@ def test_no_input_is_later_than_the_forecast(
     positions = window_positions(np.array([0]), data)[0]
     assert positions.max() < 0
     assert positions.min() == -lookback(data)
+
+
+@given(period=integers(2, 40), horizon=integers(1, 90), batches=integers(1, 3))
+def test_the_shortest_length_is_found_without_counting_up(
+    period: int, horizon: int, batches: int
+) -> None:
+    backtest = ["", "1/3", "3/3"][batches - 1]
+    data = DataSettings(
+        period=period, horizon=horizon, close_window=1, periodic_window=1, backtest=backtest
+    )
+
+    def suffices(values: int) -> bool:
+        train, validation, test = split_counts(values, data)
+        enough = train - horizon + 1 >= batches * period
+        return enough and min(validation, test) >= horizon
+
+    by_counting = next(values for values in count(batches * period) if suffices(values))
+    assert shortest_length(data, batches) == lookback(data) + by_counting
+
+
+def test_the_shortest_length_of_a_huge_horizon_is_told_at_once() -> None:
+    assert shortest_length(DataSettings(horizon=10**12)) > 10**13
 
 
 def test_the_windows_of_a_backtest_share_the_test_part() -> None:

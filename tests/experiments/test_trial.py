@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -186,5 +188,8 @@ def test_every_file_gets_an_answer_about_its_clients(
         again = try_plan(planned, tmp_path / "runs", QUIET)
         assert (again.verdict, again.scores) == (trial.verdict, trial.scores)
         assert trial.report.stat().st_mtime_ns > verdict
+        os.utime(file, (time.time() + 60,) * 2)
+        with pytest.raises(SettingsError, match=r"its run is older than .*loads"):
+            try_plan(planned, tmp_path / "runs", QUIET)
         with pytest.raises(SettingsError, match=r"with data\.horizon = 24, not 12; choose another"):
             try_plan(plan(file, quick=True, windows=2, horizon=12), tmp_path / "runs", QUIET)
