@@ -43,7 +43,7 @@ TIMES = 1e6  # sums
 FIRST_ROUND = 9.0  # usual steps, where no limit is known yet and ten are refused
 
 
-class Sent(NamedTuple):
+class FalseReply(NamedTuple):
     """What the lying node sends: arrays, and how far it says that its clients' models moved."""
 
     arrays: Arrays
@@ -51,20 +51,20 @@ class Sent(NamedTuple):
 
 
 # Of the order, the honest arrays, and the samples that may be claimed for each that exists.
-Lie = Callable[[Order, Arrays, float], Sent]
+Lie = Callable[[Order, Arrays, float], FalseReply]
 
 
-def far_model(order: Order, honest: Arrays, claimed: float) -> Sent:
+def far_model(order: Order, honest: Arrays, claimed: float) -> FalseReply:
     """Return models whose every value is −5; sums of opposite targets, times 10⁶."""
     start = order.guidance.arrays
     arrays = {
         name: np.full_like(value, FAR) if name in start else _opposite(name, value, TIMES)
         for name, value in honest.items()
     }
-    return Sent(arrays, _length(arrays, start))
+    return FalseReply(arrays, _length(arrays, start))
 
 
-def longest_step(order: Order, honest: Arrays, claimed: float) -> Sent:
+def longest_step(order: Order, honest: Arrays, claimed: float) -> FalseReply:
     """Return the honest step in the other direction, as long as the order allows, and sums of as
     many samples with opposite targets as may be claimed."""
     start, size = order.guidance.arrays, _length(honest, order.guidance.arrays)
@@ -76,7 +76,7 @@ def longest_step(order: Order, honest: Arrays, claimed: float) -> Sent:
         else _opposite(name, value, claimed)
         for name, value in honest.items()
     }
-    return Sent(arrays, limit)
+    return FalseReply(arrays, limit)
 
 
 def _opposite(name: str, value: Any, times: float) -> Any:
@@ -119,10 +119,10 @@ class DeclaringGrid(LocalGrid):
             _say(reply, samples=[count] * len(names))
             if ARRAYS in reply.content:
                 honest = numpy_arrays(reply.content.array_records[ARRAYS])
-                sent = self._lie(order, honest, count / max(true))
-                reply.content[ARRAYS] = array_record(sent.arrays)
+                false_reply = self._lie(order, honest, count / max(true))
+                reply.content[ARRAYS] = array_record(false_reply.arrays)
                 if _fields(reply)["steps"]:
-                    _say(reply, steps=[sent.step] * len(names))
+                    _say(reply, steps=[false_reply.step] * len(names))
         return reply
 
 

@@ -53,7 +53,7 @@ def _cell(draw: Callable[[np.random.Generator, int], Sizes], clients: int) -> st
     cut, lost = [], []
     for seed in range(DRAWS):
         sizes = np.maximum(draw(np.random.default_rng([seed, clients]), clients), 1)
-        most = AggregationSettings().most_samples(sizes.tolist())
-        cut.append((sizes > most).mean())
-        lost.append(1 - np.minimum(sizes, most).sum() / sizes.sum())
+        limit = AggregationSettings().most_samples(sizes.tolist())
+        cut.append((sizes > limit).mean())
+        lost.append(1 - np.minimum(sizes, limit).sum() / sizes.sum())
     return f"{100 * np.mean(cut):.1f}% ({100 * np.mean(lost):.1f}%)"

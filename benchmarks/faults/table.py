@@ -58,8 +58,8 @@ def write_rows(output: Path, name: str, rows: Sequence[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    made = f"{date.today()}; {machine_line()}\n"
-    (folder / "made.txt").write_text(made, encoding="utf-8")
+    origin = f"{date.today()}; {machine_line()}\n"
+    (folder / "made.txt").write_text(origin, encoding="utf-8")
 
 
 def table(output: Path) -> list[str]:
@@ -77,10 +77,10 @@ def table(output: Path) -> list[str]:
                 rows.setdefault(fields["fault"], {})[folder.name] = Row(**fields)
         lines += [_cells(of_versions, versions) for of_versions in rows.values()]
     table = [f"| {' | '.join(cells)} |" for cells in lines]
-    made = [
+    origin = [
         f"Flower {path.name}: {(path / 'made.txt').read_text('utf-8').strip()}." for path in folders
     ]
-    return [*table, "", f"`python -m benchmarks.faults`. {' '.join(made)}"]
+    return [*table, "", f"`python -m benchmarks.faults`. {' '.join(origin)}"]
 
 
 def _cells(rows: Mapping[str, Row], versions: Sequence[str]) -> list[str]:
@@ -91,12 +91,12 @@ def _cells(rows: Mapping[str, Row], versions: Sequence[str]) -> list[str]:
         for name, row in rows.items()
         if not row.good
     ]
-    same, lost = [], []
+    results, lost = [], []
     for name in versions:
         row = rows.get(name)
-        same.append("not run" if row is None else "–" if row.same is None else _yes(row.same))
+        results.append("not run" if row is None else "–" if row.same is None else _yes(row.same))
         lost.append("–" if row is None or row.lost is None else f"{row.lost:.0f}")
-    cells = [first.fault, "; ".join(failed) or first.expected, *same, *lost]
+    cells = [first.fault, "; ".join(failed) or first.expected, *results, *lost]
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 

@@ -36,5 +36,5 @@ def audit(
         raise DataError(f"{file}: {error.strerror}") from None
     typer.echo(f"{chain.lines} lines from {chain.first_time} to {chain.last_time}, unbroken")
     if chain.unchained:
-        typer.echo(f"the first {chain.unchained} are of an older version and cannot be checked")
+        typer.echo(f"lines of an older version, which have no hash: {chain.unchained}")
     typer.echo(f"last hash: {chain.last}")

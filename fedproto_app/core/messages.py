@@ -69,9 +69,9 @@ class Order:
     longest_step: float = 0.0
 
 
-def counted(samples: int, most: int) -> int:
-    """Return the number of samples that a client counts with. most: at most; 0: any number."""
-    return min(samples, most) if most else samples
+def limited_samples(samples: int, limit: int) -> int:
+    """Return the number of samples that a client counts with. limit: the most; 0: any number."""
+    return min(samples, limit) if limit else samples
 
 
 @dataclass

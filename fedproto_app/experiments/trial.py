@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -292,10 +293,12 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     def figures(row: str) -> dict[str, float]:
         if metrics.is_accuracy:
             return {"right answers %": 100 * (1 - fmean(e.test for e in errors[row].values()))}
-        return {
-            title: median(error.more[number] for error in errors[row].values())
+        # A client whose values repeat exactly has no MASE.
+        of_clients = {
+            title: [e.more[number] for e in errors[row].values() if isfinite(e.more[number])]
             for number, title in enumerate(metrics.verdict)
         }
+        return {title: median(values) if values else nan for title, values in of_clients.items()}
 
     order = sorted(errors, key=lambda row: median(e.test for e in errors[row].values()))
     return [Score(plan.rows[row].title, figures(row), winners.count(row)) for row in order]
@@ -452,6 +455,8 @@ def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed
         table |= choices[-1]
         return usable
     longest = max(len(client.values) for client in series)
+    if not longest:
+        raise DataError(f"{table['data.path']}: no value is present")
     raise DataError(
         f"{table['data.path']}: the longest series has {longest} steps, but a period of "
         f"{data.period} needs {shortest_length(data)}; set a shorter --period"

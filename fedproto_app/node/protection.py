@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.messages import Order, counted
+from fedproto_app.core.messages import Order, limited_samples
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import PrivacyPlan
 from fedproto_app.settings.aggregation import FACTOR
@@ -194,7 +194,7 @@ class Protection:
             count = sum(array[..., 0].size for array in rows.values())
             return _Hidden(release.clip, rows, noise * settings.clip * math.sqrt(count))
         bound, counts = learner.sums_bound(cohort)
-        moved = counted(counts[row], order.most_samples) if settings.unit == "client" else 1
+        moved = limited_samples(counts[row], order.most_samples) if settings.unit == "client" else 1
         sensitivity = bound * moved
         return _Hidden(
             release.clip,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
-from fedproto_app.core.messages import Arrays, Order, counted
+from fedproto_app.core.messages import Arrays, Order, limited_samples
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.sends import Sends
 from fedproto_app.data.shard import ClientData, Shard
@@ -195,7 +195,7 @@ class Node:
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
         declared = [client.train_samples for client in clients]
-        cohort.shares = [counted(count, order.most_samples) / count for count in declared]
+        cohort.shares = [limited_samples(count, order.most_samples) / count for count in declared]
         state = self._state(cohort)
         for places, stored in self._store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):
@@ -332,7 +332,7 @@ def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
 
 
 def _reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -> CohortReply:
-    samples = [counted(count, order.most_samples) for count in cohort.samples.train_samples]
+    samples = [limited_samples(count, order.most_samples) for count in cohort.samples.train_samples]
     names = [cohort.names[row] for row in rows]
     return CohortReply(names, [samples[row] for row in rows], place=share.place)
 

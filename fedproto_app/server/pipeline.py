@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.events import tell
-from fedproto_app.core.messages import Arrays, Order, Refusal, Reply, counted
+from fedproto_app.core.messages import Arrays, Order, Refusal, Reply, limited_samples
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
@@ -247,7 +247,7 @@ class Pipeline:
             return None
         log.bytes_up += received_bytes(message)
         facts, most = self.members.facts, request.most_samples
-        samples = {key.client: counted(facts[key].samples, most) for key in request.clients}
+        samples = {key.client: limited_samples(facts[key].samples, most) for key in request.clients}
         fault = self._task.metrics_fault
         metrics_fault = self._reported_fault or fault
         tells_steps = self.settings.limits_steps and expected.mean.keys() <= request.start.keys()

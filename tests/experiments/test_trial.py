@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -108,6 +109,21 @@ def test_what_was_done_to_the_file_is_told(tmp_path: Path) -> None:
     assert "rows were not in the order of time and are sorted" in planned.facts
     assert planned.warnings == ("column 'rain' is left out, as it holds no numbers, such as 'dry'",)
     assert planned.settings["data.time-zone"] == "Asia/Tokyo"
+
+
+def test_constant_clients_have_no_part_in_the_medians(tmp_path: Path) -> None:
+    frame = series(sites=("north", "south")).assign(still=5.0, quiet=1.0)
+    frame.to_csv(tmp_path / "x.csv")
+    planned = plan(tmp_path / "x.csv", quick=True)
+    rows = {"naive": planned.rows["naive"], "kindred": planned.rows["kindred"]}
+    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
+    assert np.isfinite([list(score.figures.values()) for score in trial.scores]).all()
+
+
+def test_a_file_without_values_is_refused(tmp_path: Path) -> None:
+    (series() * np.nan).to_csv(tmp_path / "x.csv")
+    with pytest.raises(DataError, match="no value is present"):
+        plan(tmp_path / "x.csv")
 
 
 def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:

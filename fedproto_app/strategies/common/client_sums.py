@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, Refusal, counted
+from fedproto_app.core.messages import Arrays, Guidance, Refusal, limited_samples
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.settings import Settings
@@ -52,7 +52,7 @@ class ClientSums(ABC):
 
         clients: all that may be in the sums.
         """
-        samples = sum(map(self.counted, clients))
+        samples = sum(map(self.weighed_samples, clients))
         if fault := self.impossible(total, samples, min(map(self.share, clients), default=1.0)):
             self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
         else:
@@ -83,17 +83,17 @@ class ClientSums(ABC):
             return self._total
         if not self.latest.clients:
             return {}
-        samples = [self.counted(key) for key in self.latest.clients]
+        samples = [self.weighed_samples(key) for key in self.latest.clients]
         return self.federation.averaging.totals(self, samples)
 
-    def counted(self, key: ClientKey) -> int:
+    def weighed_samples(self, key: ClientKey) -> int:
         """Return the number of samples that a client counts with."""
         members = self.federation.members
-        return counted(members.facts[key].samples, members.most_samples)
+        return limited_samples(members.facts[key].samples, members.most_samples)
 
     def share(self, key: ClientKey) -> float:
         """Return the share of its declared samples that a client counts with."""
-        return self.counted(key) / self.federation.members.facts[key].samples
+        return self.weighed_samples(key) / self.federation.members.facts[key].samples
 
     def plain_totals(self) -> Arrays:
         """Return the totals of the latest sums of all clients."""
@@ -139,7 +139,7 @@ class SumsOfClasses(ClientSums):
         grows = self.grow and share == 1  # a share falls when clients with few samples join
         if grows and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
             return "its sums have fewer samples than its earlier sums"
-        fault = self.impossible(sums, self.counted(key), share)
+        fault = self.impossible(sums, self.weighed_samples(key), share)
         return fault and f"its sums cannot be true: {fault}"
 
     def _fewer(self, counts: NDArray[Any], before: NDArray[Any]) -> bool:
