@@ -36,6 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Personalised federated learning on series, images and sequences, through Flower.",
     epilog="Start with: fedproto demo",
+    pretty_exceptions_show_locals=False,  # they may be a client's data
 )
 app.command()(demo)
 app.command("try")(try_file)

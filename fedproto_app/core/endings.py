@@ -21,15 +21,17 @@ _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 _LATER = 0.05  # seconds after which a signal that came during an import is raised again
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _CODES = [128 + number for number in (signal.SIGINT, *_ENDING)]
+_received: list[int] = []  # the signals that came since the program began
 
 
 def end_on_signals() -> None:
     """Turn terminating signals into `SystemExit`, so that child processes are ended too."""
 
     def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
+        _received.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    for number in _ENDING:
+    for number in (signal.SIGINT, *_ENDING):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, leave)
 
@@ -83,17 +85,22 @@ class Stopped(SystemExit):
 class WhenStopped:
     """Prints one line if the ``with`` block is stopped, and exits with 128 + the signal's number.
 
-    Around another such block it prints nothing more. says: returns the line.
+    Around another such block it prints nothing more. Extensions such as pydantic's turn what a
+    signal raises during a callback into an error of their own: any error after a signal counts as a
+    stop. says: returns the line.
     """
 
     def __init__(self, says: Callable[[], str] = lambda: NOTHING) -> None:
         self.says = says
 
     def __enter__(self) -> Self:
+        self._signals_before = len(_received)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
+        if isinstance(error, Exception) and len(_received) > self._signals_before:
+            code = 128 + _received[-1]
         if isinstance(error, SystemExit) and not isinstance(error, Stopped):
             code = error.code if error.code in _CODES else 0
         if code:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import PlainSerializer, TypeAdapter
 
-from fedproto_app.core.endings import end_on_signals, imports_first
+from fedproto_app.core.endings import NOTHING, WhenStopped, end_on_signals, imports_first
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, Fedproto
 
@@ -90,6 +91,7 @@ def test_a_stop_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     monkeypatch.syspath_prepend(tmp_path)
     module = None
+    before = signal.getsignal(signal.SIGINT)
     try:
         with imports_first():
             module = import_module("slow_to_load")
@@ -99,11 +101,35 @@ def test_a_stop_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert module.loaded
     else:
         pytest.fail("nobody was told of it")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", _SIGNALS)
+def test_an_extension_may_turn_a_stop_into_an_error(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        end_on_signals()
+        with pytest.raises(SystemExit) as stopped, WhenStopped():
+            TypeAdapter(
+                Annotated[int, PlainSerializer(lambda _: signal.raise_signal(number))]
+            ).dump_json(1)
+        assert stopped.value.code == 128 + number
+        assert capsys.readouterr().err == f"{NOTHING}\n"
+        with pytest.raises(ValueError, match="no stop"), WhenStopped():
+            raise ValueError("no stop")
+    finally:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 def test_who_ignores_signals_is_not_stopped() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
         end_on_signals()
@@ -135,7 +161,7 @@ def test_in_the_first_second_there_is_no_traceback(
         time.sleep(seconds)
         process.send_signal(number)
         _, output = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, output.decode()
     last = output.decode().splitlines()[-1]
     assert b"Traceback" not in output
     if list(work_folder.glob("runs/*")):  # on a fast machine the run has begun by then
