@@ -21,6 +21,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
+_FEWEST_CHANGES = 0.05  # of all pairs a period apart, for a divisor of MASE
 
 
 @dataclass(frozen=True)
@@ -255,13 +256,16 @@ def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.flo
 def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
     """Return the mean |y_t − y_{t−p}| over the values [T] if both are present.
 
-    It is 0 if there is no such pair, or if the values repeat exactly, up to rounding. MASE divides
-    by it (Hyndman and Koehler 2006): it is the mean error of the seasonal naive forecast.
+    MASE divides by it (Hyndman and Koehler 2006): it is the mean error of the seasonal naive
+    forecast. It is 0 if fewer than one pair in 20 differs by more than rounding: a series that
+    hardly ever changes would have a divisor near 0 and a MASE without meaning.
     """
     differences = np.abs(values[period:] - values[:-period])
-    if not np.isfinite(differences).any():
+    differences = differences[np.isfinite(differences)]
+    if not len(differences):
         return 0.0
-    return _above_rounding(float(np.nanmean(differences)), values)
+    changes = np.count_nonzero(differences > _rounding(values))
+    return float(differences.mean()) if changes >= _FEWEST_CHANGES * len(differences) else 0.0
 
 
 def _whole_periods(train: int, settings: DataSettings) -> int:
@@ -278,12 +282,13 @@ def _trained_values(train: int, settings: DataSettings) -> int:
 
 def _scale(values: NDArray[np.float64]) -> float:
     """Return the standard deviation, or 1 for a series that is constant up to rounding."""
-    return _above_rounding(float(np.nanstd(values)), values) or 1.0
+    deviation = float(np.nanstd(values))
+    return deviation if deviation > _rounding(values) else 1.0
 
 
-def _above_rounding(size: float, values: NDArray[np.float64]) -> float:
-    """Return the size, or 0 if it may be a rounding error of the values."""
-    return size if size > 1e-9 * float(np.nanmax(np.abs(values))) else 0.0
+def _rounding(values: NDArray[np.float64]) -> float:
+    """Return the largest difference of values such as these that may be a rounding error."""
+    return 1e-9 * float(np.nanmax(np.abs(values)))
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -293,7 +293,7 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     def figures(row: str) -> dict[str, float]:
         if metrics.is_accuracy:
             return {"right answers %": 100 * (1 - fmean(e.test for e in errors[row].values()))}
-        # A client whose values repeat exactly has no MASE.
+        # A client whose values hardly ever change has no MASE.
         of_clients = {
             title: [e.more[number] for e in errors[row].values() if isfinite(e.more[number])]
             for number, title in enumerate(metrics.verdict)

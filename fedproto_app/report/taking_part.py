@@ -88,7 +88,7 @@ class Candidate:
     label: their name among the runs that shared something. title: of the question. errors, rival:
     the clients' test errors with these runs and with their best alone. more, rival_more: their
     further figures (`TaskMetrics.verdict`). constant: the number of clients that are left out of
-    all these, because their values repeat exactly. alone: the groups without sharing, by label.
+    all these, because their values hardly ever change. alone: the groups without sharing, by label.
     model_ran_alone: whether the same model is among them. missing: the task's simplest methods that
     are not. advised: the clients whose validation error is lower than alone, None without
     validation errors.
@@ -246,7 +246,7 @@ def _means_of_more(seeds: Sequence[Mapping[str, Errors]]) -> dict[str, list[floa
 
 
 def _constant(more: Mapping[str, Sequence[float]], metrics: TaskMetrics) -> set[str]:
-    """Return the clients that lack a quotient, as its divisor is 0: their values repeat exactly."""
+    """Return the clients that lack a quotient, as its divisor is 0: their values hardly change."""
     quotients = [n for n, figure in enumerate(metrics.verdict.values()) if figure.over]
     return {
         client
@@ -332,7 +332,7 @@ def _rivals(chosen: Candidate) -> list[str]:
         lines.append(f"Not compared: {', '.join(chosen.missing)}.")
     if chosen.constant:
         clients = "client" if chosen.constant == 1 else "clients"
-        lines.append(f"{chosen.constant} {clients} with values that repeat exactly left out.")
+        lines.append(f"{chosen.constant} {clients} with values that hardly ever change left out.")
     return lines
 
 

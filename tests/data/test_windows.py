@@ -295,6 +295,12 @@ def test_the_seasonal_difference_of_six_values_by_hand() -> None:
     assert seasonal_difference(np.array([1.0]), 2) == 0
 
 
+@pytest.mark.parametrize(("changed", "expected"), [(9, 0.0), (10, 0.15)])
+def test_a_divisor_that_rests_on_a_few_changes_is_not_used(changed: int, expected: float) -> None:
+    values = 3.0 * np.minimum(np.arange(201), changed)  # 200 differences
+    assert seasonal_difference(values, 1) == pytest.approx(expected)
+
+
 def test_the_seasonal_difference_is_of_the_train_part_whatever_the_history() -> None:
     values = np.random.default_rng(2).normal(size=60)
     full = make_windows(series(values), SMALL)

@@ -67,7 +67,7 @@ _LAST = Figure(
 )
 _MAE_UNITS = Figure(kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),))
 # The MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler 2006);
-# unknown if the train part repeats exactly, for instance if it is constant.
+# unknown if the train part hardly ever changes, for instance if it is constant.
 MASE = Figure(
     kept(MAE_UNITS),
     over=SEASONAL_DIFFERENCE.name,
