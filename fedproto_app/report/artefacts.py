@@ -264,6 +264,7 @@ def round_line(
         "asked": log.asked,
         "answered": log.answered,
         "late": log.late,
+        "shortened": log.shortened,
         "refused": [asdict(refusal) for refusal in log.refused],
         "parameters_up": log.parameters_up,
         "parameters_up_once": log.parameters_up_once,

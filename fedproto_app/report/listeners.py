@@ -25,6 +25,7 @@ _TOTALS = {
     "answered": ("answered_total", "usable replies"),
     "refused": ("refused_total", "nodes and clients whose replies were not used"),
     "late": ("late_total", "replies that the deadline did not see"),
+    "shortened": ("shortened_total", "clients' updates that aggregation.step-limit shortened"),
     "bytes_up": ("received_bytes_total", "bytes of replies"),
     "bytes_down": ("sent_bytes_total", "bytes of orders"),
     "seconds": ("round_seconds_total", "seconds of all rounds"),

@@ -84,6 +84,7 @@ class Health(Listener):
             answered=line["answered"],
             refused=len(line["refused"]),
             late=line["late"],
+            shortened=line["shortened"] or None,
             clients=line["clients"],
             seconds=line["seconds"]["total"],
             loss=line["loss"].get("total"),

@@ -125,6 +125,7 @@ class Pipeline:
             if server_round == self.settings.pretraining_rounds + 1:
                 self.history.begin_phase()
             longest_step = self.settings.aggregation.step_limit * self.history.usual_step
+            log.longest_step = longest_step
         size_of = SizeOfSame()
         for node, clients in sorted(by_node.items()):
             guidance, names = guide(clients), [key.client for key in clients]

@@ -28,7 +28,8 @@ class RoundLog:
     parameters_up, parameters_down: array values as the papers count them, for each client
     separately. parameters_up_once: the part of parameters_up that a client sends once in a run.
     bytes_up, bytes_down: actual sizes of the records. steps: lengths of the clients' steps, if
-    nodes report them. figures: the method's report of the round.
+    nodes report them. longest_step: the length to which nodes shorten steps, 0 for any length.
+    figures: the method's report of the round.
     """
 
     server_round: int = 0
@@ -38,6 +39,7 @@ class RoundLog:
     late: int = 0
     losses: dict[ClientKey, dict[str, float]] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
+    longest_step: float = 0.0
     parameters_up: int = 0
     parameters_up_once: int = 0
     parameters_down: int = 0
@@ -46,6 +48,11 @@ class RoundLog:
     node_seconds: float = 0.0
     figures: dict[str, float | None] = field(default_factory=dict)
     _refusals: Counter[str] = field(default_factory=Counter)  # by node, including unreported ones
+
+    @property
+    def shortened(self) -> int:
+        """The number of clients whose steps were as long as allowed, so longer before."""
+        return sum(step >= self.longest_step for step in self.steps) if self.longest_step else 0
 
     def refuse(self, refusal: Refusal) -> None:
         """Record and log a refused reply or part of a reply.

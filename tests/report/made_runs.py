@@ -31,6 +31,7 @@ def round_record(number: int, **changes: Any) -> dict[str, Any]:
         "asked": 2,
         "answered": 2,
         "late": 0,
+        "shortened": 0,
         "refused": [],
         "parameters_up": 100,
         "parameters_down": 200,
