@@ -5,8 +5,9 @@
 Ten clients of an embedded data set, each on a node, in this process or in several. Some lie about
 their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they know the model that
 they received and what the first client sent. The figure is the mean over the honest clients, with
-their models after the last round. In `declared.py` a node lies about its samples. Twelve minutes on
-two cores.
+their models after the last round. In `declared.py` a node lies about its samples; `honest.py` shows
+what the limits that stop it cost honest clients, on real data where they are. Twelve minutes on two
+cores, and half an hour for the last.
 """
 
 from __future__ import annotations
@@ -15,56 +16,86 @@ import argparse
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.attacks import declared, sizes
+from benchmarks.attacks import declared, honest, sizes
 from benchmarks.attacks.studies import NOTHING, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, write_section
 
-DECLARED = "declared"  # the study of `declared.py`
+DECLARED, HONEST = "declared", "honest"  # the studies of `declared.py` and `honest.py`
 
 Figures = Mapping[Trial, Mapping[int, float]]
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    names = [*(study.name for study in STUDIES), DECLARED]
+    names = [*(study.name for study in STUDIES), DECLARED, HONEST]
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(names)}")
     parser.add_argument("--page", action="store_true", help="write the tables to docs/robust.md")
     arguments = parser.parse_args()
     if unknown := set(arguments.studies) - set(names):
         parser.error(f"no study {', '.join(sorted(unknown))}; known: {', '.join(names)}")
     console = Console()
-    for study in STUDIES:
-        if study.name in (arguments.studies or names):
-            lines = [*table(study, _figures(study, console)), "", _footnote(study)]
+    makers: dict[str, Callable[[], list[str]]] = {
+        **{study.name: partial(_study_lines, study, console) for study in STUDIES},
+        DECLARED: partial(_declared_lines, console),
+        HONEST: partial(_honest_lines, console),
+    }
+    for name, make in makers.items():
+        if name in (arguments.studies or names):
+            lines = make()
             console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
             if arguments.page:
-                section = f"attacks-{study.name}"
-                write_section(ROOT / "docs" / "robust.md", section, "benchmarks.attacks", lines)
-    if DECLARED in (arguments.studies or names):
-        lines = [*declared.table(_errors(console)), "", _declared_footnote(), "", *sizes.table()]
-        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-        if arguments.page:
-            page, section = ROOT / "docs" / "robust.md", f"attacks-{DECLARED}"
-            write_section(page, section, "benchmarks.attacks", lines)
+                page, section = ROOT / "docs" / "robust.md", f"attacks-{name}"
+                write_section(page, section, "benchmarks.attacks", lines)
 
 
-def _errors(console: Console) -> Mapping[declared.Trial, float | None]:
-    trials = list(declared.trials())
+def _study_lines(study: Study, console: Console) -> list[str]:
+    figures = _computed(figures_of, list(study.trials()), study.name, console)
+    return [*table(study, figures), "", _footnote(study)]
+
+
+def _declared_lines(console: Console) -> list[str]:
+    errors = _computed(declared.error_of, list(declared.trials()), DECLARED, console)
+    return [*declared.table(errors), "", _declared_footnote(), "", *sizes.table()]
+
+
+def _honest_lines(console: Console) -> list[str]:
+    jobs = [(case, seed) for case in honest.cases() for seed in honest.SEEDS]
+    costs: dict[honest.Case, list[honest.Cost]] = {}
+    for (case, _), cost in _computed(honest.cost_of, jobs, HONEST, console).items():
+        costs.setdefault(case, []).append(cost)
+    return [*honest.table(costs), "", _honest_footnote()]
+
+
+def _computed(
+    compute: Callable[[Job], Result], jobs: Sequence[Job], title: str, console: Console
+) -> dict[Job, Result]:
+    """Return each job's result, computed in as many processes as there are cores."""
     with ProcessPoolExecutor(os.cpu_count(), initializer=_quiet) as pool:
-        done = pool.map(declared.error_of, trials)
-        return dict(
-            zip(trials, track(done, DECLARED, total=len(trials), console=console), strict=True)
-        )
+        done = track(pool.map(compute, jobs), title, total=len(jobs), console=console)
+        return dict(zip(jobs, done, strict=True))
+
+
+def _honest_footnote() -> str:
+    return (
+        "Mean error over clients (MSE, or the share of wrong answers) without the limits, and its "
+        "change with them: mean and standard deviation over three seeds, of the result pages' "
+        f"experiments in fewer rounds. `python -m benchmarks.attacks {HONEST} --page`; "
+        f"{machine_line()}."
+    )
 
 
 def _declared_footnote() -> str:
@@ -76,14 +107,6 @@ def _declared_footnote() -> str:
         f"5 rounds on series, 4 on images; {machine_line()}. Below, the share of honest clients "
         "that the first limit cuts, and of samples, over random draws."
     )
-
-
-def _figures(study: Study, console: Console) -> Figures:
-    trials = list(study.trials())
-    with ProcessPoolExecutor(os.cpu_count(), initializer=_quiet) as pool:
-        done = pool.map(figures_of, trials)
-        shown = track(done, study.name, total=len(trials), console=console)
-        return dict(zip(trials, shown, strict=True))
 
 
 def _quiet() -> None:

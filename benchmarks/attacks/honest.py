@@ -1,0 +1,167 @@
+"""What honest clients pay for `aggregation.weight-limit` and `aggregation.step-limit`.
+
+The experiments of the result pages, shortened to a few rounds, with three seeds. A run whose
+clients were neither shortened nor weighed less is the run without limits, so only others are
+repeated without them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import torch
+
+import fedproto_app
+from benchmarks import classification_results, forecasting_results, sequence_results
+from benchmarks.pages import ROOT, data_root
+from benchmarks.result_page import Experiment
+from fedproto_app.report.comparison import client_errors
+from fedproto_app.report.runs import Run, read_clients, read_rounds, read_run
+from fedproto_app.report.task_report import report_for
+from fedproto_app.settings import AggregationSettings
+from fedproto_app.settings.reading import flat
+
+SEEDS = (0, 1, 2)
+NO_LIMITS: Mapping[str, Any] = {"aggregation.weight-limit": 0.0, "aggregation.step-limit": 0.0}
+_DIRICHLET: Mapping[str, Any] = {
+    "data.partition.scheme": "dirichlet",
+    "data.partition.stages": 1,
+    "data.partition.imbalance-factor": 1.0,
+}
+
+
+class Part(NamedTuple):
+    """Rows of a result page's experiment. changes: also how many rounds are run."""
+
+    title: str
+    experiment: Experiment
+    rows: Sequence[str]
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table."""
+
+    title: str
+    method: str
+    settings: Mapping[str, Any] = field(hash=False)
+
+
+class Cost(NamedTuple):
+    """What the limits did to a run.
+
+    shortened, updates: how many updates were shortened, of how many. lighter, clients: how many
+    clients counted with less than their samples. limited, free: the mean error with the limits and
+    without.
+    """
+
+    shortened: int
+    updates: int
+    lighter: int
+    clients: int
+    limited: float
+    free: float
+
+
+def parts() -> list[Part]:
+    """Return what is run."""
+    series = forecasting_results.experiments()
+    classes = classification_results.experiments()
+    sequences = sequence_results.experiments()
+    averaging = ("fedavg", "fedprox", "fedrep", "ditto", "apfl")
+    images = ("fedavg", "fedprox", "fedrep", "apfl", "gldp")
+    lstm = ("lstm-fedavg", "lstm-fedprox", "lstm-ditto", "lstm-apfl")
+    one_stage = {**_DIRICHLET, "rounds": 25}
+    return [
+        Part("Milan", series["milano"], averaging, {"rounds": 20}),
+        Part("electricity", series["electricity"], averaging, {"rounds": 10}),
+        Part("M4, 100 series", series["m4-100"], averaging, {"rounds": 10}),
+        Part("METR-LA", series["metr-la"], averaging, {"rounds": 5}),
+        Part("digits, long tail, five stages", classes["digits"], images, {}),
+        Part(
+            "digits, Dirichlet, α = 0.1",
+            classes["digits"],
+            images,
+            {**one_stage, "data.partition.alpha": 0.1},
+        ),
+        Part(
+            "digits, Dirichlet, α = 0.5",
+            classes["digits"],
+            images,
+            {**one_stage, "data.partition.alpha": 0.5},
+        ),
+        Part("CIFAR-10, long tail, five stages", classes["cifar10-if50"], images, {"rounds": 5}),
+        Part("pen digits", sequences["pendigits-encoder"], lstm, {"rounds": 5}),
+        Part("air writing, ten people", sequences["airwriting-subjects"], lstm[:1], {"rounds": 5}),
+        Part("Japanese vowels", sequences["vowels"], lstm[:1], {"rounds": 5}),
+        Part(
+            "pen digits, encoder",
+            sequences["pendigits-encoder"],
+            ("encoder-svm",),
+            {"encoder.rounds": 4, "encoder.steps": 20},
+        ),
+    ]
+
+
+def cases() -> Iterator[Case]:
+    """Yield the rows of the table whose data are there."""
+    for title, experiment, rows, changes in parts():
+        if not experiment.is_possible:
+            continue
+        config = tomllib.loads((ROOT / "configs" / experiment.config).read_text(encoding="utf-8"))
+        path = {"data.path": str(data_root() / experiment.data)} if experiment.data else {}
+        for row in rows:
+            settings = {**flat(config), **path, **experiment.rows[row].changes, **changes}
+            settings["patience"] = 0
+            yield Case(title, row.removeprefix("lstm-"), settings)
+
+
+def cost_of(job: tuple[Case, int]) -> Cost:
+    """Run a case and a seed with the limits, and without if they did anything."""
+    case, seed = job
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        more = {"seed": seed, "output.dir": place, "output.pictures": False}
+
+        def error_of(name: str, limits: Mapping[str, Any]) -> tuple[float, Run]:
+            settings = {**case.settings, **more, **limits, "output.name": name}
+            done = fedproto_app.run(settings, progress=False, workers=1)
+            run = read_run(done.path)
+            errors = client_errors(run, report_for(run.task).metrics)
+            return fmean(error.test for error in errors.values()), run
+
+        limited, run = error_of("limited", {})
+        rounds = read_rounds(run.folder)
+        samples = [int(row["samples"]) for row in read_clients(run.folder)]
+        most = AggregationSettings().most_samples(samples)
+        shortened = sum(line["shortened"] for line in rounds)
+        lighter = sum(count > most for count in samples)
+        free = error_of("free", NO_LIMITS)[0] if shortened or lighter else limited
+    return Cost(
+        shortened, sum(line["clients"] for line in rounds), lighter, len(samples), limited, free
+    )
+
+
+def table(costs: Mapping[Case, Sequence[Cost]]) -> list[str]:
+    """Return a line for each case, of its costs with the seeds."""
+    titles = ["data", "method", "updates shortened", "clients weighed less", "error", "with limits"]
+    lines = [titles, ["---", "---", *["---:"] * (len(titles) - 2)]]
+    last = ""
+    for case, by_seed in costs.items():
+        updates = 100 * sum(c.shortened for c in by_seed) / sum(c.updates for c in by_seed)
+        clients = 100 * sum(c.lighter for c in by_seed) / sum(c.clients for c in by_seed)
+        changes = [100 * (c.limited / c.free - 1) for c in by_seed]
+        spread = f" ± {stdev(changes):.1f}" if any(changes) else ""
+        change = f"{fmean(changes):+.1f}%{spread}" if any(changes) else "the same"
+        title = case.title if case.title != last else ""
+        error = f"{fmean(c.free for c in by_seed):.3g}"
+        cells = [title, f"`{case.method}`", f"{updates:.1f}%", f"{clients:.1f}%", error, change]
+        lines.append(cells)
+        last = case.title
+    return [f"| {' | '.join(line)} |" for line in lines]
