@@ -36,7 +36,7 @@ docs: $(DEV)  ## the docs as a site in docs/_build, every link of it checked
 fuzz: $(DEV)  ## what reads bytes of others, with anything, ten minutes; SECONDS: another time
 	FUZZ_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -n 0 -s tests/test_fuzz.py
 
-wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; three minutes
+wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; seven minutes
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/wheel
 
 bench: $(DEV)  ## speed, memory and disk as ratios against peers, perhaps half an hour

@@ -1,13 +1,15 @@
 """The federation in containers, for real: built, started, trained, restarted and cut off.
 
-    python -m benchmarks.containers [--short] [--base-image IMAGE]
+    python -m benchmarks.containers [--short] [--page] [--base-image IMAGE]
 
-Builds the image and starts docker-compose.yml, the server and three sites with TLS, registered
-keys and process isolation, in a project of its own. Prints a row for each thing that must hold,
-with the seconds it took, and removes everything it made except the image. Exit code 0 if all
-hold. If no Docker engine answers, or the base image is not available, it says so and ends with 0.
+Builds the image and starts docker-compose.yml, the server and three sites on networks of their own
+with TLS, registered keys and process isolation, in a project of its own. Prints a row for each
+thing that must hold, with the seconds it took, and removes everything it made except the image.
+Exit code 0 if all hold. If no Docker engine answers, or the base image is not available, it says so
+and ends with 0.
 
---short leaves out the faults: a node restarted, a node cut off from the network for a minute.
+--short leaves out the faults: a node restarted, killed, cut off from the network for a minute, and
+the full disk of a site. --page writes the rows to docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ from typing import Any, NamedTuple
 
 from benchmarks.container_walls import walls_hold
 from benchmarks.machine import machine_line
+from benchmarks.pages import write_section
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SITES = ("harbour", "oldtown", "airport")
 CLIENTS, OF_A_SITE = 12, 4  # of docker/example.py
 PARTS = len(SITES) * 2 + 3  # SuperNodes and their SuperExecs; SuperLink, its SuperExec, register
-SHORT_ROUNDS, RESTART_ROUNDS, CUT_ROUNDS = 3, 8, 11
+SHORT_ROUNDS, FAULT_ROUNDS, CUT_ROUNDS = 3, 8, 11
+STATE_DISK = 8  # MB, of the site whose disk is filled
+PAGE, SECTION, MAKER = REPOSITORY / "docs" / "reliability.md", "containers", "benchmarks.containers"
 CUT_OFF = 60.0  # seconds
 COMMAND_DEADLINE = 600.0  # of one command of the engine, however busy the machine
 UP_DEADLINE, BUILD_DEADLINE, RUN_DEADLINE = 480.0, 1200.0, 900.0
@@ -66,12 +71,19 @@ class CannotTry(Exception):
 
 
 class Composed:
-    """The project of docker-compose.yml, with keys and sites in `folder`."""
+    """The project of docker-compose.yml, with keys and sites in `folder`.
+
+    The state of the last site lies on a small disk, which a trial fills.
+    """
 
     def __init__(self, folder: Path, image: str, command: Sequence[str]) -> None:
         self.folder, self.image = folder, image
         self.project = f"fedproto-try-{os.getpid()}"
-        self._command = command
+        disk = {"type": "tmpfs", "device": "tmpfs", "o": f"size={STATE_DISK}m,uid=10001,gid=10001"}
+        small = {"volumes": {SITES[2]: {"driver": "local", "driver_opts": disk}}}
+        (folder / "disk.json").write_text(json.dumps(small), encoding="utf-8")  # JSON is YAML
+        files = ["-f", str(REPOSITORY / "docker-compose.yml"), "-f", str(folder / "disk.json")]
+        self._command = [*command, *files]
         self._environment = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": self.project,
@@ -136,10 +148,14 @@ def check_all(composed: Composed, *, short: bool) -> Iterator[Check]:
     yield _timed(name, lambda: walls_hold(composed, SITES[0]))
     yield _timed(f"FUELS trains {SHORT_ROUNDS} rounds to the end", lambda: _train(composed))
     if not short:
-        yield _timed("a node and its SuperExec restarted in training", lambda: _restart(composed))
-        yield _timed(
-            f"a node cut off for {CUT_OFF:.0f} s or more comes back", lambda: _cut(composed)
-        )
+        name = "a node and its SuperExec restarted in training: back in a later round"
+        yield _timed(name, lambda: _restart(composed))
+        name = "a node killed in training, restarted by the engine: back in a later round"
+        yield _timed(name, lambda: _kill(composed))
+        name = f"a node cut off for {CUT_OFF:.0f} s or more: the others go on, then it is back"
+        yield _timed(name, lambda: _cut(composed))
+        name = "a site's disk is full: refused with that reason; back when there is room"
+        yield _timed(name, lambda: _fill(composed))
 
 
 def _prepare(composed: Composed) -> tuple[bool, str]:
@@ -199,7 +215,39 @@ def _restart(composed: Composed) -> tuple[bool, str]:
         _until(lambda: len(composed.rounds("restarted")) >= 4, RUN_DEADLINE)
         composed("restart", "-t", "1", f"{site}-clientapp")
 
-    return _with_fault(composed, "restarted", RESTART_ROUNDS, 120.0, fault)
+    return _with_fault(composed, "restarted", FAULT_ROUNDS, 120.0, fault)
+
+
+def _kill(composed: Composed) -> tuple[bool, str]:
+    node = composed("ps", "-q", SITES[0]).strip()
+    process = _docker("inspect", "--format", "{{.State.Pid}}", node).strip()
+    # From outside, as a crash: what `docker kill` ends, the engine does not restart.
+    kill = ["--rm", "--pid", "host", "--user", "0:0", "--entrypoint", "kill", composed.image]
+
+    def fault() -> None:
+        _docker("run", *kill, "-9", process)
+
+    good, detail = _with_fault(composed, "killed", FAULT_ROUNDS, 120.0, fault)
+    restarts = _docker("inspect", "--format", "{{.RestartCount}}", node).strip()
+    return good and int(restarts) > 0, f"{detail}, restarts {restarts}"
+
+
+def _fill(composed: Composed) -> tuple[bool, str]:
+    state = ["exec", "-T", "--user", "10001:10001", f"{SITES[2]}-clientapp"]
+    reasons: set[str] = set()
+
+    def refused() -> bool:
+        lines = composed.rounds("full")
+        reasons.update(refusal["reason"] for line in lines for refusal in line["refused"])
+        return any(line["clients"] == CLIENTS - OF_A_SITE for line in lines)
+
+    def fault() -> None:
+        composed(*state, "dd", "if=/dev/zero", "of=/state/ballast", "bs=4k", must=False)
+        _until(refused, RUN_DEADLINE / 3)
+        composed(*state, "rm", "/state/ballast")
+
+    good, detail = _with_fault(composed, "full", CUT_ROUNDS, 120.0, fault)
+    return good and refused(), f"{detail}; {'; '.join(sorted(reasons))}"
 
 
 def _cut(composed: Composed) -> tuple[bool, str]:
@@ -340,6 +388,7 @@ def cleaned_up(composed: Composed) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--short", action="store_true", help="no faults")
+    parser.add_argument("--page", action="store_true", help="write the rows to the page")
     parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE", "python:3.11-slim"))
     parser.add_argument("--image", default="fedproto-app", help="the name of what is built")
     arguments = parser.parse_args()
@@ -362,7 +411,17 @@ def main() -> None:
                         print(f"all logs: {_keep_logs(composed)}")
                         break
     print(machine_line())
-    sys.exit(not all(check.holds for check in checks))
+    good = all(check.holds for check in checks)
+    if arguments.page and good:
+        write_section(PAGE, SECTION, MAKER, table(checks))
+    sys.exit(not good)
+
+
+def table(checks: Sequence[Check]) -> list[str]:
+    """Return the rows as a table of the page."""
+    rows = [f"| {check.name} | {check.detail} | {check.seconds:.0f} |" for check in checks]
+    note = f"`python -m benchmarks.containers --page`; {machine_line()}."
+    return ["| what must hold | what happened | seconds |", "| --- | --- | ---: |", *rows, "", note]
 
 
 def _tell(check: Check) -> None:
