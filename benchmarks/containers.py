@@ -37,7 +37,7 @@ SITES = ("harbour", "oldtown", "airport")
 CLIENTS, OF_A_SITE = 12, 4  # of docker/example.py
 PARTS = len(SITES) * 2 + 3  # SuperNodes and their SuperExecs; SuperLink, its SuperExec, register
 SHORT_ROUNDS, FAULT_ROUNDS, CUT_ROUNDS = 3, 8, 11
-STATE_DISK = 8  # MB, of the site whose disk is filled
+STATE_DISK = 256  # MB, of the site whose disk is filled
 PAGE, SECTION, MAKER = REPOSITORY / "docs" / "reliability.md", "containers", "benchmarks.containers"
 CUT_OFF = 60.0  # seconds
 COMMAND_DEADLINE = 600.0  # of one command of the engine, however busy the machine
@@ -201,8 +201,9 @@ def _train(composed: Composed) -> tuple[bool, str]:
     summary = composed.summary("short")
     if not (ended and summary):
         return False, output[-300:]
-    seconds = [line["seconds"]["total"] for line in composed.rounds("short")]
-    complete = summary["clients"] == CLIENTS and len(seconds) == SHORT_ROUNDS
+    lines = composed.rounds("short")
+    seconds = [line["seconds"]["total"] for line in lines]
+    complete = [line["clients"] for line in lines] == [CLIENTS] * SHORT_ROUNDS
     shown = ", ".join(f"{duration:.1f}" for duration in seconds)
     return complete, f"{summary['clients']} clients, mse {summary['mse']:.4f}; rounds of {shown} s"
 
@@ -242,7 +243,7 @@ def _fill(composed: Composed) -> tuple[bool, str]:
         return any(line["clients"] == CLIENTS - OF_A_SITE for line in lines)
 
     def fault() -> None:
-        composed(*state, "dd", "if=/dev/zero", "of=/state/ballast", "bs=4k", must=False)
+        composed(*state, "dd", "if=/dev/zero", "of=/state/ballast", "bs=64k", must=False)
         _until(refused, RUN_DEADLINE / 3)
         composed(*state, "rm", "/state/ballast")
 

@@ -11,10 +11,14 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
 
 import fedproto_app
 from benchmarks import classification_results, forecasting_results, sequence_results
@@ -28,6 +32,7 @@ from fedproto_app.settings.reading import flat
 
 SEEDS = (0, 1, 2)
 NO_LIMITS: Mapping[str, Any] = {"aggregation.weight-limit": 0.0, "aggregation.step-limit": 0.0}
+SKEWED = 20  # clients of the digits with sizes that differ much
 _DIRICHLET: Mapping[str, Any] = {
     "data.partition.scheme": "dirichlet",
     "data.partition.stages": 1,
@@ -96,6 +101,17 @@ def parts() -> list[Part]:
             images,
             {**one_stage, "data.partition.alpha": 0.5},
         ),
+        Part(
+            "digits, sizes log-normal, σ = 1",
+            classes["digits"],
+            images[:-1],
+            {
+                "rounds": 40,
+                "data.source": "image-npz",
+                "data.partition.scheme": "given",
+                "data.partition.stages": 1,
+            },
+        ),
         Part("CIFAR-10, long tail, five stages", classes["cifar10-if50"], images, {"rounds": 5}),
         Part("pen digits", sequences["pendigits-encoder"], lstm, {"rounds": 5}),
         Part("air writing, ten people", sequences["airwriting-subjects"], lstm[:1], {"rounds": 5}),
@@ -122,12 +138,31 @@ def cases() -> Iterator[Case]:
             yield Case(title, row.removeprefix("lstm-"), settings)
 
 
+def skewed_digits(folder: Path, seed: int) -> Path:
+    """Write the digits, dealt to clients of log-normal sizes with other mixes of classes."""
+    rng = np.random.default_rng([seed, SKEWED])
+    sizes = rng.lognormal(size=(SKEWED, 1)) * rng.dirichlet(np.full(10, 0.5), SKEWED)
+    shares = 0.97 * sizes / sizes.sum(axis=0) + 0.03 / SKEWED
+    images, labels = load_digits(return_X_y=True)
+    owners = np.array([rng.choice(SKEWED, p=shares[:, label]) for label in labels])
+    arrays: dict[str, NDArray[Any]] = {}
+    is_test = rng.random(len(labels)) < 0.2
+    for split, rows in (("train", ~is_test), ("test", is_test)):
+        pixels = np.rint(images[rows] * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8)
+        arrays[f"x_{split}"], arrays[f"y_{split}"] = pixels, labels[rows]
+        arrays[f"client_{split}"] = np.array([f"client-{owner:02d}" for owner in owners[rows]])
+    np.savez(folder / "digits.npz", allow_pickle=False, **arrays)
+    return folder / "digits.npz"
+
+
 def cost_of(job: tuple[Case, int]) -> Cost:
     """Run a case and a seed with the limits, and without if they did anything."""
     case, seed = job
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         more = {"seed": seed, "output.dir": place, "output.pictures": False}
+        if case.settings["data.source"] == "image-npz":
+            more["data.path"] = str(skewed_digits(Path(place), seed))
 
         def error_of(name: str, limits: Mapping[str, Any]) -> tuple[float, Run]:
             settings = {**case.settings, **more, **limits, "output.name": name}

@@ -74,7 +74,17 @@ class FittingTable:
                 used = names_width
             blocks[-1].append((place, size))
             used += 1 + size
-        return names, blocks
+        return names, [self._widened(block, width - names_width) for block in blocks]
+
+    def _widened(self, block: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
+        """Return the columns with as much of their titles in one line as there is room for."""
+        room -= sum(size + 1 for _, size in block)
+        widened = []
+        for place, size in block:
+            more = max(0, min(room, cell_len(self.columns[place]) - size))
+            widened.append((place, size + more))
+            room -= more
+        return widened
 
     def _cells(self, place: int) -> list[str]:
         return [row[place] for row in self.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedproto_app.core.messages import Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.server.round_log import History
+from fedproto_app.server.round_log import History, RoundLog
 
 
 def train(history: History, server_round: int, *steps: float) -> None:
@@ -24,3 +24,9 @@ def test_a_step_limit_follows_the_latest_median_of_five_clients() -> None:
     resumed = History()
     resumed.recall(history.memory())
     assert resumed.usual_step == 3
+
+
+def test_steps_as_long_as_allowed_were_shortened() -> None:
+    steps = [1.0, 3.0, 2.9]
+    assert RoundLog(steps=steps, longest_step=3.0).shortened == 1
+    assert RoundLog(steps=steps).shortened == 0  # any length
