@@ -98,7 +98,7 @@ class File:
 FILES = (
     File("CSV, wide: 50 hourly series of a year", wide, 50),
     File("CSV, long: six of 90 days, `31.01.2024 13:00`, decimal commas", german),
-    File("Parquet, wide: six of 90 days", parquet, forecast="forecast.parquet"),
+    File("Parquet, wide: six of 90 days", parquet),
     File("folder of six CSV files, 90 days each", tables),
     File("folder of 720 images: six sites, three classes", images, forecast=""),
 )

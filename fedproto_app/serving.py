@@ -80,50 +80,53 @@ class ClientForecast:
         position = self.first + ahead
         return str(position) if self.clock is None else self.clock.time(position)
 
-    def text(self, number: float) -> str:
-        """Return a number with the decimals of the series, "" for NaN."""
+    def text(self, number: float, decimal: str = ".") -> str:
+        """Return a number with the decimals of the series, "" for NaN. decimal: the sign."""
         if np.isnan(number):
             return ""
         if self.decimals is None:
-            return f"{number:.10g}"
-        return f"{round(number, self.decimals) + 0.0:.{self.decimals}f}"  # + 0.0: no -0
+            return f"{number:.10g}".replace(".", decimal)
+        text = f"{round(number, self.decimals) + 0.0:.{self.decimals}f}"  # + 0.0: no -0
+        return text.replace(".", decimal)
 
 
 def write_csv(
     forecasts: Sequence[ClientForecast], file: TextIO, layout: Layout = "as-data"
 ) -> None:
-    """Write values and `LIMITS` under the names of the data's columns; unknown values are empty.
+    """Write values and `LIMITS` as the data's table is written; unknown values are empty.
 
     A long table has a row per client and step. A wide one has a row per step and a column per
-    client, then columns such as ``north-lo-80``. layout: "long" writes ``unique_id, ds, y_hat`` and
-    `LIMITS` whatever the data's layout, as do forecasts of data that are no table.
+    client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are the data's.
+    layout: "long" writes ``unique_id, ds, y_hat`` and `LIMITS`, with commas and decimal points,
+    whatever the data's layout, as do forecasts of data that are no table.
     """
     columns = forecasts[0].columns
     if layout == "long" or columns is None:
         columns = _LONG
-    table = csv.writer(file, lineterminator="\n")
+    table = csv.writer(file, delimiter=columns.delimiter, lineterminator="\n")
     if columns.clients:
         table.writerow([columns.clients, columns.times, columns.values, *LIMITS])
-        table.writerows(row for forecast in forecasts for row in _long_rows(forecast))
+        table.writerows(row for f in forecasts for row in _long_rows(f, columns.decimal))
     else:
         names = [forecast.client for forecast in forecasts]
         limits = [f"{name}-{limit}" for name in names for limit in LIMITS]
         table.writerow([columns.times or "step", *names, *limits])
-        table.writerows(_wide_rows(forecasts))
+        table.writerows(_wide_rows(forecasts, columns.decimal))
 
 
-def _long_rows(forecast: ClientForecast) -> Iterator[list[str]]:
+def _long_rows(forecast: ClientForecast, decimal: str) -> Iterator[list[str]]:
     numbers = zip(forecast.values, *forecast.limits.values(), strict=True)
     for ahead, row in enumerate(numbers):
-        yield [forecast.client, forecast.when(ahead), *map(forecast.text, row)]
+        texts = [forecast.text(number, decimal) for number in row]
+        yield [forecast.client, forecast.when(ahead), *texts]
 
 
-def _wide_rows(forecasts: Sequence[ClientForecast]) -> Iterator[list[str]]:
+def _wide_rows(forecasts: Sequence[ClientForecast], decimal: str) -> Iterator[list[str]]:
     """Yield the rows of a table; all its columns end with its last row."""
     for ahead in range(len(forecasts[0].values)):
-        values = [forecast.text(forecast.values[ahead]) for forecast in forecasts]
+        values = [forecast.text(forecast.values[ahead], decimal) for forecast in forecasts]
         limits = [
-            forecast.text(limit[ahead])
+            forecast.text(limit[ahead], decimal)
             for forecast in forecasts
             for limit in forecast.limits.values()
         ]

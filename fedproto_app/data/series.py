@@ -14,14 +14,17 @@ from fedproto_app.data.row_order import RowName, TimedRows, row_number
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """The names of a table's columns, "" for those that it lacks.
+    """The names of a table's columns, "" for those that it lacks, and how its text is written.
 
-    values, clients: of a long table; in a wide one every client is a column of its name.
+    values, clients: of a long table; in a wide one every client is a column of its name. delimiter:
+    between cells. decimal: the sign in numbers.
     """
 
     times: str = ""
     values: str = ""
     clients: str = ""
+    delimiter: str = ","
+    decimal: str = "."
 
 
 @dataclass(frozen=True)

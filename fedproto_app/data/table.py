@@ -105,7 +105,8 @@ class Table:
 
     texts: the times and clients, by place in the file. values: [T, N], NaN where missing or faulty.
     row, first: the word for a row in messages ("line" in a text file) and the number of the first
-    row. notes: what a person should know of how the file was read.
+    row. notes: what a person should know of how the file was read. delimiter, decimal: the signs
+    between cells and in numbers.
     """
 
     head: Head
@@ -116,6 +117,8 @@ class Table:
     row: str = "row"
     first: int = 1
     notes: tuple[str, ...] = ()
+    delimiter: str = ","
+    decimal: str = "."
 
     @property
     def where(self) -> str:
@@ -129,11 +132,13 @@ class Table:
 
     @property
     def column_names(self) -> ColumnNames:
-        """Names of the columns of times, clients and, in the long form, values."""
+        """Names of the columns of times, clients and, in the long form, values; the signs."""
         places = self.columns.times, self.columns.clients
         times, clients = ("" if place is None else self.head.names[place] for place in places)
         is_unnamed = times == INDEX
-        return ColumnNames("" if is_unnamed else times, self.names[0] if clients else "", clients)
+        values = self.names[0] if clients else ""
+        names = "" if is_unnamed else times, values, clients
+        return ColumnNames(*names, self.delimiter, self.decimal)
 
     def row_of(self, place: int) -> str:
         """Return the name of a row in messages, by its place in the table."""
@@ -202,7 +207,8 @@ def table_of(
         notes = (*notes, note) if note else notes
         values, texts, faults = _read(columns, rows, blocks, style, head.where)
     frame = pd.DataFrame(index=pd.RangeIndex(rows))
-    table = Table(head, columns, frame, values, tuple(faults), row, first, notes)
+    sign = "," if style == "comma" else "."
+    table = Table(head, columns, frame, values, tuple(faults), row, first, notes, decimal=sign)
     if len(faults) > _MOST_FAULTS:
         table.numbers()
     for place in columns.texts:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -104,7 +105,8 @@ def read_text_table(
                     chunksize=max(1, BLOCK_CELLS // len(head.names)),
                 )
 
-        return table_of(head, columns, rows, blocks, settings.decimal, "line", 1 + head.rows)
+        table = table_of(head, columns, rows, blocks, settings.decimal, "line", 1 + head.rows)
+        return replace(table, delimiter=delimiter)
     except (csv.Error, pd.errors.ParserError) as error:
         raise DataError(f"{where}: not a readable CSV file: {error}") from None
 

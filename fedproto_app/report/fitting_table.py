@@ -77,13 +77,14 @@ class FittingTable:
         return names, [self._widened(block, width - names_width) for block in blocks]
 
     def _widened(self, block: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
-        """Return the columns with as much of their titles in one line as there is room for."""
+        """Return the columns, wider where there is room for a whole title in one line."""
         room -= sum(size + 1 for _, size in block)
         widened = []
         for place, size in block:
-            more = max(0, min(room, cell_len(self.columns[place]) - size))
-            widened.append((place, size + more))
-            room -= more
+            more = cell_len(self.columns[place]) - size
+            if 0 < more <= room:
+                size, room = size + more, room - more
+            widened.append((place, size))
         return widened
 
     def _cells(self, place: int) -> list[str]:

@@ -191,7 +191,8 @@ def test_every_file_gets_an_answer_about_its_clients(
     assert list(trial.table["best for"]) == [score.best_for for score in trial.scores]
     if trial.forecast is None:
         return
-    forecasts = pd.read_csv(trial.forecast)  # in the layout of the file
+    signs = {"sep": ";", "decimal": ","} if make is german else {}
+    forecasts = pd.read_csv(trial.forecast, **signs)  # in the layout of the file
     long = {german: ["site", "time", "value"], tables: ["unique_id", "ds", "y_hat"]}
     columns = long.get(make, ["time", *SITES])
     assert list(forecasts.columns)[: len(columns)] == columns

@@ -135,6 +135,9 @@ def test_columns_that_do_not_fit_are_stacked_and_no_cell_breaks(tmp_path: Path) 
         assert text.count(word) == sum(line.startswith("naive") for line in lines) > 1
     one_block = lines_at(300, FittingTable(columns, rows))
     assert sum("figure" in line for line in one_block) == 1
+    short = FittingTable(["method", "mean error", "better off"], [["naive", "1.5", "3"]])
+    assert "method mean error better off" in lines_at(28, short)
+    assert "method mean error    off" in lines_at(27, short)
 
 
 def test_markdown_has_a_rule_and_escapes_bars(tmp_path: Path) -> None:

@@ -190,6 +190,18 @@ def test_a_long_table_gives_a_long_table_with_its_names() -> None:
     assert written(two_forecasts(None))[0] == ["unique_id", "ds", "y_hat", *LIMITS]
 
 
+@pytest.mark.parametrize("names", [("when",), ("when", "load", "site")])
+def test_delimiter_and_decimal_sign_are_those_of_the_data(names: tuple[str, ...]) -> None:
+    columns = replace(ColumnNames(*names), delimiter=";", decimal=",")
+    file = io.StringIO()
+    write_csv(two_forecasts(columns), file)
+    head, first, *_ = file.getvalue().splitlines()
+    assert head.count(";") == first.count(";") >= 6
+    assert "1,3;" in first
+    assert "." not in first
+    assert written(two_forecasts(columns), "long")[1][2] == "1.3"
+
+
 @pytest.mark.parametrize(
     ("values", "decimals"),
     [
