@@ -223,10 +223,10 @@ def _kill(composed: Composed) -> tuple[bool, str]:
     node = composed("ps", "-q", SITES[0]).strip()
     process = _docker("inspect", "--format", "{{.State.Pid}}", node).strip()
     # From outside, as a crash: what `docker kill` ends, the engine does not restart.
-    kill = ["--rm", "--pid", "host", "--user", "0:0", "--entrypoint", "kill", composed.image]
+    outside = ["run", "--rm", "--pid", "host", "--network", "none", "--user", "0:0", composed.image]
 
     def fault() -> None:
-        _docker("run", *kill, "-9", process)
+        _docker(*outside, "python3", "-c", f"import os; os.kill({process}, 9)")
 
     good, detail = _with_fault(composed, "killed", FAULT_ROUNDS, 120.0, fault)
     restarts = _docker("inspect", "--format", "{{.RestartCount}}", node).strip()

@@ -20,7 +20,7 @@ from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.settings import DataSettings, Section, Settings, settings_from, without_markdown
-from fedproto_app.settings.reading import flags
+from fedproto_app.settings.reading import flags, flat
 from fedproto_app.tasks.table import fitting_task, record_of_source, require_fitting_source
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ def check(
         Path | None,
         typer.Option(
             metavar="FILE.toml",
-            help="Read the data of a node with this settings file, instead of PATH.",
+            help="Read the data of a node with this settings file, instead of PATH; with "
+            "--config or --set also say whether the site takes part in this run.",
         ),
     ] = None,
     config: Annotated[
@@ -207,7 +208,7 @@ def check(
 
       fedproto data check sites/ --all
 
-      fedproto data check --site site.toml
+      fedproto data check --site site.toml --config run.toml
 
       fedproto data check --source my_data:load
 
@@ -267,6 +268,13 @@ def check(
         record = record_of_source(read().data)
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
     _require_drawable(picture)
+    if site is not None and (config or changes):
+        from fedproto_app.node.orders import require_admitted
+        from fedproto_app.node.policy import require_named_code
+
+        require_named_code(flat(table), node.code)
+        require_admitted(read(record.holds), node)
+        typer.echo(f"{site}: the site takes part in this run")
     checked = record.part("check")(read(record.holds), all_rows)
     if picture is not None:
         _draw(checked.charts, picture)

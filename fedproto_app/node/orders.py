@@ -254,10 +254,7 @@ def _require_open(run: Settings) -> None:
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     """Return the node's clients; only in a simulation may a run choose the data source."""
     if not simulated:
-        require_within(settings, site.limits)
-        require_masks(settings, site.masked_sums.least)
-        require_allowed(settings, site)
-        with_own_width(settings, site)
+        require_admitted(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
     try:
@@ -266,6 +263,14 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
         raise DataError(f"cannot read its data: {_fault(error)}") from None
     except MemoryError:
         raise DataError("its data do not fit into the memory that it may use") from None
+
+
+def require_admitted(settings: Settings, site: Site) -> None:
+    """Refuse a run that asks for more than the site's file allows."""
+    require_within(settings, site.limits)
+    require_masks(settings, site.masked_sums.least)
+    require_allowed(settings, site)
+    with_own_width(settings, site)
 
 
 def require_allowed(settings: Settings, site: Site) -> None:

@@ -261,6 +261,26 @@ def test_only_what_the_site_chose_is_shown(check: Fedproto, tmp_path: Path) -> N
     assert "2, of them 2 usable" in outcome.out
 
 
+@pytest.mark.parametrize(
+    ("run", "code", "message"),
+    [
+        ("local-epochs=2", 0, "site.toml: the site takes part in this run"),
+        ("local-epochs=9", 2, "local-epochs = 9: this site allows 0 … 5 (limits.epochs)"),
+        ("method=gldp", 2, "method = 'gldp'"),
+        ("model.module=evil:Net", 2, "model.module = 'evil:Net': this site does not run this code"),
+    ],
+)
+def test_a_site_can_try_a_run_without_a_server(
+    check: Fedproto, tmp_path: Path, run: str, code: int, message: str
+) -> None:
+    wide_csv(tmp_path / "a.csv", "abc")
+    data = "source = 'wide-csv'\npath = 'a.csv'\ntime-column = 'when'\nclients = ['a']\n[limits]\nepochs = 5\n"
+    file = site_file(tmp_path, f"{data}methods = ['fuels']")
+    outcome = check("--site", file, "--set", run)
+    assert outcome.code == code, outcome.err
+    assert message in " ".join((outcome.out + outcome.err).split())
+
+
 def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
     sequence_site(tmp_path, "north", "abc")
     data = "source = 'sequence-npz'\npath = 'north.npz'\nclients = ['b']"
