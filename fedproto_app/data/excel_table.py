@@ -7,7 +7,7 @@ between the first and the last, so that a sheet with two distant cells ends the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
@@ -57,7 +57,7 @@ def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnS
         if place in columns.values:
             frame[place] = _numbers_or_texts(column)
         else:
-            frame[place] = _times(column) if place == columns.times else _texts(column, [""])
+            frame[place] = _times(column) if place == columns.times else _texts(column)
     return table_of(
         replace(head, notes=(*notes, *head.notes)),
         columns,
@@ -135,21 +135,23 @@ def _text(cell: object) -> str:
     return str(whole).strip()
 
 
-def _texts(cells: Row, missing: Collection[str]) -> Series:
+def _texts(cells: Row) -> Series:
     import pandas as pd
 
-    texts = [_text(cell) for cell in cells]
-    return pd.Series([None if text in missing else text for text in texts], dtype="str")
+    return pd.Series([_text(cell) or None for cell in cells], dtype="str")
 
 
 def _numbers_or_texts(cells: Row) -> Series:
-    """Return a column of numbers, NaN where missing, or of texts if a cell holds anything else."""
+    """Return a column of numbers, NaN where missing, and of texts where a cell holds another."""
     import pandas as pd
 
-    numbers = [None if _text(cell) in MISSING else cell for cell in cells]
-    if all(cell is None or type(cell) in (int, float) for cell in numbers):
-        return pd.Series(numbers, dtype="float64")
-    return _texts(cells, MISSING)
+    cells = [None if (text := _text(cell)) in MISSING else _typed(cell, text) for cell in cells]
+    has_text = any(isinstance(cell, str) for cell in cells)
+    return pd.Series(cells, dtype=object if has_text else "float64")
+
+
+def _typed(cell: object, text: str) -> object:
+    return cell if type(cell) in (int, float) else text
 
 
 def _times(cells: Row) -> Series:
@@ -159,7 +161,7 @@ def _times(cells: Row) -> Series:
     if all(isinstance(cell, datetime) for cell in cells):
         return pd.Series(cells, dtype="datetime64[us]")
     is_count = all(type(cell) in (int, float) for cell in cells)
-    return pd.Series(cells) if is_count else _texts(cells, [""])
+    return pd.Series(cells) if is_count else _texts(cells)
 
 
 @contextmanager
