@@ -40,7 +40,7 @@ def init(
       fedproto run sales.toml
     """
     console = Console(stderr=True, highlight=False)
-    console.print(f"reading {path} …")  # torch and the readers are slow to import
+    console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments.trial import TOGETHER, Wishes, plan_of
 
     file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")

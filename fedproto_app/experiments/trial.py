@@ -240,7 +240,7 @@ def try_file(
     wishes = Wishes(horizon, period, clients_from, clients, windows, quick, changes or {})
     plan = plan_of(file, wishes)
     for fact in plan.facts:
-        console.print(fact, soft_wrap=True)
+        console.print(fact, soft_wrap=True, markup=False)
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
 
 
