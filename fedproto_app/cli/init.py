@@ -61,7 +61,7 @@ def init(
 
 def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
     """Return these settings, with dotted keys, as a TOML file with their meanings as comments."""
-    lines = [f"# {line}" for line in heading]
+    lines = [f"# {' '.join(line.split())}" for line in heading]
     absent = {key: None for key in _COMMENTED_OUT if key not in changes}
     tables: dict[str, list[str]] = {"": []}
     for key, value in [*changes.items(), *absent.items()]:
