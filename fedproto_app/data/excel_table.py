@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 EXCEL_SUFFIX = re.compile(r"\.xls[xm]$", re.IGNORECASE)
 _CELL_BYTES = 64  # of a value in a row, and of the row's share
+_UNCHECKED = 1 << 16  # cells that are read before the next look at the memory
 _SHARED_TEXTS = 4  # times the size of their XML: what they take as Python's texts
 _MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
 
@@ -93,7 +94,7 @@ def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[s
 def _rows(sheet: Any, path: Path, most: int | None) -> tuple[list[Row], int]:
     sheet.reset_dimensions()  # what a file says of its size may be wrong
     rows: list[Row] = []
-    first, cells, width = 0, 0, 0
+    first, cells, width, checked = 0, 0, 0, 0
     for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
         if number > _MOST_ROWS:
             raise DataError(f"{path}: more than {_MOST_ROWS:,} rows")
@@ -107,7 +108,9 @@ def _rows(sheet: Any, path: Path, most: int | None) -> tuple[list[Row], int]:
             first = number
         rows.append(row)
         cells, width = cells + len(row) + 1, max(width, len(row))
-        require_room(_CELL_BYTES * cells, path)
+        if cells > checked:  # not at each row, as it asks the system
+            require_room(_CELL_BYTES * cells, path)
+            checked = cells + _UNCHECKED
         if most is not None and len(rows) == most:
             break
     while rows and not rows[-1]:

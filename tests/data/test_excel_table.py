@@ -153,3 +153,12 @@ def test_a_small_file_may_unpack_to_too_much(
     monkeypatch.setattr(excel_table, "_rows", lambda *_: pytest.fail("read too early"))
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         load(path, "wide-excel")
+
+
+def test_the_memory_is_not_looked_at_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(files, "most_bytes", lambda: looks.append(1) or 1 << 30)
+    load(book(tmp_path, [["a"], *([number] for number in range(200))]), "wide-excel")
+    assert len(looks) < 50
