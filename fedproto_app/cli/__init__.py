@@ -27,6 +27,8 @@ def say_next(console: Console, *commands: str) -> None:
 
     console: of stderr, so that pipes stay clean.
     """
+    from rich.markup import escape
+
     for number, command in enumerate(commands):
         title = "next: " if number == 0 else "      "
-        console.print(f"[dim]{title}[/dim]{command}", soft_wrap=True, highlight=False)
+        console.print(f"[dim]{title}[/dim]{escape(command)}", soft_wrap=True, highlight=False)

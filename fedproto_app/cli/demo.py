@@ -35,7 +35,7 @@ def demo(
     """
     # torch is slow to import, so print the first line before.
     console = Console(stderr=True, highlight=False)
-    console.print(f"the embedded traffic of 24 sites, into {folder}")
+    console.print(f"the embedded traffic of 24 sites, into {folder}", markup=False)
     from fedproto_app.cli.results import compare, report
     from fedproto_app.experiments.run_settings import NODES, changed_settings
     from fedproto_app.experiments.simulation import complete_run

@@ -74,6 +74,7 @@ def follow_run(
         f"run {run_id} of {settings.output.name}: continues without this command; "
         f"end it with: flwr stop {run_id} {superlink_name}",
         soft_wrap=True,
+        markup=False,
     )
     shown = _Shown(settings.all_rounds, console, verbose)
     try:

@@ -40,7 +40,7 @@ def init(
       fedproto run sales.toml
     """
     console = Console(stderr=True, highlight=False)
-    console.print(f"reading {path} …")  # torch and the readers are slow to import
+    console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments.trial import TOGETHER, Wishes, plan_of
 
     file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")
@@ -61,7 +61,7 @@ def init(
 
 def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
     """Return these settings, with dotted keys, as a TOML file with their meanings as comments."""
-    lines = [f"# {line}" for line in heading]
+    lines = [f"# {' '.join(line.split())}" for line in heading]
     absent = {key: None for key in _COMMENTED_OUT if key not in changes}
     tables: dict[str, list[str]] = {"": []}
     for key, value in [*changes.items(), *absent.items()]:

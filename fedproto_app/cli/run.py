@@ -208,4 +208,4 @@ def _print_tables(settings: Settings, artefacts: Path) -> None:
     out = Console(soft_wrap=True)
     clients = clients_table(settings.task, read_clients(artefacts))
     out.print(run_table(read_run(artefacts)), clients, sep="\n")
-    out.print(f"artefacts: {artefacts}", highlight=False)
+    out.print(f"artefacts: {artefacts}", highlight=False, markup=False)

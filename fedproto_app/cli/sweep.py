@@ -165,6 +165,7 @@ def sweep(
             f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
             f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {folder}",
             soft_wrap=True,
+            markup=False,
         )
         stop.says = lambda: (
             f"stopped; {ready.finished_runs()} of {count} runs are finished; go on with: "
@@ -195,7 +196,7 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
         command += ["--set", "output.dir=runs", "--set", 'output.name=""']
         line = f"the choice: trial {result.trial.number}, {run.name}; once more: "
         out.print(line + shlex.join(command), markup=False, soft_wrap=True)
-    out.print(f"results: {sweep.folder}/sweep.csv, .json, .png", soft_wrap=True)
+    out.print(f"results: {sweep.folder}/sweep.csv, .json, .png", soft_wrap=True, markup=False)
 
 
 def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:

@@ -84,7 +84,7 @@ def try_file(
       fedproto try scans.zip
     """
     console = Console(stderr=True, highlight=False)
-    console.print(f"reading {path} …")  # torch and the readers are slow to import
+    console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
     place = folder or trial.unused_folder(Path("runs"), path)
@@ -101,7 +101,7 @@ def try_file(
             folder=place,
         )
     out = Console(highlight=False)
-    out.print(answer.verdict, style="bold")
+    out.print(answer.verdict, style="bold", markup=False)
     figures = list(answer.scores[0].figures) if answer.scores else []
     rows = [
         [
@@ -114,7 +114,7 @@ def try_file(
     out.print(FittingTable(["", *figures, "best for"], rows))
     for title, file in (("report", answer.report), ("forecast", answer.forecast)):
         if file is not None:
-            out.print(f"{title}: {file}", soft_wrap=True)
+            out.print(f"{title}: {file}", soft_wrap=True, markup=False)
     for line in answer.warnings:
         out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")

@@ -7,7 +7,7 @@ between the first and the last, so that a sheet with two distant cells ends the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 EXCEL_SUFFIX = re.compile(r"\.xls[xm]$", re.IGNORECASE)
 _CELL_BYTES = 64  # of a value in a row, and of the row's share
+_UNCHECKED = 1 << 16  # cells that are read before the next look at the memory
 _SHARED_TEXTS = 4  # times the size of their XML: what they take as Python's texts
 _MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
 
@@ -57,7 +58,7 @@ def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnS
         if place in columns.values:
             frame[place] = _numbers_or_texts(column)
         else:
-            frame[place] = _times(column) if place == columns.times else _texts(column, [""])
+            frame[place] = _times(column) if place == columns.times else _texts(column)
     return table_of(
         replace(head, notes=(*notes, *head.notes)),
         columns,
@@ -93,7 +94,7 @@ def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[s
 def _rows(sheet: Any, path: Path, most: int | None) -> tuple[list[Row], int]:
     sheet.reset_dimensions()  # what a file says of its size may be wrong
     rows: list[Row] = []
-    first, cells, width = 0, 0, 0
+    first, cells, width, checked = 0, 0, 0, 0
     for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
         if number > _MOST_ROWS:
             raise DataError(f"{path}: more than {_MOST_ROWS:,} rows")
@@ -107,7 +108,9 @@ def _rows(sheet: Any, path: Path, most: int | None) -> tuple[list[Row], int]:
             first = number
         rows.append(row)
         cells, width = cells + len(row) + 1, max(width, len(row))
-        require_room(_CELL_BYTES * cells, path)
+        if cells > checked:  # not at each row, as it asks the system
+            require_room(_CELL_BYTES * cells, path)
+            checked = cells + _UNCHECKED
         if most is not None and len(rows) == most:
             break
     while rows and not rows[-1]:
@@ -135,21 +138,23 @@ def _text(cell: object) -> str:
     return str(whole).strip()
 
 
-def _texts(cells: Row, missing: Collection[str]) -> Series:
+def _texts(cells: Row) -> Series:
     import pandas as pd
 
-    texts = [_text(cell) for cell in cells]
-    return pd.Series([None if text in missing else text for text in texts], dtype="str")
+    return pd.Series([_text(cell) or None for cell in cells], dtype="str")
 
 
 def _numbers_or_texts(cells: Row) -> Series:
-    """Return a column of numbers, NaN where missing, or of texts if a cell holds anything else."""
+    """Return a column of numbers, NaN where missing, and of texts where a cell holds another."""
     import pandas as pd
 
-    numbers = [None if _text(cell) in MISSING else cell for cell in cells]
-    if all(cell is None or type(cell) in (int, float) for cell in numbers):
-        return pd.Series(numbers, dtype="float64")
-    return _texts(cells, MISSING)
+    cells = [None if (text := _text(cell)) in MISSING else _typed(cell, text) for cell in cells]
+    has_text = any(isinstance(cell, str) for cell in cells)
+    return pd.Series(cells, dtype=object if has_text else "float64")
+
+
+def _typed(cell: object, text: str) -> object:
+    return cell if type(cell) in (int, float) else text
 
 
 def _times(cells: Row) -> Series:
@@ -159,7 +164,7 @@ def _times(cells: Row) -> Series:
     if all(isinstance(cell, datetime) for cell in cells):
         return pd.Series(cells, dtype="datetime64[us]")
     is_count = all(type(cell) in (int, float) for cell in cells)
-    return pd.Series(cells) if is_count else _texts(cells, [""])
+    return pd.Series(cells) if is_count else _texts(cells)
 
 
 @contextmanager

@@ -55,13 +55,7 @@ def series_of_frame(
 
     def read(_: Path, select_columns: ColumnSelector, __: DataSettings) -> Table:
         columns = select_columns(head)
-        as_texts = dict.fromkeys(columns.values, str)
-
-        def blocks(style: str) -> list[DataFrame]:
-            block = flat[columns.read]
-            return [block.astype(as_texts) if style == "texts" else block]
-
-        return table_of(head, columns, len(flat), blocks, "auto", first=0)
+        return table_of(head, columns, len(flat), lambda _: [flat[columns.read]], "auto", first=0)
 
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}

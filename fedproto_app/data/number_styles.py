@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -61,7 +63,7 @@ def _as_plain(cell: str, style: Literal["point", "comma"]) -> str:
 def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers of a column [T], NaN where missing, and which cells hold no number [T].
 
-    column: numbers, or texts with NaN where missing. Infinite numbers pass.
+    column: numbers, or texts with NaN where missing, or both. Infinite numbers pass.
     """
     import pandas as pd
 
@@ -76,10 +78,18 @@ def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArr
         thousands, _ = _WRITTEN[style]
         plain = texts.str.replace(thousands, "", regex=True).str.replace(",", ".", regex=False)
         has_sign = texts.str.contains(rf"[.,{_SPACES}]", regex=True).to_numpy(dtype=bool)
-        plain = plain.where(is_written_so | ~has_sign, "")
+        plain = plain.where(is_written_so | ~has_sign, "").mask(_have_type(column), texts)
     numbers = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64)
     wrong: NDArray[np.bool_] = np.isnan(numbers) & column.notna().to_numpy()
     return numbers, wrong
+
+
+def _have_type(column: Series) -> NDArray[np.bool_]:
+    """Return which cells of a column are numbers of a type, whatever the style of its texts [T]."""
+    if column.dtype != object:
+        return np.zeros(len(column), dtype=np.bool_)
+    kinds = [isinstance(cell, Real | Decimal) and not isinstance(cell, bool) for cell in column]
+    return np.array(kinds, dtype=np.bool_)
 
 
 @dataclass
@@ -97,7 +107,7 @@ class Evidence:
         """Look at a column. row_of: the name of a row in messages, by its number in the index."""
         if column.dtype.kind in "iuf":
             return  # a number of a file that knows types, not a text
-        texts = column.dropna().astype(str).str.strip()
+        texts = column[~_have_type(column)].dropna().astype(str).str.strip()
         texts = texts[texts.str.contains(rf"[.,{_SPACES}]", regex=True).to_numpy(dtype=bool)]
         fits = {
             style: texts.str.fullmatch(pattern.pattern).to_numpy(dtype=bool)

@@ -36,7 +36,7 @@ from fedproto_app.data.table import (
 from fedproto_app.data.table_source import CLIENT_NAMES, VALUE_NAME
 from fedproto_app.data.text_table import SUFFIX, cells, delimiter_of, first_lines
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import DELIMITERS, names_in
+from fedproto_app.settings.choice import DELIMITERS, names_in, text_of
 from fedproto_app.settings.reading import flags
 
 _REMEDIES = {
@@ -190,7 +190,7 @@ def _of_one_file(reading: Reading) -> tuple[Settings, tuple[str, ...]]:
     values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
         first, *unread = names_in(str(values))
-        settings["data.columns"] = first
+        settings["data.columns"] = text_of([first])
         notes = (*notes, f"other columns of values: {', '.join(unread)}") if unread else notes
     return {key: value for key, value in settings.items() if key != "data.client-column"}, notes
 
@@ -379,7 +379,7 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
             return Reading("long", settings)
         chosen = next((column for column in values if column.name == VALUE_NAME), values[0])
         if chosen.name != VALUE_NAME:
-            settings["data.columns"] = chosen.name
+            settings["data.columns"] = text_of([chosen.name])
         return Reading("long", settings, _further_values(values, chosen), _left_out(other_columns))
     if times is not None:
         is_first = times is columns[0]
@@ -391,7 +391,7 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
     candidates = [column for column in columns if column is not times]
     values = [column for column in candidates if column.has_numbers]
     if values and len(values) < len(candidates) and len(values) <= _MOST_NAMED:
-        settings["data.clients"] = ",".join(column.name for column in values)
+        settings["data.clients"] = text_of(column.name for column in values)
         return Reading("wide", settings, left_out=_left_out(candidates))
     return Reading("wide", settings)
 

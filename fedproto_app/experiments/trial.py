@@ -45,6 +45,17 @@ QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
 _DAY, _WEEK = 86_400, 7 * 86_400  # seconds
 _CALENDAR_WEEKS = 2  # of train values that weekdays need
+_CHOSEN = {  # settings that a trial makes, and what makes them
+    "data.path": "FILE",
+    "data.period": "--period",
+    "data.horizon": "--horizon",
+    "data.backtest": "--windows",
+    "output.dir": "--folder",
+    "output.name": "each row",
+    "method": "each row",
+    "kindred.sharing": "each row",
+    "analytic.sharing": "each row",
+}
 
 Changes = Mapping[str, Any]
 
@@ -179,6 +190,8 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     ):
         if value is not None and value < least:
             raise SettingsError(f"{option} {value}: at least {least}")
+    for key in wishes.changes.keys() & _CHOSEN.keys():
+        raise SettingsError(f"{key} = {wishes.changes[key]!r}: in a trial {_CHOSEN[key]} sets it")
     reading = reading_of(path)
     table = {**reading.all_settings, **wishes.changes, "data.path": str(path)}
     if wishes.clients_from:
@@ -240,7 +253,7 @@ def try_file(
     wishes = Wishes(horizon, period, clients_from, clients, windows, quick, changes or {})
     plan = plan_of(file, wishes)
     for fact in plan.facts:
-        console.print(fact, soft_wrap=True)
+        console.print(fact, soft_wrap=True, markup=False)
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
 
 
@@ -343,12 +356,12 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     series = load_series(settings_from(table).data)
     seconds = _step(series)
     period, why = (wishes.period, "as you say") if wishes.period else _period(series, seconds)
-    table |= {"data.period": period, "data.calendar": _calendar(series, period, seconds)}
+    table = {"data.calendar": _calendar(series, period, seconds), **table, "data.period": period}
     table["data.horizon"] = wishes.horizon or min(period, FARTHEST)
     if wishes.windows > 1:
         table["data.backtest"] = f"1/{wishes.windows}"  # the window with the least data
     if wishes.quick:
-        table["data.history"] = QUICK_HISTORY
+        table.setdefault("data.history", QUICK_HISTORY)
     usable = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
     rows = dict(SERIES_ROWS)
@@ -357,7 +370,8 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     lengths = [len(client.values) for client in series]
     step = f" of {_duration(seconds)}" if seconds else ""
     calendar = {
-        "none": "no calendar, as there is too little data",
+        "none": "no calendar, as "
+        + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
         "phase": "models know the place in the period",
         "week": "models know the time of day and the weekday",
     }[table["data.calendar"]]
@@ -443,7 +457,8 @@ def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed
 
     choices: list[dict[str, Any]] = [{}]
     choices += [] if fixed else [{"data.horizon": 1}]
-    choices.append({**choices[-1], "data.periodic-window": 1})
+    if "data.periodic-window" not in table:
+        choices.append({**choices[-1], "data.periodic-window": 1})
     usable = 0
     for choice in choices:
         data = settings_from({**table, **choice}).data
@@ -457,19 +472,19 @@ def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed
     longest = max(len(client.values) for client in series)
     if not longest:
         raise DataError(f"{table['data.path']}: no value is present")
+    shorter = " or ".join(["--horizon"] * fixed + ["--period"])
     raise DataError(
         f"{table['data.path']}: the longest series has {longest} steps, but a period of "
-        f"{data.period} needs {shortest_length(data)}; set a shorter --period"
+        f"{data.period} needs {shortest_length(data)}; set a shorter {shorter}"
     )
 
 
 def _step(series: Sequence[ClientSeries]) -> int:
-    """Return the sampling step in seconds, 0 without a common clock."""
+    """Return the sampling step in seconds, 0 without a common clock of whole seconds."""
     steps = {None if client.clock is None else client.clock.step for client in series}
     step = steps.pop()
-    if steps or step is None:
-        return 0
-    return int(step / np.timedelta64(1, "s"))
+    second = np.timedelta64(1, "s")
+    return 0 if steps or step is None or step % second else int(step // second)
 
 
 def _period(series: Sequence[ClientSeries], seconds: int) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,10 @@ class RunsCollector:
 
         metrics: dict[str, Metric] = {}
         for file in sorted(self._folder.glob("*.prom")):
-            for metric in text_string_to_metric_families(file.read_text(encoding="utf-8")):
+            of_file: list[Metric] = []
+            with suppress(OSError, ValueError):  # removed meanwhile, or of another program
+                of_file = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
+            for metric in of_file:
                 metrics.setdefault(metric.name, metric)
                 if metrics[metric.name] is not metric:
                     metrics[metric.name].samples += metric.samples
@@ -71,7 +75,7 @@ def serve(host: str, port: int, folder: Path | None, audit: Path | None) -> tupl
     """Serve the metrics at ``http://host:port/metrics`` in a thread; return server and thread.
 
     folder: of the runs' files. audit: the audit log. port: 0 for any. Raises `SettingsError` if
-    neither is named, if a folder is missing, and if the port cannot be used.
+    neither is named, if a folder is missing, and if the log or the port cannot be used.
     """
     prometheus = optional("prometheus_client", "metrics", "fedproto metrics")
     registry = prometheus.CollectorRegistry()
@@ -84,6 +88,10 @@ def serve(host: str, port: int, folder: Path | None, audit: Path | None) -> tupl
     if audit is not None:
         if not audit.parent.is_dir():
             raise SettingsError(f"--audit {audit}: no such folder")
+        try:
+            next(entries(audit), None)
+        except OSError as error:
+            raise SettingsError(f"--audit {audit}: {error.strerror}") from None
         registry.register(AuditCollector(audit))
     try:
         started: tuple[WSGIServer, Any] = prometheus.start_http_server(port, host, registry)

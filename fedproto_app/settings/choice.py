@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -29,8 +30,19 @@ class Choice:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names in a text, between commas; a name with a comma is in quotes."""
-    return tuple(next(csv.reader([text], skipinitialspace=True))) if text.strip() else ()
+    """Return the names in a text, between commas; a name with a comma is in quotes.
+
+    Raises ValueError for a line break outside quotes.
+    """
+    try:
+        return tuple(next(csv.reader([text], skipinitialspace=True))) if text.strip() else ()
+    except csv.Error:
+        raise ValueError(f"{text!r}: a name with a line break must be in quotes") from None
+
+
+def text_of(names: Iterable[str]) -> str:
+    """Return the text in which `names_in` finds these names."""
+    return ",".join(map(_quoted, names))
 
 
 def _name_list(value: object, info: ValidationInfo) -> str:
@@ -50,7 +62,7 @@ def _name_list(value: object, info: ValidationInfo) -> str:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{entry}: {name!r} is named twice")
-    return ",".join(map(_quoted, names))
+    return text_of(names)
 
 
 def _is_name(value: object) -> bool:
@@ -59,7 +71,7 @@ def _is_name(value: object) -> bool:
 
 def _quoted(name: str) -> str:
     """Return the name as `names_in` reads it."""
-    return '"' + name.replace('"', '""') + '"' if set(name) & set(',"') else name
+    return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\r\n') else name
 
 
 def _word(value: object) -> object:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from fedproto_app.cli.init import commented_settings
 from fedproto_app.experiments.run_settings import read_toml, unclaimed_settings
 from fedproto_app.experiments.trial import Wishes, plan_of
 from fedproto_app.settings.reading import flat
@@ -34,3 +36,8 @@ def test_the_file_holds_what_a_trial_would_choose(
     again = fedproto("init", "loads.csv")
     assert again.code == 2
     assert "loads.toml: exists already and is never overwritten; --out names another" in again.err
+
+
+def test_a_line_break_in_a_name_stays_in_the_comment() -> None:
+    text = commented_settings({"method": "naive"}, ["other columns of values: load\n[kW]"])
+    assert tomllib.loads(text)["method"] == "naive"

@@ -71,13 +71,14 @@ def test_texts_units_and_empty_rows_around_the_table(tmp_path: Path) -> None:
         [None, "UTC", "kW", "kW"],
         [None, day, "1.100,5", 7],
         [None, day + pd.Timedelta("1D"), "2.200", None],
-        [None, day + pd.Timedelta("2D"), "#N/A", 9.5],
+        [None, day + pd.Timedelta("2D"), 1.234, None],
+        [None, day + pd.Timedelta("3D"), "#N/A", 9.5],
         [],
     ]
     clients = load(book(tmp_path, rows, notes=[["by", "hand"]]), "wide-excel")
     assert list(clients) == ["load", "007"]
-    np.testing.assert_array_equal(clients["load"].values, [1100.5, 2200])
-    np.testing.assert_array_equal(clients["007"].values, [7, np.nan, 9.5])
+    np.testing.assert_array_equal(clients["load"].values, [1100.5, 2200, 1.234])
+    np.testing.assert_array_equal(clients["007"].values, [7, np.nan, np.nan, 9.5])
     sheets, units, numbers = clients["load"].notes
     assert sheets == "only the sheet 'Sheet' is read, not notes"
     assert units.endswith("UTC, kW, kW")
@@ -152,3 +153,12 @@ def test_a_small_file_may_unpack_to_too_much(
     monkeypatch.setattr(excel_table, "_rows", lambda *_: pytest.fail("read too early"))
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         load(path, "wide-excel")
+
+
+def test_the_memory_is_not_looked_at_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(files, "most_bytes", lambda: looks.append(1) or 1 << 30)
+    load(book(tmp_path, [["a"], *([number] for number in range(200))]), "wide-excel")
+    assert len(looks) < 50

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from decimal import Decimal
+
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -65,6 +68,14 @@ def test_the_whole_table_tells_the_style(cells: list[str], style: str, note: str
     assert style_found == style
     assert note_on_it.startswith(note)
     assert bool(note_on_it) == bool(note)
+
+
+def test_typed_numbers_among_texts_have_no_style() -> None:
+    column = pd.Series([1.234, "1,5", 2, None, Decimal("0.25"), True], dtype=object)
+    assert style_of([column[:5]], str, "a.xlsx")[0] == "comma"
+    numbers, wrong = numbers_in(column, "comma")
+    np.testing.assert_array_equal(numbers, [1.234, 1.5, 2, np.nan, 0.25, np.nan])
+    assert np.flatnonzero(wrong).tolist() == [5]
 
 
 def test_what_may_be_two_numbers_is_refused_with_both() -> None:

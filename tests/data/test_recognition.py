@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.recognition import advice, source_of
+from fedproto_app.data.recognition import Column, advice, form_of, source_of
 from fedproto_app.settings import DataSettings
+from fedproto_app.settings.choice import names_in, text_of
 from tests.data.images.made_images import encoded, noise, write_folder, write_zip
 
 CONTENTS = {".png": encoded(noise(0, 4, 4, 3)), ".csv": b"u,v\n1,2\n3,4\n"}
@@ -101,3 +102,16 @@ def test_no_advice_on_columns_that_no_setting_can_name(tmp_path: Path, columns: 
     rows = (f"2026-01-01 {hour:02d}:00,text{hour},{hour}.5,{hour}.7" for hour in range(24))
     file.write_text("\n".join([f"time,site,{columns}", *rows]))
     assert advice(DataSettings(source="wide-csv", path=str(file))) == ""
+
+
+@pytest.mark.parametrize("name", ["load, total", "load\n[kW]", 'the "load"'])
+def test_any_name_of_a_column_can_be_in_the_settings(tmp_path: Path, name: str) -> None:
+    """Excel writes names with a line break where a cell is wrapped."""
+    numbers = [f"{hour}.5" for hour in range(24)]
+    columns = [
+        Column("time", [f"2026-01-01 {hour:02d}:00" for hour in range(24)]),
+        Column("weather", [f"text {number}" for number in numbers]),
+        *(Column(title, numbers) for title in (name, "b")),
+    ]
+    assert form_of(columns).fields["clients"] == text_of([name, "b"])
+    assert names_in(text_of([name, "b"])) == (name, "b")

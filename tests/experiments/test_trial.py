@@ -84,6 +84,7 @@ def plan(path: Path, **wishes: object) -> Plan:
         ("h", 24 * 16, 24, "phase"),  # a train part of eleven days knows no weekdays
         ("D", 400, 7, "phase"),
         ("7D", 800, 52, "phase"),
+        ("1500ms", 24 * 42, 24, "phase"),  # repeats so; it has 57,600 steps in a day
     ],
 )
 def test_the_clock_tells_period_and_calendar(
@@ -139,12 +140,17 @@ def test_wishes_come_first(tmp_path: Path) -> None:
     settings = plan(wide(tmp_path), horizon=6, period=12, quick=True).settings
     chosen = [settings[f"data.{key}"] for key in ("horizon", "period", "history")]
     assert chosen == [6, 12, 28]
+    changes = {"data.calendar": "none", "data.history": 9, "data.periodic-window": 2}
+    planned = plan(wide(tmp_path), changes=changes, quick=True)
+    assert changes.items() <= planned.settings.items()
+    assert planned.facts[-1].endswith("no calendar, as you say")
 
 
 @pytest.mark.parametrize(
     ("make", "wishes", "message"),
     [
         (wide, {"horizon": 0}, "--horizon 0: at least 1"),
+        (wide, {"changes": {"data.period": 48}}, "data.period = 48: in a trial --period sets it"),
         (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
         (wide, {"clients_from": "site"}, "--clients-from site: .* is read as wide-csv"),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),

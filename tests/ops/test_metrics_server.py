@@ -20,6 +20,8 @@ def test_runs_and_audit_log_are_served(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
     for run in ("first", "second"):
         MetricsFile(run, "fuels").write(LINE, timestamp=100.0)
+    (tmp_path / "other.prom").write_text("of another program {")
+    (tmp_path / "gone.prom").symlink_to(tmp_path / "removed")
     old = '{"time": "2020-01-01T00:00:00+00:00", "event": "order"}\nnonsense\n'
     (tmp_path / "audit.jsonl").write_text(old + '{"time": "noon", "event": "order"}\n')
     log = AuditLog(tmp_path / "audit.jsonl")
@@ -48,6 +50,8 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
         serve("127.0.0.1", 0, None, None)
     with pytest.raises(SettingsError, match=r"--folder .*: no such folder"):
         serve("127.0.0.1", 0, tmp_path / "none", None)
+    with pytest.raises(SettingsError, match=r"--audit .*: Is a directory"):
+        serve("127.0.0.1", 0, None, tmp_path)
     server, _ = serve("127.0.0.1", 0, tmp_path, None)
     try:
         with pytest.raises(SettingsError, match=f"--port {server.server_port}: "):
