@@ -33,6 +33,7 @@ from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.files import require_room
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import (
     carry_forward,
@@ -264,8 +265,8 @@ def forecast(
 
     states: of one node, or of all nodes of a run. series: see `load_histories`. clients: the
     clients that must be forecast; if empty, all that can be. Raises `DataError` if a required
-    client cannot be forecast, if none can, or if a series has another sampling step than in
-    training, or another count of steps.
+    client cannot be forecast, if none can, if the steps do not fit into memory, or if a series has
+    another sampling step than in training, or another count of steps.
     """
     nodes = [states] if isinstance(states, NodeState) else list(states)
     for node in nodes:
@@ -280,6 +281,7 @@ def forecast(
     for history in chosen:
         node = owners[history.name]
         _require_same_clock(history, node.store.record(history.name).scale, node.settings.data)
+    require_room(8 * (2 + len(LIMITS)) * steps * len(chosen), f"{steps} steps ahead")
     forecasts: dict[str, ClientForecast] = {}
     for node in nodes:
         node_series = [history for history in chosen if owners[history.name] is node]

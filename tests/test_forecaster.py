@@ -40,8 +40,19 @@ def test_levels_add_intervals(fitted: Forecaster) -> None:
     assert list(day.columns)[3:] == names
     assert len(day) == 6
     assert (day["lo-95"] <= day["y_hat"]).all()
+    assert list(fitted.predict(level=80).columns) == [*day.columns[:3], "lo-80", "hi-80"]
+    assert fitted.predict(level=np.array([95, 80])).columns.equals(day.columns)
     with pytest.raises(FedProtoError, match="level = 90: known are 80, 95"):
         fitted.predict(level=[90])
+
+
+@pytest.mark.parametrize(
+    ("h", "message"),
+    [(2.5, "steps = 2.5: expected a whole number"), (10**12, "0 steps ahead: at least")],
+)
+def test_steps_that_cannot_be_forecast(fitted: Forecaster, h: Any, message: str) -> None:
+    with pytest.raises(FedProtoError, match=message):
+        fitted.predict(h=h)
 
 
 def test_newer_values_are_taken(fitted: Forecaster) -> None:
