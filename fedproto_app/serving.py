@@ -316,7 +316,8 @@ def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
 def _require_same_clock(
     series: ClientSeries, scale: Mapping[str, float], data: DataSettings
 ) -> None:
-    """Refuse data with another sampling step, because a period would have another length.
+    """Refuse data with another sampling step, because a period would have another length, and
+    local times for a model of times in UTC or the reverse, because hours would differ.
 
     Also refuse data without times whose count cannot begin where the training data began.
     """
@@ -336,7 +337,14 @@ def _require_same_clock(
             )
         return
     trained = timedelta(seconds=scale["step"])
-    step = None if series.clock is None else series.clock.step.item()
+    clock = series.clock
+    step = None if clock is None else clock.step.item()
+    if clock is not None and data.times and scale.get("utc", clock.utc) != clock.utc:
+        have, had = ("with", "without") if clock.utc else ("without", "with")
+        raise DataError(
+            f"client {series.name!r} has times {have} an offset from UTC, but its model was "
+            f"trained on times {had} one; with data.calendar = {data.calendar!r} hours would differ"
+        )
     if step != trained:
         problem = "has no times to tell its step" if step is None else f"has the step {step}"
         raise DataError(

@@ -61,6 +61,13 @@ def test_newer_values_are_taken(fitted: Forecaster) -> None:
     assert day["when"].iloc[0] == HOURS[-1] + pd.Timedelta(hours=25)
 
 
+def test_times_of_another_kind_are_refused_where_hours_count(fitted: Forecaster) -> None:
+    zoned = LONG.assign(when=LONG["when"].dt.tz_localize("Asia/Tokyo"))
+    assert fitted.run_.settings.data.calendar == "phase"
+    with pytest.raises(FedProtoError, match="has times with an offset from UTC, but its model was"):
+        fitted.predict(new_df=zoned)
+
+
 def test_parameters_are_as_scikit_learn_knows_them(fitted: Forecaster) -> None:
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
