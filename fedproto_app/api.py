@@ -397,7 +397,7 @@ class Run:
         states = open_run(self.path)
         look_here_for_users_code()
         steps = self.settings.data.horizon if steps is None else steps
-        if steps < 1:
+        if not isinstance(steps, int | np.integer) or steps < 1:
             raise FedProtoError(f"steps = {steps}: expected a whole number from 1 on")
         if frame is None:
             series = load_histories(self.settings.data.model_copy(update={"max_steps": 0}))

@@ -94,7 +94,7 @@ class Forecaster:
     def predict(
         self,
         h: int | None = None,
-        level: Sequence[int] | None = None,
+        level: Sequence[int] | int | None = None,
         new_df: DataFrame | None = None,
     ) -> DataFrame:
         """Forecast the next h values of every series; None: the horizon.
@@ -103,18 +103,21 @@ class Forecaster:
         series, in columns as for `fit`. Returns the columns unique_id, ds and y_hat, and for each
         level lo and hi, such as lo-80 and hi-80; the first two have the names given to `fit`.
         """
+        import numpy as np
+
         from fedproto_app.tasks.forecasting.metrics import LEVELS
 
         if not hasattr(self, "run_"):
             raise FedProtoError("predict: the forecaster has no run yet; call fit first")
-        for percent in level or ():
+        levels = np.atleast_1d([] if level is None else level).tolist()
+        for percent in levels:
             if percent not in LEVELS:
                 raise FedProtoError(f"level = {percent!r}: known are {', '.join(map(str, LEVELS))}")
         id_col, time_col, target_col = self._columns
         forecasts = self.run_.forecast(
             new_df, h, id_col=id_col, time_col=time_col, target_col=target_col
         )
-        limits = [f"{side}-{percent}" for percent in level or () for side in ("lo", "hi")]
+        limits = [f"{side}-{percent}" for percent in levels for side in ("lo", "hi")]
         columns = {"unique_id": id_col or "unique_id", "ds": time_col or "ds"}
         return forecasts[["unique_id", "ds", "y_hat", *limits]].rename(columns=columns)
 

@@ -33,6 +33,7 @@ from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.files import require_room
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import (
     carry_forward,
@@ -264,8 +265,8 @@ def forecast(
 
     states: of one node, or of all nodes of a run. series: see `load_histories`. clients: the
     clients that must be forecast; if empty, all that can be. Raises `DataError` if a required
-    client cannot be forecast, if none can, or if a series has another sampling step than in
-    training, or another count of steps.
+    client cannot be forecast, if none can, if the steps do not fit into memory, or if a series has
+    another sampling step than in training, or another count of steps.
     """
     nodes = [states] if isinstance(states, NodeState) else list(states)
     for node in nodes:
@@ -280,6 +281,7 @@ def forecast(
     for history in chosen:
         node = owners[history.name]
         _require_same_clock(history, node.store.record(history.name).scale, node.settings.data)
+    require_room(8 * (2 + len(LIMITS)) * steps * len(chosen), f"{steps} steps ahead")
     forecasts: dict[str, ClientForecast] = {}
     for node in nodes:
         node_series = [history for history in chosen if owners[history.name] is node]
@@ -314,7 +316,8 @@ def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
 def _require_same_clock(
     series: ClientSeries, scale: Mapping[str, float], data: DataSettings
 ) -> None:
-    """Refuse data with another sampling step, because a period would have another length.
+    """Refuse data with another sampling step, because a period would have another length, and
+    local times for a model of times in UTC or the reverse, because hours would differ.
 
     Also refuse data without times whose count cannot begin where the training data began.
     """
@@ -334,7 +337,14 @@ def _require_same_clock(
             )
         return
     trained = timedelta(seconds=scale["step"])
-    step = None if series.clock is None else series.clock.step.item()
+    clock = series.clock
+    step = None if clock is None else clock.step.item()
+    if clock is not None and data.times and scale.get("utc", clock.utc) != clock.utc:
+        have, had = ("with", "without") if clock.utc else ("without", "with")
+        raise DataError(
+            f"client {series.name!r} has times {have} an offset from UTC, but its model was "
+            f"trained on times {had} one; with data.calendar = {data.calendar!r} hours would differ"
+        )
     if step != trained:
         problem = "has no times to tell its step" if step is None else f"has the step {step}"
         raise DataError(

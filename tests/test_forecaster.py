@@ -40,14 +40,32 @@ def test_levels_add_intervals(fitted: Forecaster) -> None:
     assert list(day.columns)[3:] == names
     assert len(day) == 6
     assert (day["lo-95"] <= day["y_hat"]).all()
+    assert list(fitted.predict(level=80).columns) == [*day.columns[:3], "lo-80", "hi-80"]
+    assert fitted.predict(level=np.array([95, 80])).columns.equals(day.columns)
     with pytest.raises(FedProtoError, match="level = 90: known are 80, 95"):
         fitted.predict(level=[90])
+
+
+@pytest.mark.parametrize(
+    ("h", "message"),
+    [(2.5, "steps = 2.5: expected a whole number"), (10**12, "0 steps ahead: at least")],
+)
+def test_steps_that_cannot_be_forecast(fitted: Forecaster, h: Any, message: str) -> None:
+    with pytest.raises(FedProtoError, match=message):
+        fitted.predict(h=h)
 
 
 def test_newer_values_are_taken(fitted: Forecaster) -> None:
     newer = LONG.assign(when=LONG["when"] + pd.Timedelta(days=1))
     day = fitted.predict(new_df=newer)
     assert day["when"].iloc[0] == HOURS[-1] + pd.Timedelta(hours=25)
+
+
+def test_times_of_another_kind_are_refused_where_hours_count(fitted: Forecaster) -> None:
+    zoned = LONG.assign(when=LONG["when"].dt.tz_localize("Asia/Tokyo"))
+    assert fitted.run_.settings.data.calendar == "phase"
+    with pytest.raises(FedProtoError, match="has times with an offset from UTC, but its model was"):
+        fitted.predict(new_df=zoned)
 
 
 def test_parameters_are_as_scikit_learn_knows_them(fitted: Forecaster) -> None:

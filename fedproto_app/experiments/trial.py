@@ -289,8 +289,13 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     if plan.forecasts:
         newest = runs_of_rows[TOGETHER[True]][-1].folder
         forecast = _forecast(newest, folder / FORECAST)
-    verdict = " ".join(sentences) or "None of the rows has an error for any client."
     scores = _scores(plan, runs_of_rows)
+    nothing = (
+        "The clients' values hardly ever change, so there is nothing to gain."
+        if scores
+        else "None of the rows has an error for any client."
+    )
+    verdict = " ".join(sentences) or nothing
     return Trial(folder, verdict, scores, report, forecast, plan.warnings)
 
 

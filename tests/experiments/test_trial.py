@@ -121,6 +121,14 @@ def test_constant_clients_have_no_part_in_the_medians(tmp_path: Path) -> None:
     assert np.isfinite([list(score.figures.values()) for score in trial.scores]).all()
 
 
+def test_constant_clients_alone_have_nothing_to_gain(tmp_path: Path) -> None:
+    series(24 * 8, sites=("still",)).assign(still=5.0, quiet=1.0).to_csv(tmp_path / "x.csv")
+    planned = plan(tmp_path / "x.csv", quick=True)
+    rows = {"naive": planned.rows["naive"], "kindred": planned.rows["kindred"]}
+    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
+    assert "hardly ever change" in trial.verdict
+
+
 def test_a_file_without_values_is_refused(tmp_path: Path) -> None:
     (series() * np.nan).to_csv(tmp_path / "x.csv")
     with pytest.raises(DataError, match="no value is present"):

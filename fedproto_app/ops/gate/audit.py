@@ -74,12 +74,13 @@ class AuditLog:
 class Chain:
     """An audit log whose lines follow from each other.
 
-    unchained: the number of lines before the chain, of an older version. last: the hash of the last
-    line, "" of an empty log.
+    unchained: the number of lines before the chain, of an older version. unreadable: of lines that
+    are no entry, as when power fails. last: the hash of the last line.
     """
 
     lines: int
     unchained: int
+    unreadable: int
     first_time: str
     last_time: str
     last: str
@@ -89,7 +90,8 @@ def verify(file: Path, noted: str = "") -> Chain:
     """Check that each line follows from the line before, in the older file and in this one.
 
     noted: a hash that an earlier check gave; its line must still be there. Raises `DataError`
-    naming the first line that does not follow, and `OSError` if the log cannot be read.
+    naming the first line that does not follow, or for a file without any entry, and `OSError` if
+    the log cannot be read.
     """
     files = _files(file)
     if not files:
@@ -115,10 +117,12 @@ def verify(file: Path, noted: str = "") -> Chain:
             times.append(entry["time"])
         last = _digest(line)
         hashes.add(last)
+    if not times:
+        raise DataError(f"{file}: no line is an entry of an audit log")
     if noted and noted not in hashes:
-        raise DataError(f"{file}: no line has the hash that was noted, {noted}")
-    first_time, last_time = (times[0], times[-1]) if times else ("", "")
-    return Chain(len(lines), unchained, first_time, last_time, last)
+        gone = f"; if it was noted before {times[0]}, its line is gone" if len(files) > 1 else ""
+        raise DataError(f"{file}: no line has the hash that was noted, {noted}{gone}")
+    return Chain(len(lines), unchained, len(lines) - len(times), times[0], times[-1], last)
 
 
 def entries(file: Path) -> Iterator[tuple[float, dict[str, Any]]]:
@@ -194,7 +198,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     """Parse a line; return None if it is incomplete."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     complete = isinstance(entry, dict) and "event" in entry and isinstance(entry.get("time"), str)
     return entry if complete else None

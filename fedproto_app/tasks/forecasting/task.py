@@ -209,13 +209,14 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
         """Return the mean and deviation, 0 as the floor of forecasts of values that are never
-        negative, and the clock's step in seconds, or without a clock the position at which the
-        data end."""
+        negative, and the clock's step in seconds and whether its times were in UTC, or without a
+        clock the position at which the data end."""
         scale = {"mean": client.mean, "std": client.std}
         if not client.is_negative:
             scale["floor"] = 0.0
         if client.clock is not None:
             scale["step"] = float(client.clock.step / np.timedelta64(1, "s"))
+            scale["utc"] = float(client.clock.utc)
         else:
             scale["end"] = float(client.end)
         return scale
