@@ -274,8 +274,8 @@ def test_a_site_can_try_a_run_without_a_server(
     check: Fedproto, tmp_path: Path, run: str, code: int, message: str
 ) -> None:
     wide_csv(tmp_path / "a.csv", "abc")
-    data = "source = 'wide-csv'\npath = 'a.csv'\ntime-column = 'when'\nclients = ['a']\n[limits]\nepochs = 5\n"
-    file = site_file(tmp_path, f"{data}methods = ['fuels']")
+    data = "source = 'wide-csv'\npath = 'a.csv'\ntime-column = 'when'\nclients = ['a']\n"
+    file = site_file(tmp_path, f"{data}[limits]\nepochs = 5\nmethods = ['fuels']")
     outcome = check("--site", file, "--set", run)
     assert outcome.code == code, outcome.err
     assert message in " ".join((outcome.out + outcome.err).split())
