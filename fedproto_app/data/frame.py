@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +27,7 @@ _ARGUMENTS = {
     "data.time-column": "time_col",
     "data.columns": "target_col",
 }
+_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # 20140131
 _LOOKED_AT = 50  # rows, to tell counts since 1970 from numbers of steps
 
 
@@ -121,9 +123,9 @@ def _time_place(names: Sequence[str], frame: DataFrame) -> int | None:
 
 
 def _counts_steps(frame: DataFrame, head: Head, time_col: str) -> bool:
-    """Return whether the times are whole numbers that are no times since 1970."""
+    """Return whether the times are whole numbers, but neither since 1970 nor dates in digits."""
     place = head.names.index(time_col) if time_col in head.names else head.times
     if place is None or frame[place].dtype.kind not in "iu":
         return False
-    numbers = sorted(set(frame[place].head(_LOOKED_AT).tolist()))
-    return not look_like_times(list(map(str, numbers)))
+    texts = list(map(str, sorted(set(frame[place].head(_LOOKED_AT).tolist()))))
+    return not (look_like_times(texts) or all(map(_DATE.fullmatch, texts)))

@@ -290,12 +290,13 @@ class MaskedSum:
         names = [session.names[number] for number in order.survivors]
         replies = self._ask(session, dict.fromkeys(names, agree), "its signature")
         signatures = {}
+        must_sign = any(key.signer for key in session.keys)  # as the other nodes see to
         for number in order.survivors:
             if (reply := replies.get(session.names[number])) is None:
                 continue
             signature, members = reply.signature, session.sealed.keys()
             is_signed = signed_by(number, signature, order, session.keys, members)
-            if session.keys[number].signer and not is_signed:
+            if must_sign and not is_signed:
                 self._refuse(session.names[number], "masked sum: its signature is not valid")
             else:
                 signatures[number] = signature

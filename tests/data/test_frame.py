@@ -69,6 +69,10 @@ def test_steps_zones_and_rows_count_as_in_files() -> None:
         "2025-12-31 23:00:00+00:00",
     )
     assert series_of_frame(WIDE.reset_index(drop=True))[1].clock is None
+    digits = [20260130, 20260131, 20260201, 20260202, 20260203]
+    [in_digits, _] = series_of_frame(LONG.assign(ds=digits * 2))
+    assert in_digits.clock is not None
+    assert in_digits.clock.time(in_digits.start) == "2026-01-30"
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,25 @@ def test_survivors_that_too_few_sign_give_no_sum(
     assert "unmask" not in steps
 
 
+def test_a_survivor_without_a_signing_key_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would refuse a list with its signature."""
+    signed = masking.Masking._public
+
+    def unsigned(node: masking.Masking, secrets: Any, order: Any) -> PublicKeys:
+        keys = signed(node, secrets, order)
+        return keys._replace(signer=b"") if node._file.parent.name == "2" else keys
+
+    monkeypatch.setattr(masking.Masking, "_public", unsigned)
+    lost = from_then_on_silent(lambda message: step_of(message)[0] == "train")
+    half = {"aggregation.secure-share": 0.5}
+    [line] = read_rounds(run(tmp_path, lost, nodes=5, rounds=1, **half))
+    assert line["clients"] > 0
+    reasons = [refusal["reason"] for refusal in line["refused"] if refusal["node"] == "2"]
+    assert reasons == ["masked sum: its signature is not valid"]
+
+
 def test_as_many_replies_as_the_sum_must_have_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
