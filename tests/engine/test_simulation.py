@@ -276,7 +276,8 @@ def descendants_of(process: int) -> list[int]:
 def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
     pool: WorkerPool, tmp_path: Path
 ) -> None:
-    settings = small_settings(tmp_path, rounds=2)
+    patience = {"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
+    settings = small_settings(tmp_path, rounds=2, **patience)
     lost = tmp_path / "runs" / "test" / "state"
     flush = pool.flush
 
@@ -289,5 +290,5 @@ def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
         patch.setattr(pool, "flush", without_a_place)
         with pytest.raises(FederationError, match=r"worker process cannot write its state: Not a"):
             simulate(settings, NODES, pool, 2, ignore)
-    next_run = small_settings(tmp_path, rounds=1, **{"output.name": "after"})
+    next_run = small_settings(tmp_path, rounds=1, **patience, **{"output.name": "after"})
     simulate(next_run, NODES, pool, 2, ignore)
