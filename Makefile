@@ -55,7 +55,7 @@ guide: $(DEV)  ## the commands of docs/deployment.md as they stand there, on a r
 faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS: only these
 	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
-attacks: $(DEV)  ## hostile clients against every rule of aggregation, twelve minutes on two cores
+attacks: $(DEV)  ## hostile clients against every rule, and what honest ones pay for the limits; an hour
 	$(BIN)/python -m benchmarks.attacks --page
 
 leakage: $(DEV)  ## what clients' messages tell of their data, two minutes

@@ -7,7 +7,7 @@ their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they
 they received and what the first client sent. The figure is the mean over the honest clients, with
 their models after the last round. In `declared.py` a node lies about its samples; `honest.py` shows
 what the limits that stop it cost honest clients, on real data where they are. Twelve minutes on two
-cores, and half an hour for the last.
+cores, and three quarters of an hour for the last.
 """
 
 from __future__ import annotations
