@@ -131,7 +131,7 @@ def parts() -> list[Part]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the rows of the table whose data are there."""
+    """Yield the rows of the table, without those whose data are absent."""
     for title, experiment, rows, changes in parts():
         if not experiment.is_possible:
             continue
@@ -179,9 +179,9 @@ def cost_of(job: tuple[Case, int]) -> Cost:
         limited, run = error_of("limited", {})
         rounds = read_rounds(run.folder)
         samples = [int(row["samples"]) for row in read_clients(run.folder)]
-        most = AggregationSettings().most_samples(samples)
+        limit = AggregationSettings().most_samples(samples)
         shortened = sum(line["shortened"] for line in rounds)
-        lighter = sum(count > most for count in samples)
+        lighter = sum(count > limit for count in samples)
         free = error_of("free", NO_LIMITS)[0] if shortened or lighter else limited
     return Cost(
         shortened, sum(line["clients"] for line in rounds), lighter, len(samples), limited, free

@@ -164,7 +164,7 @@ def check(
         typer.Option(
             metavar="FILE.toml",
             help="Read the data of a node with this settings file, instead of PATH; with "
-            "--config or --set also say whether the site takes part in this run.",
+            "--config or --set also say whether the site allows this run.",
         ),
     ] = None,
     config: Annotated[
@@ -274,7 +274,7 @@ def check(
 
         require_named_code(flat(table), node.code)
         require_admitted(read(record.holds), node)
-        typer.echo(f"{site}: the site takes part in this run")
+        typer.echo(f"{site}: allows this run")
     checked = record.part("check")(read(record.holds), all_rows)
     if picture is not None:
         _draw(checked.charts, picture)

@@ -25,7 +25,10 @@ _received: list[int] = []  # the signals that came since the program began
 
 
 def end_on_signals() -> None:
-    """Turn terminating signals into `SystemExit`, so that child processes are ended too."""
+    """Turn terminating signals into `SystemExit`, so that child processes are ended too.
+
+    Ctrl-C stays a `KeyboardInterrupt`; `WhenStopped` learns of it as well.
+    """
 
     def leave(number: int, _: object) -> NoReturn:
         _received.append(number)

@@ -101,9 +101,9 @@ def complete_run(changes: Mapping[str, Any], nodes: int, console: Console) -> No
     """
     folder = Path(changes["output.dir"]) / changes["output.name"]
     if (folder / "settings.toml").exists():
-        wanted = unclaimed_settings(changes, nodes)
-        _require_settings(folder, flat_settings(wanted))
-        _require_older(Path(wanted.data.path), folder)
+        settings = unclaimed_settings(changes, nodes)
+        _require_settings(folder, flat_settings(settings))
+        _require_older(Path(settings.data.path), folder)
         if (folder / "summary.json").exists():
             return
         settings, nodes = resumed_settings(str(folder), None, (), None)

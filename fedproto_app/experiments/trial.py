@@ -290,12 +290,12 @@ def _answer(plan: Plan, folder: Path) -> Trial:
         newest = runs_of_rows[TOGETHER[True]][-1].folder
         forecast = _forecast(newest, folder / FORECAST)
     scores = _scores(plan, runs_of_rows)
-    nothing = (
+    without_finding = (
         "The clients' values hardly ever change, so there is nothing to gain."
         if scores
         else "None of the rows has an error for any client."
     )
-    verdict = " ".join(sentences) or nothing
+    verdict = " ".join(sentences) or without_finding
     return Trial(folder, verdict, scores, report, forecast, plan.warnings)
 
 

@@ -28,7 +28,7 @@ class RoundLog:
     parameters_up, parameters_down: array values as the papers count them, for each client
     separately. parameters_up_once: the part of parameters_up that a client sends once in a run.
     bytes_up, bytes_down: actual sizes of the records. steps: lengths of the clients' steps, if
-    nodes report them. longest_step: the length to which nodes shorten steps, 0 for any length.
+    nodes report them. longest_step: the limit of these lengths, 0 for none.
     figures: the method's report of the round.
     """
 

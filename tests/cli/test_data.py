@@ -264,7 +264,7 @@ def test_only_what_the_site_chose_is_shown(check: Fedproto, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("run", "code", "message"),
     [
-        ("local-epochs=2", 0, "site.toml: the site takes part in this run"),
+        ("local-epochs=2", 0, "site.toml: allows this run"),
         ("local-epochs=9", 2, "local-epochs = 9: this site allows 0 … 5 (limits.epochs)"),
         ("method=gldp", 2, "method = 'gldp'"),
         ("model.module=evil:Net", 2, "model.module = 'evil:Net': this site does not run this code"),

@@ -120,8 +120,8 @@ def verify(file: Path, noted: str = "") -> Chain:
     if not times:
         raise DataError(f"{file}: no line is an entry of an audit log")
     if noted and noted not in hashes:
-        gone = f"; if it was noted before {times[0]}, its line is gone" if len(files) > 1 else ""
-        raise DataError(f"{file}: no line has the hash that was noted, {noted}{gone}")
+        rotated = f"; if it was noted before {times[0]}, its line is gone" if len(files) > 1 else ""
+        raise DataError(f"{file}: no line has the hash that was noted, {noted}{rotated}")
     return Chain(len(lines), unchained, len(lines) - len(times), times[0], times[-1], last)
 
 
