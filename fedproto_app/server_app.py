@@ -13,6 +13,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid.http_grid import HttpGrid
 from safetensors import SafetensorError
 
 from fedproto_app.core.errors import FedProtoError
@@ -22,6 +23,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import RoundLine, folder_listeners
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
+from fedproto_app.server.polling_grid import PollingGrid
 from fedproto_app.server.rounds import Checkpoints, Persistence, Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root
@@ -41,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
         privacy_plan(settings)  # refuses unsupported settings before a folder is created
         folder = started.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
-        conduct(grid, settings, folder)
+        conduct(PollingGrid(grid) if isinstance(grid, HttpGrid) else grid, settings, folder)
         if settings.output.pictures:
             show(folder.path)
         log_table(folder.path)

@@ -116,7 +116,7 @@ def parts() -> list[Part]:
             "CIFAR-10, long tail, five stages",
             classes["cifar10-if50"],
             ("fedavg", "fedrep", "gldp"),
-            {"rounds": 3},
+            {"rounds": 5},
         ),
         Part("pen digits", sequences["pendigits-encoder"], lstm, {"rounds": 3}),
         Part("air writing, ten people", sequences["airwriting-subjects"], lstm[:1], {"rounds": 3}),

@@ -6,6 +6,8 @@ anything else. The environment variable FAULT says what the process then does wr
     poison               this node's replies of rounds 1 … 4 hold forbidden values
     junk                 this node adds four arrays of 40 MB to every reply
     duplicate            this node sends every reply twice
+    announce             this node announces its reply of round 2 and sends none of its parts
+    no-message           this node's reply of round 2 is announced as a message but is none
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
                          folder does not have its name yet; once, at round 2
     hang-in-STEP         this node hangs in a step of the masked sum of round 2, and says so: when
@@ -77,6 +79,49 @@ def duplicate(supernode: Any) -> None:
     supernode._push_messages = push_twice
 
 
+def announce(supernode: Any) -> None:
+    """Announce a reply and keep its parts."""
+    push = supernode._push_messages
+
+    def push_few(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
+        withholds = False
+
+        def send_and_note(message: Any, *rest: Any) -> Any:
+            nonlocal withholds
+            withholds = message.metadata.group_id == "2"
+            return send(message, *rest)
+
+        def push_or_not(*arguments: Any) -> None:
+            if not withholds:
+                push_object(*arguments)
+
+        push(state=state, object_store=object_store, send=send_and_note, push_object=push_or_not)
+
+    supernode._push_messages = push_few
+
+
+def no_message(supernode: Any) -> None:
+    """Announce a reply whose one part is a record, where a message is expected."""
+    push = supernode._push_messages
+
+    def push_record(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
+        def send_record(message: Any, *rest: Any) -> Any:
+            if message.metadata.group_id != "2":
+                return send(message, *rest)
+            from flwr.app import ConfigRecord
+            from flwr.proto.message_pb2 import ObjectTree
+
+            record = ConfigRecord({"no": "message"})
+            message.metadata.__dict__["_message_id"] = record.object_id
+            _, session = send(message, ObjectTree(object_id=record.object_id), *rest[1:])
+            push_object(message.metadata.run_id, session, record.object_id, record.deflate())
+            return set(), session
+
+        push(state=state, object_store=object_store, send=send_record, push_object=push_object)
+
+    supernode._push_messages = push_record
+
+
 def crash_in_checkpoint(checkpoint: Any) -> None:
     """Crash as if the machine lost its power before the checkpoint had its name."""
     flush = checkpoint.flush
@@ -123,6 +168,8 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "poison": ("fedproto_app.core.wire", poison),
     "junk": ("fedproto_app.core.wire", junk),
     "duplicate": ("flwr.supernode.start_client_internal", duplicate),
+    "announce": ("flwr.supernode.start_client_internal", announce),
+    "no-message": ("flwr.supernode.start_client_internal", no_message),
     "crash-in-checkpoint": ("fedproto_app.server.checkpoint", crash_in_checkpoint),
     **{f"hang-in-{step}": ("fedproto_app.node.masking", hang_in(step)) for step in STEPS},
 }

@@ -83,6 +83,39 @@ def duplicate_replies(folder: Path) -> Iterator[Row]:
         )
 
 
+@fault("withheld-parts")
+def withheld_parts(folder: Path) -> Iterator[Row]:
+    """A reply that is announced and never sent, in a phase that all others end in seconds."""
+    with Trial(folder, {"nodes.round-deadline": 60.0, "local-epochs": 1}) as trial:
+        trial.begin(fault="announce")
+        trial.finish()
+        (late,) = trial.rounds()[1]["refused"]
+        yield row(
+            trial,
+            "a node announces its reply of round 2, and never sends its parts; deadline 60 s",
+            "waited for until the deadline; the others continue",
+            good=counts(trial)[1] == (2, 3)
+            and late["node"] == HIT
+            and trial.rounds()[1]["seconds"]["total"] < 80
+            and all(answered >= 2 for answered, _ in counts(trial)),
+            also=f"{trial.rounds()[1]['seconds']['total']:.0f} s",
+        )
+
+
+@fault("no-message")
+def no_message(folder: Path) -> Iterator[Row]:
+    with Trial(folder, {"local-epochs": 1}) as trial:
+        trial.begin(fault="no-message")
+        trial.finish()
+        (refused,) = trial.rounds()[1]["refused"]
+        yield row(
+            trial,
+            "a node's reply of round 2 is no message of Flower's",
+            "refused by name; the others continue",
+            good=counts(trial) == [(3, 3), (2, 3), (3, 3), (3, 3)] and refused["node"] == HIT,
+        )
+
+
 @fault("strangers")
 def strangers(folder: Path) -> Iterator[Row]:
     folder.mkdir(parents=True)

@@ -1,0 +1,203 @@
+"""Replies whose parts come late, never, or are not what was announced."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.common.serde_utils import metadata_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+
+from fedproto_app.core.wire import alive_query
+from fedproto_app.engine.flower_parts import number
+from fedproto_app.server import polling_grid
+from fedproto_app.server.polling_grid import PollingGrid
+
+
+class SuperLink:
+    """What a SuperLink answers: announced replies once, parts that it has."""
+
+    def __init__(self) -> None:
+        self.announced: list[tuple[ProtoMessage, ObjectTree]] = []
+        self.parts: dict[str, bytes | None] = {}  # None: not yet here
+        self.confirmed: list[str] = []
+        self.pulled: list[str] = []
+
+    def announce(self, reply: Message, root: InflatableObject | None = None) -> list[str]:
+        """Announce a reply, or something else in its place; return the ids of its parts."""
+        built = root or reply
+        reply.metadata.__dict__["_message_id"] = built.object_id
+        proto = ProtoMessage(metadata=metadata_to_proto(reply.metadata))
+        self.announced.append((proto, get_object_tree(built)))
+        ids = list(get_all_nested_objects(built))
+        self.parts |= dict.fromkeys(ids)
+        return ids
+
+    def store(self, built: InflatableObject) -> None:
+        self.parts |= {i: part.deflate() for i, part in get_all_nested_objects(built).items()}
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:
+        taken = [pair for pair in self.announced if self.asked(pair[0], request)]
+        self.announced = [pair for pair in self.announced if pair not in taken]
+        return PullAppMessagesResponse(
+            messages_list=[message for message, _ in taken],
+            message_object_trees=[tree for _, tree in taken],
+        )
+
+    @staticmethod
+    def asked(message: ProtoMessage, request: Any) -> bool:
+        return message.metadata.reply_to_message_id in request.message_ids
+
+    def PullObject(self, request: Any) -> Any:
+        self.pulled.append(request.object_id)
+        content = self.parts.get(request.object_id)
+        return SimpleNamespace(
+            object_found=request.object_id in self.parts,
+            object_available=content is not None,
+            object_content=content,
+        )
+
+    def ConfirmMessageReceived(self, request: Any) -> None:
+        self.confirmed.append(request.message_object_id)
+
+
+@pytest.fixture
+def superlink() -> SuperLink:
+    return SuperLink()
+
+
+@pytest.fixture
+def grid(superlink: SuperLink) -> PollingGrid:
+    return PollingGrid(cast(Any, SimpleNamespace(_runtime_client=superlink, node=Node(node_id=1))))
+
+
+def reply_of(node: int, value: float = 1.0) -> Message:
+    order = alive_query(node)
+    number(order)
+    return Message(
+        RecordDict({"arrays": ArrayRecord({"w": Array("f", (1,), "s", bytes([int(value)]))})}),
+        reply_to=order,
+    )
+
+
+def order_of(reply: Message) -> str:
+    return reply.metadata.reply_to_message_id
+
+
+def test_a_reply_whose_parts_are_missing_keeps_no_other_waiting(
+    superlink: SuperLink, grid: PollingGrid
+) -> None:
+    late, prompt = reply_of(11, 1), reply_of(12, 2)
+    superlink.announce(late)
+    superlink.announce(prompt)
+    superlink.store(prompt)
+    orders = [order_of(late), order_of(prompt)]
+    (reply,) = grid.pull_messages(orders)
+    assert order_of(reply) == order_of(prompt)
+    assert reply.metadata.src_node_id == 12
+    assert reply.content["arrays"]["w"].data == bytes([2])
+    assert not grid.pull_messages(orders[:1])
+    superlink.store(late)
+    (reply,) = grid.pull_messages(orders[:1])
+    assert reply.metadata.src_node_id == 11
+    assert superlink.confirmed == [prompt.metadata.message_id, late.metadata.message_id]
+
+
+def test_parts_that_are_here_are_not_pulled_again(superlink: SuperLink, grid: PollingGrid) -> None:
+    reply = reply_of(11)
+    superlink.announce(reply)
+    leaf = next(iterate_object_tree(get_object_tree(reply))).object_id
+    superlink.parts[leaf] = get_all_nested_objects(reply)[leaf].deflate()
+    assert not grid.pull_messages([order_of(reply)])
+    superlink.store(reply)
+    superlink.pulled.clear()
+    assert grid.pull_messages([order_of(reply)])
+    assert leaf not in superlink.pulled
+
+
+def test_parts_that_the_superlink_deleted_are_an_error_of_the_node(
+    superlink: SuperLink, grid: PollingGrid
+) -> None:
+    reply = reply_of(11)
+    for part_id in superlink.announce(reply):
+        del superlink.parts[part_id]
+    (error,) = grid.pull_messages([order_of(reply)])
+    assert error.has_error()
+    assert "could not be found" in error.error.reason
+    assert (order_of(error), error.metadata.src_node_id) == (order_of(reply), 11)
+
+
+@pytest.mark.parametrize("kind", ["no message", "no records", "another order's", "broken"])
+def test_what_is_no_reply_is_an_error_of_the_node(
+    kind: str, superlink: SuperLink, grid: PollingGrid
+) -> None:
+    reply, other = reply_of(11), reply_of(12, 3)
+    if kind == "another order's":  # its parts name another sender and order
+        superlink.announce(reply, root=other)
+        superlink.store(other)
+        (taken,) = grid.pull_messages([order_of(reply)])
+        assert (order_of(taken), taken.metadata.src_node_id) == (order_of(reply), 11)
+        return
+    if kind == "no records":
+        reply.__dict__["_content"] = ConfigRecord({"no": "records"})
+    superlink.announce(
+        reply, root=ConfigRecord({"no": "message"}) if kind == "no message" else None
+    )
+    superlink.store(ConfigRecord({"no": "message"}) if kind == "no message" else reply)
+    if kind == "broken":
+        superlink.parts[reply.object_id] = b"Message  5\0nonsense"
+    (error,) = grid.pull_messages([order_of(reply)])
+    assert error.has_error(), error
+    assert "cannot be read" in error.error.reason
+    assert superlink.confirmed == [reply.metadata.message_id]
+
+
+def test_a_node_that_announces_again_has_given_up_its_earlier_reply(
+    superlink: SuperLink, grid: PollingGrid
+) -> None:
+    first, second = reply_of(11, 1), reply_of(11, 2)
+    superlink.announce(first)
+    orders = [order_of(first), order_of(second)]
+    assert not grid.pull_messages(orders)
+    superlink.announce(second)
+    (error,) = grid.pull_messages(orders)
+    assert order_of(error) == orders[0]
+    assert "never sent all" in error.error.reason
+    superlink.store(second)
+    (reply,) = grid.pull_messages(orders)
+    assert order_of(reply) == orders[1]
+    assert not reply.has_error()
+
+
+def test_a_look_ends_in_time_however_many_parts_there_are(
+    superlink: SuperLink, grid: PollingGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = reply_of(11)
+    superlink.announce(reply)
+    superlink.store(reply)
+    monkeypatch.setattr(polling_grid, "LONGEST_LOOK", -1.0)
+    assert not grid.pull_messages([order_of(reply)])
+    assert not superlink.pulled
+    monkeypatch.undo()
+    assert grid.pull_messages([order_of(reply)])
+
+
+def test_an_error_that_a_node_reports_arrives(superlink: SuperLink, grid: PollingGrid) -> None:
+    order = alive_query(11)
+    number(order)
+    reply = Message(Error(code=6, reason="full disk"), reply_to=order)
+    superlink.announce(reply)
+    superlink.store(reply)
+    (error,) = grid.pull_messages([order_of(reply)])
+    assert (error.error.code, error.error.reason) == (6, "full disk")
