@@ -13,7 +13,6 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid.http_grid import HttpGrid
 from safetensors import SafetensorError
 
 from fedproto_app.core.errors import FedProtoError
@@ -23,7 +22,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import RoundLine, folder_listeners
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
-from fedproto_app.server.polling_grid import PollingGrid
+from fedproto_app.server.polling_grid import without_waiting
 from fedproto_app.server.rounds import Checkpoints, Persistence, Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root
@@ -43,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
         privacy_plan(settings)  # refuses unsupported settings before a folder is created
         folder = started.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
-        conduct(PollingGrid(grid) if isinstance(grid, HttpGrid) else grid, settings, folder)
+        conduct(without_waiting(grid), settings, folder)
         if settings.output.pictures:
             show(folder.path)
         log_table(folder.path)

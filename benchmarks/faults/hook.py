@@ -86,10 +86,10 @@ def announce(supernode: Any) -> None:
     def push_few(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
         withholds = False
 
-        def send_and_note(message: Any, *rest: Any) -> Any:
+        def send_and_note(message: Any, tree: Any, seconds: Any) -> Any:
             nonlocal withholds
             withholds = message.metadata.group_id == "2"
-            return send(message, *rest)
+            return send(message, tree, seconds)
 
         def push_or_not(*arguments: Any) -> None:
             if not withholds:
@@ -105,15 +105,15 @@ def no_message(supernode: Any) -> None:
     push = supernode._push_messages
 
     def push_record(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
-        def send_record(message: Any, *rest: Any) -> Any:
+        def send_record(message: Any, tree: Any, seconds: Any) -> Any:
             if message.metadata.group_id != "2":
-                return send(message, *rest)
+                return send(message, tree, seconds)
             from flwr.app import ConfigRecord
             from flwr.proto.message_pb2 import ObjectTree
 
             record = ConfigRecord({"no": "message"})
             message.metadata.__dict__["_message_id"] = record.object_id
-            _, session = send(message, ObjectTree(object_id=record.object_id), *rest[1:])
+            _, session = send(message, ObjectTree(object_id=record.object_id), seconds)
             push_object(message.metadata.run_id, session, record.object_id, record.deflate())
             return set(), session
 

@@ -1,7 +1,7 @@
 """What the engine's grids and workers share: Flower's identity, ids, serialisation.
 
 Flower's own processes set the identity before an app runs, and its SuperLink numbers messages; the
-engine stands in for both. Nothing else of the package reaches behind Flower's public interface.
+engine stands in for both.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Take each reply from Flower once all its parts have arrived, and believe nothing it says.
+"""Replies of real nodes, each taken from Flower once all its parts have arrived.
 
-A node announces a reply and then sends its parts. Flower's grid waits, for hours, until all parts
-of an announced reply are here. Meanwhile it takes no other reply and no deadline holds: one node
-that announces a reply and keeps its parts would stop a run. An announced reply that is no message
-would end it, because Flower builds whatever the parts describe. Here
+A node announces a reply and then sends its parts. Flower's grid waits, for hours, until it has all
+parts of an announced reply. Meanwhile it takes no other reply and no deadline holds: a node that
+announces a reply and keeps its parts would stop a run. A node whose reply is not a message would
+end it, because Flower builds whatever the parts describe. `PollingGrid`
 
-- a look for replies takes the parts that have arrived, and returns the complete replies;
-- sender and order of a reply are those of the announcement, which the SuperLink has checked, not
-  those in its parts, which it has not;
-- whatever cannot be built is an error of its node.
+- takes the parts that have arrived, and returns the complete replies;
+- takes sender and order from the announcement, which the SuperLink has checked, and never from the
+  parts, which it has not;
+- returns an error of the node for anything that cannot be built.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from logging import DEBUG
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 from flwr.common.serde_utils import metadata_from_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import NodeInfo
@@ -37,18 +35,30 @@ from flwr.supercore.inflatable.inflatable_utils import (
     inflate_object_from_contents,
     pull_objects,
 )
-from flwr.superlink.grid.http_grid import HttpGrid
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid.http_grid import HttpGrid
 
 LONGEST_LOOK = 10.0  # seconds for the parts of one reply, before the next reply has its turn
 
 
 @dataclass
 class _Announced:
-    """A reply of which not all parts are here. parts: by id."""
+    """A reply that its node has announced. parts: the parts that have arrived, by id. is_held_back:
+    whether the SuperLink lacks a part."""
 
     metadata: Metadata
     part_ids: list[str]
     parts: dict[str, bytes] = field(default_factory=dict)
+    is_held_back: bool = False
+
+
+def without_waiting(grid: Grid) -> Grid:
+    """Return a grid that waits for no node; grids of simulations never wait."""
+    # Not at the top of the file: it takes a second, and Flower has imported it wherever it matters.
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    return PollingGrid(grid) if isinstance(grid, HttpGrid) else grid
 
 
 class PollingGrid(Grid):
@@ -60,23 +70,23 @@ class PollingGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the complete replies to these orders, and an error for each that cannot come."""
-        wanted = set(message_ids)
-        self._look_for_announcements(wanted)
+        order_ids = set(message_ids)
+        self._look_for_announcements(order_ids)
         replies = []
-        for order_id in [order_id for order_id in self._announced if order_id in wanted]:
+        for order_id in [order_id for order_id in self._announced if order_id in order_ids]:
             announced = self._announced[order_id]
             try:
                 if not self._pull_parts(announced):
                     continue
                 reply = _built(announced)
-            except Exception as error:  # parts can make Flower raise anything
-                reply = _error(announced, f"a reply that cannot be read: {error}")
+            except ObjectPullError as error:  # the SuperLink has deleted it: no part came for long
+                reply = _error(announced, f"its reply never came completely: {error}")
             self._drop(order_id)
             replies.append(reply)
-        return replies + self._replaced(wanted)
+        return replies + self._replaced(order_ids)
 
-    def _look_for_announcements(self, wanted: set[str]) -> None:
-        request = PullAppMessagesRequest(message_ids=wanted - self._announced.keys())
+    def _look_for_announcements(self, order_ids: set[str]) -> None:
+        request = PullAppMessagesRequest(message_ids=order_ids - self._announced.keys())
         answer = self._grid._runtime_client.PullMessages(request)
         for message, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
             metadata = metadata_from_proto(message.metadata)
@@ -84,21 +94,25 @@ class PollingGrid(Grid):
             self._announced[metadata.reply_to_message_id] = _Announced(metadata, list(part_ids))
 
     def _pull_parts(self, announced: _Announced) -> bool:
-        """Pull the parts that have arrived; return whether these are all."""
+        """Pull the parts that have arrived; return whether these are all.
+
+        Raises `ObjectPullError` if the SuperLink has deleted a part.
+        """
         pull = make_pull_object_fn_protobuf(
             self._grid._runtime_client.PullObject, self._grid.node, announced.metadata.run_id
         )
         until = time.monotonic() + LONGEST_LOOK
-        stopped = False
+        announced.is_held_back = is_too_late = False
 
         def pull_in_time(part_id: str) -> bytes:
-            nonlocal stopped
+            nonlocal is_too_late
+            if time.monotonic() > until:
+                is_too_late = True
+                raise ObjectUnavailableError(part_id)
             try:
-                if time.monotonic() > until:
-                    raise ObjectUnavailableError(part_id)
                 announced.parts[part_id] = pull(part_id)
             except ObjectUnavailableError:
-                stopped = True
+                announced.is_held_back = True
                 raise
             return announced.parts[part_id]
 
@@ -106,22 +120,25 @@ class PollingGrid(Grid):
         try:
             pull_objects(missing, pull_in_time, max_tries_per_object=1)
         except ObjectPullError:
-            if not stopped:  # the SuperLink has deleted it: no part came for minutes
-                raise
-        return not stopped
+            if announced.is_held_back or is_too_late:
+                return False
+            raise
+        return True
 
-    def _replaced(self, wanted: set[str]) -> list[Message]:
-        """Forget replies whose node has announced another: it sends one after the other.
+    def _replaced(self, order_ids: set[str]) -> list[Message]:
+        """Forget half-sent replies whose node has announced another: it sends one after the other.
 
         So a node occupies the memory of one reply, however many it announces.
         """
         newest = {reply.metadata.src_node_id: reply for reply in self._announced.values()}
         errors = []
         for order_id, reply in list(self._announced.items()):
-            if reply is not newest[reply.metadata.src_node_id]:
-                self._drop(order_id)
-                if order_id in wanted:
-                    errors.append(_error(reply, "its node never sent all of it"))
+            is_pulled_now = order_id in order_ids and not reply.is_held_back
+            if reply is newest[reply.metadata.src_node_id] or is_pulled_now:
+                continue
+            self._drop(order_id)
+            if order_id in order_ids:
+                errors.append(_error(reply, "its reply never came completely: it sent another"))
         return errors
 
     def _drop(self, order_id: str) -> None:
@@ -161,18 +178,18 @@ class PollingGrid(Grid):
 
 
 def _built(announced: _Announced) -> Message:
-    """Return the reply that the parts describe; raises anything for wrong parts."""
-    message = inflate_object_from_contents(announced.metadata.message_id, announced.parts)
+    """Return the reply that the parts describe, or an error of its node."""
+    try:
+        message = inflate_object_from_contents(announced.metadata.message_id, announced.parts)
+    except Exception as error:  # parts can make Flower raise anything
+        return _error(announced, f"its reply cannot be read: {error!r}")
     if not isinstance(message, Message):
-        raise TypeError(f"it is a {type(message).__name__}, not a message")
+        return _error(announced, f"its reply is a {type(message).__name__}, not a message")
     if message.has_error():
         return make_message(metadata=announced.metadata, error=message.error)
-    if not isinstance(message.content, RecordDict):
-        raise TypeError(f"its content is a {type(message.content).__name__}, not records")
     return make_message(metadata=announced.metadata, content=message.content)
 
 
 def _error(announced: _Announced, reason: str) -> Message:
-    log(DEBUG, "%s: %s", announced.metadata.message_id, reason)
     error = Error(code=ErrorCode.MESSAGE_UNAVAILABLE, reason=reason)
     return make_message(metadata=announced.metadata, error=error)
