@@ -510,7 +510,10 @@ def _settings_of(
     from fedproto_app.data.frame import saved_series
 
     series, table = _series_and_settings(data, columns, table)  # type: ignore[arg-type]
-    frames = Path(table.get("output.dir", folder)).expanduser() / _FRAMES
+    output = table.get("output.dir", folder)
+    if not isinstance(output, str | Path):
+        raise SettingsError(f"output.dir = {output!r}: the path of a folder is needed")
+    frames = Path(output).expanduser() / _FRAMES
     return {**table, "data.source": "npz", "data.path": str(saved_series(series, frames))}
 
 

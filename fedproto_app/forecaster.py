@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedproto_app.api import Run, run
-from fedproto_app.core.errors import DataError, FedProtoError
+from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.experiments.simulation import OnRound
+from fedproto_app.settings.reading import flat
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -77,6 +78,10 @@ class Forecaster:
         changes: dict[str, Any] = {"method": self.method, "data__horizon": self.horizon}
         optional = {"data__period": self.period, "data__calendar": self.calendar}
         changes |= {key: value for key, value in optional.items() if value is not None}
+        for key in flat(self.settings or {}):
+            if key.replace(".", "__") in changes:
+                name = key.removeprefix("data.")
+                raise SettingsError(f"settings: {key} is the parameter {name} of the forecaster")
         self.run_: Run = run(
             df,
             {"output.dir": self._output(), "output.pictures": False, **(self.settings or {})},
@@ -150,8 +155,9 @@ def _require_step(series: Sequence[ClientSeries], freq: str | int) -> None:
         offset = to_offset(freq)
     except ValueError:
         raise DataError(f"freq = {freq!r}: pandas knows no such step") from None
-    first = (
-        pd.Timestamp("1970-01-01") + pd.Timedelta(clock.offset) + start * pd.Timedelta(clock.step)
-    )
-    if first + offset - first != pd.Timedelta(clock.step):
-        raise DataError(f"freq = {freq!r}: the series have a step of {pd.Timedelta(clock.step)}")
+    step = pd.Timedelta(clock.step)
+    first = pd.Timestamp("1970-01-01") + pd.Timedelta(clock.offset) + start * step
+    if first + offset - first != step:
+        raise DataError(
+            f"freq = {freq!r}: the series have a step of {step}, from {first:%A, %Y-%m-%d %H:%M} on"
+        )

@@ -91,6 +91,11 @@ def test_its_runs_are_removed_with_it() -> None:
     [
         ("30min", LONG, "freq = '30min': the series have a step of 0 days 01:00:00"),
         ("MS", LONG, "freq = 'MS': the series have a step"),
+        (
+            "W",
+            LONG.assign(when=[*pd.date_range("2026-01-05", periods=len(HOURS), freq="7D")] * 3),
+            "freq = 'W': the series have a step of 7 days 00:00:00, from Monday, 2026-01-05",
+        ),
         ("hour-ish", LONG, "freq = 'hour-ish': pandas knows no such step"),
         (1, LONG, "freq = 1: the series have times"),
         (2, LONG.assign(when=[*range(len(HOURS))] * 3), "freq = 2: the series count by 1"),
@@ -103,3 +108,14 @@ def test_another_step_than_the_datas_is_refused(
     with pytest.raises(FedProtoError, match=message):
         Forecaster(freq=freq, folder=tmp_path / "runs").fit(frame, **COLUMNS)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_setting_that_is_a_parameter_is_refused() -> None:
+    for settings in ({"data.horizon": 3}, {"data": {"horizon": 3}}):
+        with pytest.raises(FedProtoError, match=r"data\.horizon is the parameter horizon"):
+            Forecaster(method="naive", settings=settings).fit(LONG, **COLUMNS)
+
+
+def test_a_folder_that_is_no_path_is_refused() -> None:
+    with pytest.raises(FedProtoError, match=r"output\.dir = 5: the path of a folder is needed"):
+        Forecaster(method="naive", settings={"output.dir": 5}).fit(LONG, **COLUMNS)

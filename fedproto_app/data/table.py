@@ -57,8 +57,10 @@ class Head:
     notes: tuple[str, ...] = ()
 
     def place(self, name: str, key: str) -> int:
-        """Return the place of the column that ``data.<key>`` names."""
+        """Return the place of the column that ``data.<key>`` names, or would."""
         require_available([name], self.names, key, "column", self.where)
+        if (count := self.names.count(name)) > 1:
+            raise DataError(f"data.{key}: {self.where} has {count} columns {name!r}; rename them")
         return self.names.index(name)
 
 

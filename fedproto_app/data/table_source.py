@@ -196,22 +196,20 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
             f"({', '.join(selected[:5]) or 'none'}), but the long form has one; choose it with "
             "data.columns"
         )
-    return Columns(
-        [place for place in value_places if names[place] == selected[0]][:1], times, client
-    )
+    return Columns([head.place(selected[0], "columns")], times, client)
 
 
 def _place(head: Head, column_name: str, key: str, usual: Collection[str], noun: str) -> int:
     """Return the place of the column that ``data.<key>`` names, or that has a usual name."""
     if column_name:
         return head.place(column_name, key)
-    places = [place for place, name in enumerate(head.names) if name.lower() in usual]
-    if not places:
+    names = [name for name in head.names if name.lower() in usual]
+    if not names:
         raise DataError(
             f"{head.where}: which column holds the {noun}? set data.{key} to one of "
             f"{', '.join(head.names[:8])}"
         )
-    return places[0]
+    return head.place(names[0], key)
 
 
 def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:

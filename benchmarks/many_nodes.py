@@ -1,0 +1,237 @@
+"""A run on a hundred real SuperNodes of one client each, some of which die.
+
+    python -m benchmarks.many_nodes [--nodes 100] [--killed 5] [--at-once 2] [--rounds 3] [--page]
+
+FedAvg on synthetic traffic in a `LocalFederation`: all nodes have keys of their own and speak TLS.
+In the second round's training some nodes are killed and stay away. Real sites compute at the same
+time; here their ClientApps take turns, `--at-once` at a time, so the seconds of a round are those
+of this machine's cores. A node needs 200 MB: the memory that is free limits their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, NamedTuple, Self
+
+from rich.console import Console
+
+from benchmarks.local_federation import LocalFederation, MarkedProcess, NodeProcess
+from benchmarks.machine import machine_line
+from benchmarks.pages import ROOT, table_texts, write_section
+from fedproto_app.core.errors import FederationError
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.settings import flower_config, settings_from
+
+PAGE = ROOT / "docs" / "reliability.md"
+LEAST_FREE = 1 << 30  # bytes of memory below which the trial gives up
+DEADLINE = 3600.0
+# Runs before anything else in each process of a node. A SuperExec takes one of the slots, asks for
+# work, and gives the slot to the ClientApp that it starts, which keeps it until its end.
+TURNS = """
+import fcntl, os, random, sys
+
+if sys.argv[0].endswith("flower-superexec"):
+    import subprocess
+    from flwr.supercore.superexec import run_superexec as module
+
+    client = module.RuntimeHttpClient
+    acquire, popen, kept = client.AcquireTask, subprocess.Popen, []
+
+    def acquire_in_turn(self, request):
+        number = random.randrange(int(os.environ["AT_ONCE"]))
+        slot = os.open(f"{os.path.dirname(__file__)}/slot-{number}", os.O_CREAT | os.O_RDWR)
+        fcntl.flock(slot, fcntl.LOCK_EX)
+        answer = acquire(self, request)
+        kept.append(slot) if answer.token else os.close(slot)
+        return answer
+
+    def popen_with_slot(args, **options):
+        process = popen(args, pass_fds=tuple(kept), **options)
+        while kept:
+            os.close(kept.pop())
+        return process
+
+    client.AcquireTask = acquire_in_turn
+    subprocess.Popen = popen_with_slot
+"""
+
+
+class Outcome(NamedTuple):
+    """What happened. joined: seconds until all nodes were connected. memory: gigabytes that all
+    processes took together. superlink, serverapp: processor seconds of these."""
+
+    joined: float
+    rounds: list[dict[str, Any]]
+    memory: float
+    superlink: float
+    serverapp: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=100, metavar="N")
+    parser.add_argument("--killed", type=int, default=5, metavar="N")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--page", action="store_true", help="write the table to the page")
+    arguments = parser.parse_args()
+    if not 0 <= arguments.killed < arguments.nodes or min(arguments.at_once, arguments.rounds) < 1:
+        parser.error("--killed: less than --nodes; --at-once and --rounds: at least 1")
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="many-nodes-") as folder:
+        outcome = trial(
+            Path(folder),
+            nodes=arguments.nodes,
+            killed=arguments.killed,
+            at_once=arguments.at_once,
+            rounds=arguments.rounds,
+            console=console,
+        )
+    lines = [["round", "orders", "replies", "clients", "seconds", "why replies are missing"]]
+    for row in outcome.rounds:
+        reasons = Counter(str(refusal["reason"]) for refusal in row["refused"])
+        lines.append(
+            [
+                *(str(row[key]) for key in ("round", "asked", "answered", "clients")),
+                f"{row['seconds']['total']:.0f}",
+                "; ".join(f"{reason} ({count})" for reason, count in reasons.items()),
+            ]
+        )
+    table = table_texts(lines)
+    note = (
+        f"`python -m benchmarks.many_nodes --nodes {arguments.nodes} --killed {arguments.killed} "
+        f"--rounds {arguments.rounds} --page`: all connected after {outcome.joined:.0f} s; "
+        f"{outcome.memory:.1f} GB of memory in all; processor time of the SuperLink "
+        f"{outcome.superlink:.0f} s, of the ServerApp {outcome.serverapp:.0f} s; {machine_line()}."
+    )
+    console.print("\n".join([*table, "", note]), soft_wrap=True, markup=False)
+    if arguments.page:
+        write_section(PAGE, "many-nodes", "benchmarks.many_nodes", [*table, "", note])
+
+
+def trial(
+    folder: Path, *, nodes: int, killed: int, at_once: int, rounds: int, console: Console
+) -> Outcome:
+    """Start the nodes, run, and kill some of them."""
+    hooks = folder / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(TURNS, encoding="utf-8")
+    environment = {
+        "PYTHONPATH": str(hooks),
+        "AT_ONCE": str(at_once),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0",  # Flower's: many of them ask on few cores
+    }
+    changes = {
+        "method": "fedavg",
+        "rounds": rounds,
+        "evaluate-every": rounds,
+        "data.synthetic.clients": nodes,
+        "data.synthetic.days": 8,
+        "nodes.minimum": nodes,
+        "nodes.start-deadline": DEADLINE,
+        "nodes.round-deadline": DEADLINE,
+        "output.dir": str(folder / "runs"),
+        "output.name": "run",
+        "output.pictures": False,
+    }
+    begin = time.monotonic()
+    with (
+        LocalFederation(folder / "federation") as federation,
+        Watch(federation.superlink) as watch,
+    ):
+        started: list[NodeProcess] = []
+        for number in range(nodes):
+            config: dict[str, str | int | float] = {
+                "node-name": f"site-{number:03d}",
+                "partition-id": number,
+                "num-partitions": nodes,
+                "data-source": "synthetic-traffic",
+                "state-dir": str(folder / "state" / str(number)),
+                "device": "cpu",
+            }
+            name = str(config["node-name"])
+            started.append(federation.add_node(name, config, environment=environment))
+            console.print(f"{number + 1} of {nodes} nodes started", end="\r")
+        for node in started:
+            node.wait_until_joined(DEADLINE)
+        joined = time.monotonic() - begin
+        console.print(f"all nodes connected after {joined:.0f} s, {watch.memory:.1f} GB of memory")
+        run = federation.submit(flower_config(settings_from(changes)))
+        if rounds > 1:
+            last = started[-1] if killed else started[0]
+            last.wait_for_log(r"event=order round=2 \S+ phase=train", DEADLINE)
+            for node in started[len(started) - killed :]:
+                node.kill()
+            console.print(f"{killed} nodes killed in round 2")
+        status = federation.wait(run, DEADLINE)
+        if not status.completed:
+            raise FederationError(f"the run is {status.status}: {status.details}")
+        return Outcome(
+            joined,
+            read_rounds(folder / "runs" / "run"),
+            watch.memory,
+            watch.processor("fedproto_app.ops.fleet"),
+            watch.processor("flwr-serverapp"),
+        )
+
+
+class Watch:
+    """Looks at the machine and the server every two seconds, for the length of a ``with`` block.
+
+    memory: the most gigabytes that were taken since its begin. Ends this process by SIGINT when the
+    machine's memory is nearly used up.
+    """
+
+    def __init__(self, server: MarkedProcess) -> None:
+        self.memory = 0.0
+        self._server, self._free = server, _free_memory()
+        self._seconds: dict[int, tuple[str, float]] = {}  # by process: command line, processor time
+        self._over = Event()
+        self._thread = Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def processor(self, program: str) -> float:
+        """Return the processor seconds of the server's processes of this name."""
+        return sum(time for line, time in self._seconds.values() if program in line)
+
+    def _look(self) -> None:
+        while not self._over.wait(2.0):
+            free = _free_memory()
+            self.memory = max(self.memory, (self._free - free) / 1e9)
+            if free < LEAST_FREE:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            for pid, line in self._server.pids().items():
+                with suppress(OSError):  # it has just ended
+                    self._seconds[pid] = line, _processor_seconds(pid)
+
+
+def _free_memory() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise FederationError("/proc/meminfo does not say how much memory is available")
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()
