@@ -80,6 +80,10 @@ def longest_step(order: Order, honest: Arrays, claimed: float) -> FalseReply:
 
 
 def _opposite(name: str, value: Any, times: float) -> Any:
+    """Return sums of opposite targets, so many times; prototypes negated, not larger: larger ones
+    are refused."""
+    if name.endswith("prototypes"):
+        return np.asarray(-value)
     return np.asarray(np.float32(-times if name == "moment" else times) * value)
 
 
