@@ -1,8 +1,8 @@
 """A run on a hundred real SuperNodes of one client each, some of which die.
 
-    python -m benchmarks.many_nodes [--nodes 100] [--killed 5] [--at-once 2] [--rounds 3] [--page]
+    python -m benchmarks.many_nodes [--nodes 100] [--killed 5] [--at-once 2] [--rounds 2] [--page]
 
-FedAvg on synthetic traffic in a `LocalFederation`: all nodes have keys of their own and speak TLS.
+FUELS on synthetic traffic in a `LocalFederation`: all nodes have keys of their own and speak TLS.
 In the second round's training some nodes are killed and stay away. Real sites compute at the same
 time; here their ClientApps take turns, `--at-once` at a time, so the seconds of a round are those
 of this machine's cores. A node needs 200 MB: the memory that is free limits their number.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -80,12 +81,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=100, metavar="N")
     parser.add_argument("--killed", type=int, default=5, metavar="N")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--rounds", type=int, default=2, metavar="N")
     parser.add_argument("--page", action="store_true", help="write the table to the page")
     arguments = parser.parse_args()
     if not 0 <= arguments.killed < arguments.nodes or min(arguments.at_once, arguments.rounds) < 1:
         parser.error("--killed: less than --nodes; --at-once and --rounds: at least 1")
     console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes end
     with tempfile.TemporaryDirectory(prefix="many-nodes-") as folder:
         outcome = trial(
             Path(folder),
@@ -130,9 +132,8 @@ def trial(
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0",  # Flower's: many of them ask on few cores
     }
     changes = {
-        "method": "fedavg",
+        "method": "fuels",
         "rounds": rounds,
-        "evaluate-every": rounds,
         "data.synthetic.clients": nodes,
         "data.synthetic.days": 8,
         "nodes.minimum": nodes,
@@ -186,7 +187,7 @@ def trial(
 class Watch:
     """Looks at the machine and the server every two seconds, for the length of a ``with`` block.
 
-    memory: the most gigabytes that were taken since its begin. Ends this process by SIGINT when the
+    memory: the most gigabytes that were taken since its begin. Ends this process by SIGTERM when the
     machine's memory is nearly used up.
     """
 
@@ -214,7 +215,7 @@ class Watch:
             free = _free_memory()
             self.memory = max(self.memory, (self._free - free) / 1e9)
             if free < LEAST_FREE:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM)
                 return
             for pid, line in self._server.pids().items():
                 with suppress(OSError):  # it has just ended

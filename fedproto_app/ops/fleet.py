@@ -20,12 +20,10 @@ import importlib
 import os
 import re
 import resource
-import shutil
 import signal
 import ssl
 import subprocess
 import sys
-import sysconfig
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,13 +47,15 @@ LARGEST_BODY = 64 * 2**20
 LARGEST_SUM = 2**30  # bytes of the requests that are passed on at one time
 MOST_CONNECTIONS = 2000  # a node opens at most four
 
-_GRPC_VERSION = "1.39.0"  # of Flower; `_become_superlink` changes names of its modules
+_GRPC_VERSION = "1.39.0"  # of Flower; `_serve_with_grpc` changes names of its modules
 
 _PREFIX = "/v1/fleet/"
 _REPLY_CALLS = ("push-messages", "push-object")
 _CALL = re.compile("[a-z-]+")
 _LENGTH = re.compile("[0-9]{1,12}")
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})")
+_SUPERLINK = "import sys; from fedproto_app.ops import fleet; fleet.become_superlink(sys.argv[1:])"
+_LONGEST_WAIT = 60_000  # milliseconds for the database
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
 _CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node
 _HEAD_DEADLINE = 20  # seconds to a request's path and headers; nodes close idle connections after 5
@@ -106,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     quota = FleetQuota(options.largest_reply * 2**20)
     if _serves_nodes_with_grpc():
-        _become_superlink([*flags, "--fleet-api-address", str(options.sites)], quota)
+        _serve_with_grpc([*flags, "--fleet-api-address", str(options.sites)], quota)
         return
-    command = [_program(), *flags]
+    command = [sys.executable, "-c", _SUPERLINK, *flags]
     try:
         trust = ssl.create_default_context(cafile=options.ca)
     except ssl.SSLError:
@@ -165,22 +165,39 @@ class FleetQuota(Quota["ConfirmMessageReceivedRequest"]):
         )
 
 
-def _become_superlink(flags: Sequence[str], quota: FleetQuota) -> None:
-    """Run Flower's SuperLink, which serves nodes with gRPC, in this process.
+def become_superlink(flags: Sequence[str]) -> None:
+    """Run Flower's SuperLink in this process."""
+    be_patient()
+    # The package has a function of the same name.
+    module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    sys.argv = ["flower-superlink", *flags]
+    module.flower_superlink()
 
-    Flower has no hook for it: the class that answers nodes is exchanged in its module.
+
+def be_patient() -> None:
+    """Let calls wait for the database as long as others write.
+
+    When a run begins on a hundred nodes they all write at once. Flower waits for 5 s, then answers
+    "database is locked", at which a SuperNode ends.
+    """
+    module: Any = importlib.import_module("flwr.supercore.sql_mixin")
+    module.SQLITE_PRAGMAS = (*module.SQLITE_PRAGMAS, ("busy_timeout", str(_LONGEST_WAIT)))
+
+
+def _serve_with_grpc(flags: Sequence[str], quota: FleetQuota) -> None:
+    """Run the SuperLink, which serves nodes with gRPC, in this process.
+
+    Flower has no hook for the quota: the class that answers nodes is exchanged in its module.
     """
     if (installed := version("flwr")) != _GRPC_VERSION:
         raise SystemExit(
             f"error: flwr {installed}: must be {_GRPC_VERSION}, or 1.40 or newer; with others it "
             "was not tried to limit what nodes send"
         )
-    # The package has a function of the same name.
     module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     module.FleetServicer = limited_servicer(module.FleetServicer, quota)
     module.GRPC_MAX_MESSAGE_LENGTH = LARGEST_BODY
-    sys.argv = ["flower-superlink", *flags]
-    module.flower_superlink()
+    become_superlink(flags)
 
 
 def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
@@ -219,15 +236,6 @@ def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
 
 def _serves_nodes_with_grpc() -> bool:
     return tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
-
-
-def _program() -> str:
-    """Return the program of the Flower that this Python imports, else the one on the path."""
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    program = shutil.which("flower-superlink", path=path)
-    if program is None:
-        raise SystemExit("error: flower-superlink is neither beside Python nor on the path")
-    return program
 
 
 def _connections() -> int:

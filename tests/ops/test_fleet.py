@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
-import shutil
+import sqlite3
 import ssl
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
+from flwr.supercore import sql_mixin
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -300,7 +300,6 @@ def test_files_are_looked_at_before_a_superlink_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fleet, "_serves_nodes_with_grpc", lambda: False)
-    monkeypatch.setattr(fleet, "_program", lambda: sys.executable)
     empty = tmp_path / "empty"
     empty.touch()
     words = ["--sites=127.0.0.1:1", "--users=127.0.0.1:2", f"--certificate={empty}"]
@@ -323,7 +322,12 @@ def test_connections_fit_into_the_open_files_that_the_system_allows(
     assert fleet._connections() == fleet.MOST_CONNECTIONS
 
 
-def test_a_missing_flower_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(SystemExit, match="error: flower-superlink is neither beside Python nor"):
-        fleet._program()
+def test_calls_wait_while_others_write_to_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+    fleet.be_patient()
+    with closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
+        sql_mixin._set_sqlite_pragmas(database, None)  # as Flower does with each connection
+        assert database.execute("PRAGMA busy_timeout").fetchone() == (60_000,)
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
