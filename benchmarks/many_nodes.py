@@ -187,8 +187,8 @@ def trial(
 class Watch:
     """Looks at the machine and the server every two seconds, for the length of a ``with`` block.
 
-    memory: the most gigabytes that were taken since its begin. Ends this process by SIGTERM when the
-    machine's memory is nearly used up.
+    memory: the most gigabytes that were taken since its begin. When the machine's memory is nearly
+    used up, this process gets a SIGTERM.
     """
 
     def __init__(self, server: MarkedProcess) -> None:
@@ -218,7 +218,7 @@ class Watch:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             for pid, line in self._server.pids().items():
-                with suppress(OSError):  # it has just ended
+                with suppress(OSError):  # the process has ended
                     self._seconds[pid] = line, _processor_seconds(pid)
 
 
