@@ -1,4 +1,4 @@
-"""A run on a hundred real SuperNodes of one client each, some of which die.
+"""A run on a hundred real SuperNodes of one client each; some are killed in it.
 
     python -m benchmarks.many_nodes [--nodes 100] [--killed 5] [--at-once 2] [--rounds 2] [--page]
 

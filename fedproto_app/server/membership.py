@@ -7,7 +7,7 @@ its data for minutes delays nobody else.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from logging import WARNING
@@ -29,7 +29,6 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
-LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
 PROBE_AFTER = 30.0  # seconds after which a node without an answer is probed
 MOST_NOTES = 1000  # of one node that are logged
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
@@ -312,8 +311,9 @@ class Membership:
         self._queries = {node: query for node, query in self._queries.items() if node in connected}
         self._take_answers(grid)
         self._probe(grid)
-        self._ask(grid, [node_id for node_id in sorted(connected) if self._is_to_ask(node_id)])
-        self._take_answers(grid)
+        if to_ask := [node_id for node_id in sorted(connected) if self._is_to_ask(node_id)]:
+            self._ask(grid, to_ask)
+            self._take_answers(grid)  # a simulation has answered by now
         self._limit_samples()
 
     def _limit_samples(self) -> None:
@@ -321,18 +321,16 @@ class Membership:
         self.most_samples = self._settings.aggregation.most_samples(declared)
 
     def _is_to_ask(self, node_id: int) -> bool:
-        time_now = time.monotonic()
-        if query := self._queries.get(node_id):  # a restarted node has lost its query
-            return time_now - query.sent_at > LONGEST_QUERY
+        if node_id in self._queries:  # however long it takes; probes tell whether it is lost
+            return False
         if turned_away := self._turned_away.get(node_id):
-            return time_now - turned_away.reported_at > ASK_AGAIN_AFTER
+            return time.monotonic() - turned_away.reported_at > ASK_AGAIN_AFTER
         return node_id in self._left or not self.roster.knows(node_id)
 
-    def _ask(self, grid: Grid, node_ids: Iterable[int]) -> None:
-        queried = list(node_ids)
-        messages = [roster_query(node_id) for node_id in queried]
+    def _ask(self, grid: Grid, node_ids: Sequence[int]) -> None:
+        messages = [roster_query(node_id) for node_id in node_ids]
         accepted_ids = set(push(grid, messages))
-        for node_id, message in zip(queried, messages, strict=True):
+        for node_id, message in zip(node_ids, messages, strict=True):
             if message.metadata.message_id in accepted_ids:
                 self._queries[node_id] = _Query(message.metadata.message_id, time.monotonic())
 

@@ -130,16 +130,18 @@ def test_a_site_that_loads_for_long_holds_up_nobody(tmp_path: Path) -> None:
     assert labels(federation) == {"south", "north"}
 
 
-def test_a_query_that_a_restart_lost_is_sent_again(
+def test_a_site_that_loads_for_an_hour_is_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation, grid = federation_of(tmp_path, "south", "north")
-    grid.tamper = lambda node, reply: None if node == 1001 else reply
+    withheld: list[Message] = []
+    grid.tamper = lambda node, reply: withheld.append(reply) if node == 1001 else reply
     federation.members.await_nodes(grid)
-    grid.tamper = lambda node, reply: reply
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     federation.members.await_clients(grid)
-    assert labels(federation) == {"south"}
-    monkeypatch.setattr(membership, "LONGEST_QUERY", 0.0)
+    (loaded,) = (reply for reply in withheld if reply.metadata.message_type == ROSTER)
+    grid.replies[loaded.metadata.reply_to_message_id] = loaded
     federation.members.await_clients(grid)
     assert labels(federation) == {"south", "north"}
 
