@@ -5,13 +5,15 @@
 FUELS on synthetic traffic in a `LocalFederation`: all nodes have keys of their own and speak TLS.
 In the second round's training some nodes are killed and stay away. Real sites compute at the same
 time; here their ClientApps take turns, `--at-once` at a time, so the seconds of a round are those
-of this machine's cores. A node needs 200 MB: the memory that is free limits their number.
+of this machine's cores, and the server does not probe nodes that wait for their turn. A node needs
+200 MB: the memory that is free limits their number.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 
+from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation, MarkedProcess, NodeProcess
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
@@ -34,35 +37,6 @@ from fedproto_app.settings import flower_config, settings_from
 PAGE = ROOT / "docs" / "reliability.md"
 LEAST_FREE = 1 << 30  # bytes of memory below which the trial gives up
 DEADLINE = 3600.0
-# Runs before anything else in each process of a node. A SuperExec takes one of the slots, asks for
-# work, and gives the slot to the ClientApp that it starts, which keeps it until its end.
-TURNS = """
-import fcntl, os, random, sys
-
-if sys.argv[0].endswith("flower-superexec"):
-    import subprocess
-    from flwr.supercore.superexec import run_superexec as module
-
-    client = module.RuntimeHttpClient
-    acquire, popen, kept = client.AcquireTask, subprocess.Popen, []
-
-    def acquire_in_turn(self, request):
-        number = random.randrange(int(os.environ["AT_ONCE"]))
-        slot = os.open(f"{os.path.dirname(__file__)}/slot-{number}", os.O_CREAT | os.O_RDWR)
-        fcntl.flock(slot, fcntl.LOCK_EX)
-        answer = acquire(self, request)
-        kept.append(slot) if answer.token else os.close(slot)
-        return answer
-
-    def popen_with_slot(args, **options):
-        process = popen(args, pass_fds=tuple(kept), **options)
-        while kept:
-            os.close(kept.pop())
-        return process
-
-    client.AcquireTask = acquire_in_turn
-    subprocess.Popen = popen_with_slot
-"""
 
 
 class Outcome(NamedTuple):
@@ -125,10 +99,12 @@ def trial(
     """Start the nodes, run, and kill some of them."""
     hooks = folder / "hooks"
     hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(TURNS, encoding="utf-8")
-    environment = {
+    shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
+    of_server = {"PYTHONPATH": str(hooks), "FAULT": "late-probes"}
+    of_node = {
         "PYTHONPATH": str(hooks),
-        "AT_ONCE": str(at_once),
+        "FAULT": "take-turns",
+        "TURNS": str(at_once),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0",  # Flower's: many of them ask on few cores
     }
     changes = {
@@ -145,7 +121,7 @@ def trial(
     }
     begin = time.monotonic()
     with (
-        LocalFederation(folder / "federation") as federation,
+        LocalFederation(folder / "federation", of_server) as federation,
         Watch(federation.superlink) as watch,
     ):
         started: list[NodeProcess] = []
@@ -159,7 +135,7 @@ def trial(
                 "device": "cpu",
             }
             name = str(config["node-name"])
-            started.append(federation.add_node(name, config, environment=environment))
+            started.append(federation.add_node(name, config, environment=of_node))
             console.print(f"{number + 1} of {nodes} nodes started", end="\r")
         for node in started:
             node.wait_until_joined(DEADLINE)

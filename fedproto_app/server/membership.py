@@ -22,14 +22,13 @@ from fedproto_app.core.events import shown, tell
 from fedproto_app.core.messages import NodeRoster, Refusal, SampleTimes
 from fedproto_app.core.wire import Unusable, roster_query
 from fedproto_app.data.shape import DataShape
-from fedproto_app.server.exchange import Exchange, Probes, pause_on, push
+from fedproto_app.server.exchange import PROBE_AFTER, Exchange, Probes, pause_on, push
 from fedproto_app.server.node_register import Identity, NotItsNameError
 from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
-PROBE_AFTER = 30.0  # seconds after which a node without an answer is probed
 MOST_NOTES = 1000  # of one node that are logged
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
 
