@@ -52,14 +52,19 @@ class Outcome(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=100, metavar="N")
-    parser.add_argument("--killed", type=int, default=5, metavar="N")
-    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N")
+    for option, default, text in (
+        ("--nodes", 100, "SuperNodes of one client each"),
+        ("--killed", 5, "of these, killed in round 2"),
+        ("--at-once", os.cpu_count() or 1, "ClientApps that work at a time"),
+        ("--rounds", 2, "rounds of the run"),
+    ):
+        parser.add_argument(
+            option, type=int, default=default, metavar="N", help=f"{text} (default: {default})"
+        )
     parser.add_argument("--page", action="store_true", help="write the table to the page")
     arguments = parser.parse_args()
-    if not 0 <= arguments.killed < arguments.nodes or min(arguments.at_once, arguments.rounds) < 1:
-        parser.error("--killed: less than --nodes; --at-once and --rounds: at least 1")
+    if not 0 <= arguments.killed < arguments.nodes or arguments.at_once < 1 or arguments.rounds < 2:
+        parser.error("--killed: less than --nodes; --at-once: at least 1; --rounds: at least 2")
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes end
     with tempfile.TemporaryDirectory(prefix="many-nodes-") as folder:
@@ -84,7 +89,10 @@ def main() -> None:
     table = table_texts(lines)
     note = (
         f"`python -m benchmarks.many_nodes --nodes {arguments.nodes} --killed {arguments.killed} "
-        f"--rounds {arguments.rounds} --page`: all connected after {outcome.joined:.0f} s; "
+        f"--at-once {arguments.at_once} --rounds {arguments.rounds} --page`: FUELS, one client per "
+        f"node, {arguments.killed} nodes killed in round 2. ClientApps take turns, "
+        f"{arguments.at_once} at a time, so the seconds are this machine's; nodes that wait for "
+        f"their turn are not probed. All connected after {outcome.joined:.0f} s; "
         f"{outcome.memory:.1f} GB of memory in all; processor time of the SuperLink "
         f"{outcome.superlink:.0f} s, of the ServerApp {outcome.serverapp:.0f} s; {machine_line()}."
     )
@@ -142,12 +150,10 @@ def trial(
         joined = time.monotonic() - begin
         console.print(f"all nodes connected after {joined:.0f} s, {watch.memory:.1f} GB of memory")
         run = federation.submit(flower_config(settings_from(changes)))
-        if rounds > 1:
-            last = started[-1] if killed else started[0]
-            last.wait_for_log(r"event=order round=2 \S+ phase=train", DEADLINE)
-            for node in started[len(started) - killed :]:
-                node.kill()
-            console.print(f"{killed} nodes killed in round 2")
+        started[-1].wait_for_log(r"event=order round=2 \S+ phase=train", DEADLINE)
+        for node in started[nodes - killed :]:
+            node.kill()
+        console.print(f"{killed} nodes killed in round 2")
         status = federation.wait(run, DEADLINE)
         if not status.completed:
             raise FederationError(f"the run is {status.status}: {status.details}")
