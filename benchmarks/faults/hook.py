@@ -4,7 +4,7 @@ A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run
 anything else. The environment variable FAULT says what the process then does wrong:
 
     poison               this node's replies of rounds 1 … 4 hold forbidden values
-    junk                 this node adds four arrays of 40 MB to every reply
+    junk-MB              this node adds four arrays of 40 or 300 MB to every reply
     duplicate            this node sends every reply twice
     announce             this node announces its reply of round 2 and sends none of its parts
     no-message           this node's reply of round 2 is announced as a message but is none
@@ -52,21 +52,25 @@ def poison(wire: Any) -> None:
     wire.write_reply = write_reply
 
 
-def junk(wire: Any) -> None:
-    """Add arrays of bytes that cannot be compressed and that nobody asked for."""
-    write = wire.write_reply
+def junk(megabytes: int) -> Callable[[Any], None]:
+    """Add four arrays of bytes that cannot be compressed and that nobody asked for."""
 
-    def write_reply(reply: Any, to: Any, **masked: Any) -> Any:
-        from flwr.app import Array, ArrayRecord
-        from numpy.random import default_rng
+    def change(wire: Any) -> None:
+        write = wire.write_reply
 
-        message = write(reply, to, **masked)
-        random = default_rng()
-        arrays = [random.integers(256, size=40 * 2**20, dtype="u1") for _ in range(4)]
-        message.content["junk"] = ArrayRecord({str(i): Array(a) for i, a in enumerate(arrays)})
-        return message
+        def write_reply(reply: Any, to: Any, **masked: Any) -> Any:
+            from flwr.app import Array, ArrayRecord
+            from numpy.random import default_rng
 
-    wire.write_reply = write_reply
+            message = write(reply, to, **masked)
+            random, size = default_rng(), megabytes * 2**20
+            arrays = {str(i): Array(random.integers(256, size=size, dtype="u1")) for i in range(4)}
+            message.content["junk"] = ArrayRecord(arrays)
+            return message
+
+        wire.write_reply = write_reply
+
+    return change
 
 
 def duplicate(supernode: Any) -> None:
@@ -204,7 +208,7 @@ def late_probes(exchange: Any) -> None:
 STEPS = ("keys", "shares", "train", "unmask")
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "poison": ("fedproto_app.core.wire", poison),
-    "junk": ("fedproto_app.core.wire", junk),
+    **{f"junk-{size}": ("fedproto_app.core.wire", junk(size)) for size in (40, 300)},
     "duplicate": ("flwr.supernode.start_client_internal", duplicate),
     "announce": ("flwr.supernode.start_client_internal", announce),
     "no-message": ("flwr.supernode.start_client_internal", no_message),
