@@ -1,0 +1,1 @@
+"""Every case of `cases.md`: what people reported, and the good behaviour that they expect."""
