@@ -97,7 +97,7 @@ def test_a_node_tells_a_server_of_an_earlier_version_that_they_do_not_fit(tmp_pa
     query = roster_query(NODE)
     query.content = RecordDict()  # it says nothing of a protocol
     (reply,) = solo_node(tmp_path).send_and_receive([query])
-    told = f"the server runs fedproto-app before 0.2, this node {__version__}: "
+    told = f"the server runs fedproto-app of an unknown version, this node {__version__}: "
     assert fields_of(reply)["error"].startswith(told)
 
 

@@ -79,37 +79,16 @@ DATA = Method("data", METHOD.strategy, METHOD.learner)
 LOUD_METHOD = "loud_method:METHOD"
 
 
-_SOLO = "from fedproto_app.strategies.solo import SoloLearner, SoloStrategy\n"
-_METHOD = "from fedproto_app.core.method import Method\n"
-OF_VERSION_0_1 = {
-    "shares": (
-        f"{_SOLO}class Mine(SoloLearner):\n    shared = ('encoder.',)\n",
-        "shares.Mine.shared: is not used since version 0.2; sends() declares it now",
-    ),
-    "steps": (
-        f"{_SOLO}class Mine(SoloLearner):\n    def stepped(self, cohort, batch): ...\n",
-        "steps.Mine.stepped: is not used since version 0.2; make_optimizer() takes its place",
-    ),
-    "absorbs": (
-        f"{_SOLO}class Mine(SoloStrategy):\n    def absorb(self, answers, spec): ...\n",
-        "absorbs.Mine.absorb: is not used since version 0.2; update() takes its place",
-    ),
-    "averages": (
-        f"{_METHOD}METHOD = Method('x', 'a:B', 'a:C', averages=True)\n",
-        "argument 'averages'; since version 0.2 sends() of the learner declares it",
-    ),
-    "learns_first": (
-        f"{_METHOD}METHOD = Method('x', 'a:B', 'a:C', encoder_first=True)\n",
-        "argument 'encoder_first'; since version 0.2 pretraining and learns_without_labels take",
-    ),
-    "declares_twice": (
-        f"{_SOLO}{_METHOD}from fedproto_app.core.sends import Sends\n"
-        "class Mine(SoloLearner):\n    @classmethod\n    def sends(cls, section, sizes):\n"
-        "        return [Sends('a', {'x': ()}), Sends('b', {'x': ()})]\n"
-        "METHOD = Method('x', SoloStrategy, Mine)\n",
-        "method 'x': declares 'x' in two Sends",
-    ),
-}
+DECLARES_TWICE = """\
+from fedproto_app.core.method import Method
+from fedproto_app.core.sends import Sends
+from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
+class Mine(SoloLearner):
+    @classmethod
+    def sends(cls, section, sizes):
+        return [Sends('a', {'x': ()}), Sends('b', {'x': ()})]
+METHOD = Method('x', SoloStrategy, Mine)
+"""
 
 # What docs/methods.md calls tasks.
 WORKS_ON = {
@@ -129,12 +108,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "loud_method.py").write_text(LOUD)
     (folder / "broken_method.py").write_text("1 / 0\n")
-    for module, (text, _) in OF_VERSION_0_1.items():
-        (folder / f"{module}.py").write_text(text)
-    (folder / "old_method.py").write_text("import fedproto_app.learners.jsd_prototype\n")
-    (folder / "older_method.py").write_text("import fedproto_app.strategies.jsd_prototype\n")
+    (folder / "declares_twice.py").write_text(DECLARES_TWICE)
     monkeypatch.syspath_prepend(folder)
-    for name in ("loud_method", "broken_method", "old_method", "older_method", *OF_VERSION_0_1):
+    for name in ("loud_method", "broken_method", "declares_twice"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -262,12 +238,7 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
     ("config", "message"),
     [
         ({"method": "no_module:METHOD"}, "No module named 'no_module'"),
-        *(
-            ({"method": f"{module}:METHOD"}, message)
-            for module, (_, message) in OF_VERSION_0_1.items()
-        ),
-        ({"method": "old_method:METHOD"}, "as fedproto_app.strategies.fuels.learner"),
-        ({"method": "older_method:METHOD"}, "it is fedproto_app.strategies.fuels.strategy"),
+        ({"method": "declares_twice:METHOD"}, "method 'x': declares 'x' in two Sends"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
         ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.core.method.Method"),
         ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.core.method.Method"),
@@ -284,7 +255,6 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
             {"method": LOUD_METHOD, "loud.loudnes": 1},
             "loud.loudness? known in [loud]: inner-steps, ",
         ),
-        ({"method": LOUD_METHOD, "own.loudness": 1.0}, "stand in a table of the method's name now"),
         ({"method": "loud_method:DATA"}, "its table of settings cannot be called 'data'"),
         ({"method": "loud_method:WARY", "rounds": 100}, "rounds = 100: too loud"),
         (

@@ -35,8 +35,6 @@ def audit(
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from None
     typer.echo(f"{chain.lines} lines from {chain.first_time} to {chain.last_time}, unbroken")
-    if chain.unchained:
-        typer.echo(f"lines of an older version, which have no hash: {chain.unchained}")
     if chain.unreadable:
         typer.echo(f"lines that are no entry, as when power fails: {chain.unreadable}")
     typer.echo(f"last hash: {chain.last}")

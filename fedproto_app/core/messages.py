@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,13 +200,3 @@ class NodeRoster:
     stages: int = 1
     notes: dict[str, str] = field(default_factory=dict)
     times: dict[str, SampleTimes] = field(default_factory=dict)
-
-
-def __getattr__(name: str) -> Any:
-    """One line for plug-ins that were written against an earlier version."""
-    if name == "ArraySpec":
-        raise ImportError(
-            "fedproto_app.core.messages.ArraySpec is gone: a learner declares what it sends "
-            "(fedproto_app.core.sends.Sends), see docs/tutorial-your-method.md"
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

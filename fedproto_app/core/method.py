@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.section import Section
 
 # A run's `settings.Settings`, which stand above these records: they are read with their help.
@@ -18,39 +17,6 @@ SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 # the task, one for each task.
 Part = str | type[Any]
 ByTask = Part | Mapping[str, Part]
-
-
-# Attributes of classes of version 0.1, and what takes their place. They would be ignored silently.
-IN_LEARNERS = {
-    **dict.fromkeys(
-        ("shared", "sends_mean", "weighs_samples", "private"), "sends() declares it now"
-    ),
-    **dict.fromkeys(("rate_factors", "stepped"), "make_optimizer() takes its place"),
-    "own_models": "model_to_send() takes its place",
-    "keeps_guidance": "a node keeps the shared model alone",
-}
-IN_STRATEGIES = {
-    "absorb": "update() takes its place",
-    "absorb_total": "update() takes its place",
-    "guided_evaluation": "guide_evaluation() takes its place, which returns a Guidance",
-    "spec": "sends() of the learner declares it now",
-}
-IN_METHODS = {
-    **dict.fromkeys(("averages", "asks_sites", "hands_on"), "sends() of the learner declares it"),
-    "section": "both halves get the table of `settings`",
-    "encoder_first": "pretraining and learns_without_labels take its place",
-    "guesses": "it is called learns_without_labels",
-}
-
-
-def refuse_removed(new_class: type, removed: Mapping[str, str]) -> None:
-    """Raise `SettingsError` for a class of a plug-in written for version 0.1."""
-    for name, instead in removed.items():
-        if name in vars(new_class):
-            raise SettingsError(
-                f"{new_class.__module__}.{new_class.__name__}.{name}: is not used since version "
-                f"0.2; {instead} (CHANGELOG.md)"
-            )
 
 
 PartT = TypeVar("PartT", bound=Part)

@@ -214,7 +214,7 @@ def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
     fields = record if isinstance(record, ConfigRecord) else ConfigRecord()
     if fields.get(PROTOCOL_FIELD) == PROTOCOL:
         return None
-    version, sender_version = fields.get(VERSION_FIELD), "before 0.2"
+    version, sender_version = fields.get(VERSION_FIELD), "of an unknown version"
     if isinstance(version, str) and len(version) <= 40 and not name_fault(version):
         sender_version = version
     return (

@@ -138,7 +138,7 @@ def _table_of(app: Path) -> dict[str, Any]:
     if config and TEXT not in config:
         raise SettingsError(
             f'{file}: [tool.flwr.app.config] must list {TEXT} = "", in which the table of a '
-            "method travels since version 0.2"
+            "method travels"
         )
     listed = flat(with_tables(config))
     defaults = defaults_of(str(listed.get("method", FIRST_METHOD)))

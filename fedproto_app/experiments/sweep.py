@@ -282,9 +282,9 @@ class Sweep:
         before = read_plan(folder) if file.exists() else None
         other_files = sorted({path.name for path in folder.iterdir()} - {LOCK, beside.name})
         if before is None and other_files:
-            old = "plan.json" in other_files
-            content = "a sweep of version 0.1" if old else f"no sweep, but {other_files[0]!r}"
-            raise SettingsError(f"{folder}: holds {content}; choose another --output")
+            raise SettingsError(
+                f"{folder}: holds no sweep, but {other_files[0]!r}; choose another --output"
+            )
         if before and before != self.plan:
             _require_growth(folder, before, self.plan, extend)
         tried = _study(file).get_trials(deepcopy=False) if before else []

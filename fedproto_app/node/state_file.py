@@ -71,7 +71,6 @@ class StateFile:
     @contextmanager
     def reading(self) -> Iterator[Tables]:
         """The tables as of the last committed transaction; raises `FedProtoError`."""
-        self._require_current_version()
         with _plain_errors(self.path), closing(_empty()) as empty:
             if not self.path.exists():
                 yield Tables(empty)
@@ -87,7 +86,6 @@ class StateFile:
 
         Raises `FedProtoError` if the file cannot be used and OSError if the disk is full.
         """
-        self._require_current_version()
         make_private(self._folder)
         with suppress(FileExistsError):  # SQLite gives its other files the mode of this one
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
@@ -126,13 +124,6 @@ class StateFile:
                 f"{_FORMAT}; go on with the version that wrote it, or begin another run"
             )
         return False
-
-    def _require_current_version(self) -> None:
-        if not self.path.exists() and holds_earlier_state(self._folder):
-            raise FedProtoError(
-                f"{self._folder}: holds state of fedproto-app 0.1 or of 0.2.0 before its release; "
-                "go on with that version, or begin another run"
-            )
 
 
 class Tables:
@@ -271,19 +262,11 @@ def model_of(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def holds_kept_models(folder: Path) -> bool:
-    """Whether a node with a kept model has the folder, even if another version wrote it."""
-    if holds_earlier_state(folder):
-        return True
+    """Whether the folder has the state of a node with a kept model."""
     if not (folder / FILE_NAME).exists():
         return False
     with StateFile(folder).reading() as tables:
         return bool(tables.records())
-
-
-def holds_earlier_state(folder: Path) -> bool:
-    """Whether an earlier version, which kept many files, has written in the folder."""
-    patterns = ("state-*.safetensors", "kept-*.jsonl", "c-*/state-*.safetensors")
-    return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _loaded(blob: bytes) -> Tensors:

@@ -47,7 +47,6 @@ MODEL, STRATEGY, SERVER, DIGESTS = (
 # The version of the files' content. Checkpoints of another format are refused: increase it with
 # every change that makes old and new versions misread each other's checkpoints.
 FORMAT = 3
-LAST_OF_FORMAT = {1: "0.1", 2: "0.2.0 before its release"}  # the versions that can resume them
 
 # Settings that may change: the required nodes, and the folder, which may have been moved.
 FREE = ("nodes.", "output.")
@@ -147,11 +146,10 @@ def _read(place: Path) -> Checkpoint:
         if _digest(place / name) != digest:
             raise ValueError(f"{name} is not what was written")
     server = json.loads((place / SERVER).read_text())
-    if (file_format := server.pop("format", 1)) != FORMAT:
-        able = f"fedproto-app {LAST_OF_FORMAT.get(file_format, 'of a later version')}"
+    if (file_format := server.pop("format", None)) != FORMAT:
         raise OtherFormatError(
-            f"{place}: of format {file_format}, this is fedproto-app {__version__} with format "
-            f"{FORMAT}; {able} can resume it"
+            f"{place}: has format {file_format}, and this fedproto-app {__version__} reads "
+            f"{FORMAT}; resume the run with the version that wrote it"
         )
     strategy: dict[str, NDArray[Any]] = {}
     if STRATEGY in digests:

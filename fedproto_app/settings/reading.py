@@ -37,12 +37,6 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 TEXT = "method-settings"
 BESIDE = ("encoder", "graph")  # tables that only some methods read
-# Keys of earlier versions: (table, key, default, replacement). Finished runs contain the default,
-# which is ignored.
-REMOVED = (
-    ("partition", "minimum-stages", 0, "set data.partition.scheme = 'given' for unequal stages"),
-    ("synthetic", "windows", 40, "WINDOWS of benchmarks/electric_vehicles.py"),
-)
 
 
 def settings_from(config: Mapping[str, Any]) -> Settings:
@@ -52,7 +46,6 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     """
     table = with_tables(config)
     method = _method(table.get("method", FIRST_METHOD))
-    _refuse_renamed(table, method)
     method_table = table.pop(method.table_name, {})
     for name in METHODS:
         value = table.pop(name, {})
@@ -107,30 +100,6 @@ def _method(name: object) -> Method:
             "all runs have a table of that name"
         )
     return method
-
-
-def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
-    """Raise `SettingsError` for keys of earlier versions, with their present names."""
-    if own_table := table.pop("own", None):
-        raise SettingsError(
-            f"own = {own_table!r}: a method's settings stand in a table of the method's name now, "
-            "or as text in method-settings"
-        )
-    if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
-        raise SettingsError("flsc.overlap: is called fed-react.overlap now")
-    data = table.get("data")
-    if not isinstance(data, dict):
-        return
-    for name, key, default, instead in REMOVED:
-        section = data.get(name)
-        if isinstance(section, dict) and section.pop(key, default) != default:
-            raise SettingsError(f"data.{name}.{key}: is not a setting any more; {instead}")
-    if data.get("source") == "synthetic-ev":
-        raise SettingsError(
-            "data.source = 'synthetic-ev': is 'benchmarks.electric_vehicles:load' now, in the "
-            "repository; the package has 'synthetic-air-writing' with data.sequences.target = "
-            "'seconds'"
-        )
 
 
 def default_run_name(settings: Settings) -> str:

@@ -10,14 +10,12 @@ from tests.cli.conftest import Fedproto
 
 def test_it_names_the_last_hash(tmp_path: Path, fedproto: Fedproto) -> None:
     file = tmp_path / "log"
-    file.write_text('{"time": "2020-01-01T00:00:00+00:00", "event": "order"}\n')  # of version 0.1
     log = AuditLog(file)
     log.write("order")
     log.write("reply")
     outcome = fedproto("audit", str(file))
     assert outcome.code == 0, outcome.err
-    assert "3 lines from 2020-01-01T00:00:00+00:00 to" in outcome.out
-    assert "lines of an older version, which have no hash: 1" in outcome.out
+    assert "2 lines from " in outcome.out
     last = outcome.out.split()[-1]
     assert fedproto("audit", str(file), "--noted", last).code == 0
     assert fedproto("audit", str(file), "--noted", "0" * 64).code == 2

@@ -6,7 +6,6 @@ The runs are made up: they end at once, with a validation error that follows fro
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -202,7 +201,6 @@ def test_a_sweep_needs_the_clients_errors(tmp_path: Path, run: Run) -> None:
     [
         ("optuna.db", b"SQLite has another header" * 50, r"optuna\.db: cannot be read"),
         ("optuna.db", b"", r"optuna\.db: cannot be read: holds no plan"),
-        ("plan.json", json.dumps({"format": 1}).encode(), r"holds a sweep of version 0\.1"),
         ("letter.txt", b"dear", r"holds no sweep, but 'letter\.txt'"),
     ],
 )

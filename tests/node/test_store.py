@@ -21,7 +21,6 @@ from safetensors.torch import load
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node import state_file
-from fedproto_app.node.state_file import holds_kept_models
 from fedproto_app.node.store import ClientRecord, ClientStore, file_name
 from tests.node.stored import (
     changed,
@@ -217,23 +216,6 @@ def test_foreign_files_and_other_formats_are_refused(tmp_path: Path) -> None:
     changed(tmp_path, "PRAGMA user_version = 7")
     with pytest.raises(FedProtoError, match="has format 7, this version of fedproto-app reads 1;"):
         state_of(ClientStore(tmp_path), "a", 1)
-
-
-@pytest.mark.parametrize(
-    "file", ["c-a/state-000001.safetensors", "state-000001-1-0.safetensors", "kept-1-1-0.jsonl"]
-)
-def test_state_of_an_earlier_version_is_refused_and_not_lost(tmp_path: Path, file: str) -> None:
-    (tmp_path / "c-a").mkdir()
-    (tmp_path / "c-a" / "vectors.safetensors").touch()
-    assert not holds_kept_models(tmp_path)
-    (tmp_path / file).touch()
-    assert holds_kept_models(tmp_path)  # so that `fedproto forecast` refuses it by this line
-    for use in (
-        ClientStore(tmp_path).kept_clients,
-        lambda: write_one(ClientStore(tmp_path), "a", 1, 1),
-    ):
-        with pytest.raises(FedProtoError, match=r"holds state of fedproto-app 0\.1 or of"):
-            use()
 
 
 def test_a_lock_that_cannot_be_had_is_told_in_one_line(

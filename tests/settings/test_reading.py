@@ -85,7 +85,6 @@ def test_flat_and_nested_are_the_same() -> None:
             ["task = 'clasification'", "did you mean 'classification' or "],
         ),
         ({"method": "fedprx"}, ["method = 'fedprx': unknown method; did you mean 'fedprox' or "]),
-        ({"own.rate": 0.1}, ["own = {'rate': 0.1}", "in a table of the method's name now"]),
         ({"method-settings": "rate = 0.1"}, ["fuels.rate: unknown setting"]),
         ({"method-settings": "tau = 0.1"}, ["did you mean fuels.temperature?"]),
         ({"method-settings": "rate"}, ["method-settings = 'rate': not a table in TOML: "]),
@@ -119,12 +118,6 @@ def test_flat_and_nested_are_the_same() -> None:
             ["data.partition.validation-share = 0", "keep = 'last'"],
         ),
         ({"data.partition.imbalance-factor": 0.5}, ["imbalance-factor = 0.5", "greater than or"]),
-        (
-            {"data.partition.minimum-stages": 2},
-            ["data.partition.minimum-stages: is not a setting any more", "scheme = 'given'"],
-        ),
-        ({"data.synthetic.windows": 60}, ["data.synthetic.windows", "electric_vehicles.py"]),
-        ({"data.source": "synthetic-ev"}, ["benchmarks.electric_vehicles:load", "'seconds'"]),
         ({"gldp.balance": 1.5}, ["gldp.balance = 1.5", "less than or equal to 1"]),
         ({"gldp.inference": "vote"}, ["gldp.inference = 'vote'", "global-prototypes"]),
         (
@@ -219,10 +212,6 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"fed-react.process-variance": 0.0}, ["process-variance = 0.0", "greater than 0"]),
         ({"fed-react.theta": 1}, ["fed-react.theta", "unknown", "em-iterations"]),
         ({"fed-react.overlap": 0}, ["fed-react.overlap = 0", "greater than or equal to 1"]),
-        (
-            {**SEQUENCES, "method": "flsc", "flsc.overlap": 2},
-            ["flsc.overlap: is called fed-react.overlap now"],
-        ),
         ({"optimizer.smoothing-factor": 1.5}, ["smoothing-factor = 1.5", "equal to 1"]),
         ({"optimizer.smoothing-window": 0}, ["smoothing-window = 0", "equal to 1"]),
     ],
@@ -247,11 +236,6 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
         settings_from({"fuels.threshold": "absolute", "fuels.beta": 101.0}).method_settings.beta
         == 101.0
     )
-
-
-def test_settings_of_finished_runs_may_have_removed_keys() -> None:
-    removed = {"data.partition.minimum-stages": 0, "data.synthetic.windows": 40}
-    assert settings_from(removed) == settings_from({})
 
 
 def test_a_sources_own_stages_are_not_judged_by_the_settings() -> None:

@@ -74,12 +74,11 @@ class AuditLog:
 class Chain:
     """An audit log whose lines follow from each other.
 
-    unchained: the number of lines before the chain, of an older version. unreadable: of lines that
-    are no entry, as when power fails. last: the hash of the last line.
+    unreadable: the number of lines that are no entry, as when power fails. last: the hash of the
+    last line.
     """
 
     lines: int
-    unchained: int
     unreadable: int
     first_time: str
     last_time: str
@@ -101,19 +100,15 @@ def verify(file: Path, noted: str = "") -> Chain:
         for part in files
         for number, line in enumerate(_lines(part.read_bytes()), start=1)
     ]
-    last, unchained, begun = "", 0, False
+    last = ""
     times, hashes = list[str](), set[str]()
     for place, (part, number, line) in enumerate(lines):
         if (entry := _entry(line)) is not None:  # else a line that power cut
             stated = entry.get("previous")
             # What came before an older file is gone, so its first line cannot be checked.
             checked = place > 0 or len(files) == 1
-            if stated is None and not begun:
-                unchained += 1
-            elif checked and stated != last:
+            if checked and stated != last:
                 raise DataError(f"{part}, line {number}: does not follow from the line before")
-            else:
-                begun = True
             times.append(entry["time"])
         last = _digest(line)
         hashes.add(last)
@@ -122,7 +117,7 @@ def verify(file: Path, noted: str = "") -> Chain:
     if noted and noted not in hashes:
         rotated = f"; if it was noted before {times[0]}, its line is gone" if len(files) > 1 else ""
         raise DataError(f"{file}: no line has the hash that was noted, {noted}{rotated}")
-    return Chain(len(lines), unchained, len(lines) - len(times), times[0], times[-1], last)
+    return Chain(len(lines), len(lines) - len(times), times[0], times[-1], last)
 
 
 def entries(file: Path) -> Iterator[tuple[float, dict[str, Any]]]:

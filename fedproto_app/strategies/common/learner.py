@@ -16,7 +16,6 @@ from torch import Tensor
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.method import IN_LEARNERS, refuse_removed
 from fedproto_app.core.methods import method_named, part_of, pretraining_learner
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
@@ -140,10 +139,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     section: Any
     needs_representation = False
 
-    def __init_subclass__(cls, **words: Any) -> None:
-        super().__init_subclass__(**words)
-        refuse_removed(cls, IN_LEARNERS)
-
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
         self.releases = tuple(self.sends(section, Sizes(encoder=task.encoder, head=task.head)))
@@ -166,13 +161,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     @property
     def shared(self) -> tuple[str, ...]:
         return self._shared
-
-    @shared.setter
-    def shared(self, prefixes: object) -> None:
-        raise SettingsError(
-            f"{type(self).__name__}.shared = {prefixes!r}: since version 0.2 sends() declares it:\n"
-            f"{_EXAMPLE}"
-        )
 
     def initial_parameters(self) -> dict[str, Tensor]:
         """Return a client's parameters before its first round, without the client axis."""

@@ -21,7 +21,6 @@ from fedproto_app.core.clients import ClientKey, keys_in
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
-from fedproto_app.core.method import IN_STRATEGIES, refuse_removed
 from fedproto_app.core.methods import method_named, part_of
 from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Expected, Sends, Sizes
@@ -85,10 +84,6 @@ class BaseStrategy(Strategy):
     section: Any
     learner: AnyLearner
     sizes: Sizes
-
-    def __init_subclass__(cls, **words: Any) -> None:
-        super().__init_subclass__(**words)
-        refuse_removed(cls, IN_STRATEGIES)
 
     def __init__(
         self, settings: Settings, section: Any, federation: Federation | None = None
