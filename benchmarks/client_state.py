@@ -213,7 +213,7 @@ def load(
 
 def trainer(folder: Path, clients: int) -> Callable[[int], None]:
     """Train, evaluate and write these clients with FUELS, given the round."""
-    from fedproto_app.node.shares import shares_of
+    from fedproto_app.node.shares import Share
     from fedproto_app.node.store import ClientStore
     from fedproto_app.node.trainer import Node
     from fedproto_app.settings import settings_from
@@ -231,8 +231,10 @@ def trainer(folder: Path, clients: int) -> Callable[[int], None]:
 
     def train(server_round: int) -> None:
         node = Node(settings, shard, ClientStore(folder), learner)
-        order = order_of("benchmark", "", server_round, list(shard.clients), evaluate=True)
-        node.train(order, shares_of(order, shard, learner.task, settings.cohort_on_cpu))
+        names, size = list(shard.clients), settings.cohort_on_cpu
+        cohorts = [names[first : first + size] for first in range(0, len(names), size)]
+        order = order_of("benchmark", "", server_round, names, evaluate=True)
+        node.train(order, [Share(place, cohort) for place, cohort in enumerate(cohorts)])
 
     return train
 

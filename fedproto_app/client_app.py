@@ -49,7 +49,7 @@ def question(message: Message, context: Context) -> Message:
     from fedproto_app.node.ray_state import state_at_hand
 
     order = read_order(message)
-    with state_at_hand(context, order) as at_hand:
+    with state_at_hand(context, order.run, order.token) as at_hand:
         reply = carry_out("question", order, at_hand, simulated=in_simulation())
     return write_reply(reply, to=message)
 
@@ -62,7 +62,7 @@ def masking(message: Message, context: Context) -> Message:
     from fedproto_app.node.ray_state import state_at_hand
 
     order = required_masking_order(message)
-    with state_at_hand(context, order) as at_hand:
+    with state_at_hand(context, order.run, order.token) as at_hand:
         reply = answer_masking(order, at_hand, simulated=in_simulation())
     return write_masking_reply(reply, to=message)
 
@@ -75,7 +75,7 @@ def train(message: Message, context: Context) -> Message:
     from fedproto_app.node.ray_state import state_at_hand
 
     order, vector = read_order(message), None
-    with state_at_hand(context, order) as at_hand:
+    with state_at_hand(context, order.run, order.token) as at_hand:
         if of_masking := read_masking_order(message):
             reply, vector = train_masked(order, of_masking, at_hand, simulated=in_simulation())
         else:
@@ -91,6 +91,6 @@ def evaluate(message: Message, context: Context) -> Message:
     from fedproto_app.node.ray_state import state_at_hand
 
     order = read_order(message)
-    with state_at_hand(context, order) as at_hand:
+    with state_at_hand(context, order.run, order.token) as at_hand:
         reply = carry_out("evaluate", order, at_hand, simulated=in_simulation())
     return write_reply(reply, to=message)

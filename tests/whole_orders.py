@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedproto_app.core.messages import Order, Reply
 from fedproto_app.data.shard import Shard
-from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.merging import absent_reply, merged
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
@@ -28,6 +28,6 @@ class WholeNode:
 
     def _done(self, phase: Literal["train", "evaluate"], order: Order) -> Reply:
         size = self._learner.task.settings.cohort_on_cpu
-        shares = shares_of(order, self._shard, self._learner.task, size)
+        shares = shares_of(order.clients, order.server_round, self._shard, self._learner.task, size)
         work = self._node.train if phase == "train" else self._node.evaluate
-        return merged([PartReply(work(order, shares), self._shard.absent(order.clients), 0.0)])
+        return merged([*work(order, shares), absent_reply(self._shard.absent(order.clients))])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.messages import Reply, SampleTimes
+from fedproto_app.core.messages import SampleTimes
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
 
 LONGEST_NAME = 256  # characters
@@ -34,9 +34,9 @@ class ClientKey(NamedTuple):
     node: str
 
 
-def keys_in(reply: Reply) -> list[ClientKey]:
-    """Return the clients in a reply, in the order of its rows."""
-    return [ClientKey(name, reply.node) for name in reply.names]
+def node_keys(node: str, names: Iterable[str]) -> list[ClientKey]:
+    """Return the keys of a node's clients, in this order."""
+    return [ClientKey(name, node) for name in names]
 
 
 def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:

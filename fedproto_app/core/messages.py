@@ -78,7 +78,8 @@ def limited_samples(samples: int, limit: int) -> int:
 class Reply:
     """A node's reply: its clients' numbers, and the method's arrays.
 
-    On the node each cohort has its own reply; the server enters the sender.
+    At the node each cohort of clients has a reply of its own until they are merged; the server
+    enters the sender.
 
     names: the clients that worked. samples: the train samples that each counts with. losses and
     metrics: values per client. kept_rounds: the round each client's kept model comes from (empty
@@ -86,6 +87,9 @@ class Reply:
     time. classes: for each client the classes of its rows of arrays by class; empty if there are no
     such arrays. steps: how far each client's model moved; empty if the run has no
     `aggregation.step-limit`. node: the name of the node, at the server.
+
+    Of a cohort only: place: its position in the order. totals: the shared parameters, summed over
+    the clients with their weights. weight: the sum of the weights.
     """
 
     names: list[str]
@@ -99,6 +103,9 @@ class Reply:
     classes: list[list[int]] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     node: str = ""
+    place: int = 0
+    totals: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    weight: int = 0
 
     @property
     def leaves(self) -> bool:

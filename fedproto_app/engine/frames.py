@@ -6,29 +6,29 @@ A request is one letter and its content:
     O   order: which node, which part of how many, then a Flower message
     F   flush: write all state that waits in memory
 
-An answer is too: R a Flower message, P the part of a reply (`part_bytes`), D done, E why it is not,
-as text.
+An answer is too: R a Flower message, P the replies of a process's cohorts (`part_bytes`), D done,
+E why it is not, as text.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.messages import Reply
 from fedproto_app.core.metrics import metric_of, metric_row
-from fedproto_app.node.part_reply import CohortReply, PartReply
 
 START, ORDER, FLUSH = b"S", b"O", b"F"
 REPLY, PART, DONE, FAILED = b"R", b"P", b"D", b"E"
 _ORDER = struct.Struct("<III")
 _TABLE = "table"
-_ARRAYS = ("arrays", "sums")  # of a cohort's reply
+_ARRAYS = ("arrays", "totals")  # of a cohort's reply
 
 
 class OrderFrame(NamedTuple):
@@ -58,35 +58,34 @@ def read_order_frame(content: bytes) -> OrderFrame:
     return OrderFrame(node, part, parts, content[_ORDER.size :])
 
 
-def part_bytes(part: PartReply) -> bytes:
-    """Return the part of a reply as an npz of its arrays and of a JSON text with all else."""
+def part_bytes(replies: Sequence[Reply]) -> bytes:
+    """Return a process's replies as an npz of their arrays and of a JSON text with the rest."""
     arrays: dict[str, NDArray[Any]] = {}
-    cohorts = []
-    for number, cohort in enumerate(part.cohorts):
-        metrics = [(metric_row(metric), values) for metric, values in cohort.metrics.items()]
-        table = {**vars(cohort), "metrics": metrics}
+    tables = []
+    for number, reply in enumerate(replies):
+        metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
+        table = {**vars(reply), "metrics": metrics}
         for group in _ARRAYS:
             group_arrays = table.pop(group)
             arrays |= {f"{number}/{group}/{name}": array for name, array in group_arrays.items()}
-        cohorts.append(table)
-    text = json.dumps({"cohorts": cohorts, "absent": part.absent, "seconds": part.seconds})
-    file = BytesIO()
-    np.savez(file, allow_pickle=False, **{_TABLE: np.frombuffer(text.encode(), np.uint8)}, **arrays)
+        tables.append(table)
+    file, text = BytesIO(), json.dumps(tables).encode()
+    np.savez(file, allow_pickle=False, **{_TABLE: np.frombuffer(text, np.uint8)}, **arrays)
     return file.getvalue()
 
 
-def read_part(content: bytes) -> PartReply:
-    """Return the part that `part_bytes` wrote."""
+def read_part(content: bytes) -> list[Reply]:
+    """Return the replies that `part_bytes` wrote."""
     with np.load(BytesIO(content), allow_pickle=False) as file:
-        header = json.loads(file[_TABLE].tobytes())
+        tables = json.loads(file[_TABLE].tobytes())
         groups: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}
         for key in file.files:
             if key != _TABLE:
-                cohort, group, name = key.split("/", 2)
-                groups.setdefault((int(cohort), group), {})[name] = file[key]
-    cohorts = []
-    for number, table in enumerate(header["cohorts"]):
+                number, group, name = key.split("/", 2)
+                groups.setdefault((int(number), group), {})[name] = file[key]
+    replies = []
+    for number, table in enumerate(tables):
         table |= {group: groups.get((number, group), {}) for group in _ARRAYS}
         table["metrics"] = {metric_of(row): values for row, values in table["metrics"]}
-        cohorts.append(CohortReply(**table))
-    return PartReply(cohorts, header["absent"], header["seconds"])
+        replies.append(Reply(**table))
+    return replies

@@ -33,7 +33,7 @@ from fedproto_app.engine.flower_parts import (
 from fedproto_app.engine.local import LocalGrid
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.node import process
-from fedproto_app.node.part_reply import merged
+from fedproto_app.node.merging import merged
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import Shown
 from fedproto_app.server.rounds import Persistence
@@ -135,8 +135,8 @@ def _put_together(answers: list[bytes], message: Message) -> Message:
     for answer in answers:
         if answer[:1] == frames.REPLY:
             return from_bytes(answer[1:])
-    parts = [frames.read_part(answer[1:]) for answer in answers]
-    return from_bytes(to_bytes(write_reply(merged(parts), to=message)))
+    replies = [reply for answer in answers for reply in frames.read_part(answer[1:])]
+    return from_bytes(to_bytes(write_reply(merged(replies), to=message)))
 
 
 class WithState(Persistence):

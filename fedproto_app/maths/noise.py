@@ -13,19 +13,17 @@ from typing import Literal, assert_never
 import torch
 from torch import Tensor
 
-Noise = Literal["none", "laplace", "gaussian", "exponential"]
+Noise = Literal["laplace", "gaussian", "exponential"]
 
 
 def noisy(prototype: Tensor, kind: Noise, scale: float, generator: torch.Generator) -> Tensor:
     """The prototype plus independent noise on every value: [..., B, d] → [..., B, d].
 
     kind: "laplace" = Laplace(0, scale), "gaussian" = N(0, scale²), "exponential" = exponential
-        with mean scale (never negative), "none" = the prototype as it is.
+        with mean scale (never negative).
     generator: on the prototype's device; its state decides the noise.
     """
     match kind:
-        case "none":
-            return prototype
         case "laplace":  # the difference of two exponentials
             noise = _exponential(prototype, generator) - _exponential(prototype, generator)
         case "gaussian":

@@ -8,7 +8,7 @@ them, and their state is unchanged.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -24,7 +24,6 @@ from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, S
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
-from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
 from fedproto_app.node.device import torch_device, use_precision
 from fedproto_app.node.folder import (
     name_of,
@@ -34,19 +33,24 @@ from fedproto_app.node.folder import (
     state_root,
 )
 from fedproto_app.node.masking import MaskingError, secrets_of
-from fedproto_app.node.part_reply import CohortReply, PartReply, merged, totals
+from fedproto_app.node.merging import absent_reply, merged, summed
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
 from fedproto_app.node.process import worker_number
-from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
+from fedproto_app.node.protection import Protection
 from fedproto_app.node.shares import shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.store import store_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.fit import releases_of, returns_of, withholds_samples
-from fedproto_app.strategies.common.learner import make_learner, samples_after_pretraining
+from fedproto_app.strategies.common.learner import (
+    AnyLearner,
+    make_learner,
+    samples_after_pretraining,
+)
 from fedproto_app.tasks.table import load_shard, make_task, task_class
 from fedproto_app.trust.fixed_point import Vector
+from fedproto_app.trust.outliers import growth_fault, root_mean_square, value_fault
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger
 from fedproto_app.trust.privacy_loss import privacy_plan
@@ -111,7 +115,7 @@ class Part(NamedTuple):
 
 def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) -> Reply:
     """Carry out the order; the reply reports faults that the operator can repair."""
-    return merged([carry_out_part(phase, order, context, Part(), simulated=simulated)])
+    return merged(carry_out_part(phase, order, context, Part(), simulated=simulated))
 
 
 def carry_out_part(
@@ -122,8 +126,8 @@ def carry_out_part(
     *,
     simulated: bool,
     masked: bool = False,
-) -> PartReply:
-    """Carry out this process's part of the order: its share of the cohorts.
+) -> list[Reply]:
+    """Carry out this process's part of the order; return its cohorts' replies, to be merged.
 
     masked: whether the results leave the node only as part of a masked sum.
     """
@@ -133,23 +137,23 @@ def carry_out_part(
     try:
         site = read_site(context.node_config, deployed=not simulated)
         if simulated:
-            reply = _done(phase, order, context, site, part, simulated=True)
+            replies = _done(phase, order, context, site, part, simulated=True)
         else:
             _tell("order", phase, order, context, site, clients=len(order.clients))
             if phase != "evaluate" and not masked:
                 _require_open(settings_from(context.run_config))
             with within_seconds(site.limits):
-                reply = _done(phase, order, context, site, part, simulated=False)
+                replies = _done(phase, order, context, site, part, simulated=False)
     except (FedProtoError, OSError, MemoryError) as fault:
         error = reason_of(fault)
-        reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
+        replies = [absent_reply(dict.fromkeys(order.clients, error))]
     seconds = time.monotonic() - start
     if not simulated:
-        trained = sum(len(cohort.names) for cohort in reply.cohorts)
-        failed = len(reply.absent) + sum(len(cohort.failed) for cohort in reply.cohorts)
+        trained = sum(len(reply.names) for reply in replies)
+        failed = sum(len(reply.failed) for reply in replies)
         counts = {"trained": trained, "failed": failed}
         _tell("done", phase, order, context, site, **counts, seconds=seconds, error=error)
-    return reply
+    return replies
 
 
 def _tell(
@@ -161,7 +165,7 @@ def _tell(
 
 def _done(
     phase: Phase, order: Order, context: Context, site: Site, part: Part, *, simulated: bool
-) -> PartReply:
+) -> list[Reply]:
     run = settings_from(context.run_config)
     shard = _shard(run, site, simulated=simulated)
     device_name = site.device or (run.device if simulated else "auto")
@@ -174,9 +178,8 @@ def _done(
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), device)
     absent = shard.absent(order.clients) if part.number == 0 else {}
-    protection = _protection(phase, settings, site, simulated=simulated)
     make_samples = samples_after_pretraining(settings, order.server_round)
-    cohorts: list[CohortReply] = []
+    replies: list[Reply] = []
     place, start = 0, time.perf_counter()
     for sized, clients in settings.by_width(order.clients):
         prepared, task = shard, make_task(sized, shard.shape, device)
@@ -184,9 +187,10 @@ def _done(
         with _without_denormals():
             order_of_width = replace(order, clients=clients)
             size = settings.cohort_on_cpu
-            if not (settings.cohort_size or make_samples or part.total > 1):  # all parts cut alike
+            is_cut = settings.cohort_size or make_samples or part.total > 1  # all parts cut alike
+            if device.type != "cpu" and not is_cut:
                 size = size_by_memory(learner, shard, order_of_width, trains=phase == "train")
-            all_shares = shares_of(order_of_width, shard, task, size, place)
+            all_shares = shares_of(clients, order.server_round, shard, task, size, place)
             place += len(all_shares)
             shares = [share for share in all_shares if share.place % part.total == part.number]
             if make_samples:
@@ -204,11 +208,11 @@ def _done(
                 store,
                 learner,
                 tells_classes=site.is_dealt,
-                protection=protection,
+                protection=_protection(phase, settings, site, learner, simulated=simulated),
             )
             work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
-            cohorts += work[phase](order, shares)
-    return PartReply(cohorts, absent, time.perf_counter() - start)
+            replies += work[phase](order, shares)
+    return [*replies, absent_reply(absent, time.perf_counter() - start)]
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:
@@ -225,21 +229,21 @@ def with_own_width(run: Settings, site: Site) -> Settings:
 
 
 def _protection(
-    phase: Phase, settings: Settings, site: Site, *, simulated: bool
-) -> Protection | Unprotected:
-    """Return the stage that clips and noises the clients' results before they leave."""
+    phase: Phase, settings: Settings, site: Site, learner: AnyLearner, *, simulated: bool
+) -> Protection | None:
+    """Return the stage that clips and noises what clients send; None in a run without noise."""
     plan = privacy_plan(settings)
     if plan is None:
-        return UNPROTECTED
+        return None
     if phase == "question":
         raise SettingsError(
             f"privacy.mechanism = {settings.privacy.mechanism!r}: no answer to a question of "
             f"method = {settings.method!r} can be protected"
         )
     if simulated:
-        return Protection(plan, secret_of_simulation(settings.seed), None)
+        return Protection(plan, secret_of_simulation(settings.seed), None, learner)
     folder = state_root(site) / LEDGER
-    return Protection(plan, own_secret(folder), PrivacyLedger(folder, site.privacy))
+    return Protection(plan, own_secret(folder), PrivacyLedger(folder, site.privacy), learner)
 
 
 def _require_open(run: Settings) -> None:
@@ -346,23 +350,23 @@ def train_masked(
     try:
         secrets = secrets_of(masking, context, simulated=simulated)
         secrets.begin(masking)
-        part = carry_out_part("train", order, context, Part(), simulated=simulated, masked=True)
-        reply = merged([part])
+        replies = carry_out_part("train", order, context, Part(), simulated=simulated, masked=True)
+        reply = merged(replies)
         if not reply.names:
             return reply, None
-        _require_believable(part, reply, order)
-        sums = totals(part, classes_of(context, simulated=simulated))
+        _require_believable(replies, reply, order)
+        sums = summed(replies, classes_of(context, simulated=simulated))
         return replace(reply, arrays={}, classes=[]), secrets.masked(masking, sums)
     except (FedProtoError, OSError) as fault:
         return Reply([], [], failed=dict.fromkeys(order.clients, reason_of(fault))), None
 
 
-def _require_believable(part: PartReply, reply: Reply, order: Order) -> None:
+def _require_believable(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:
     """Raise `MaskingError` for values that a server would refuse.
 
     The server sees only the masked sum, so it cannot check them itself.
     """
-    for cohort in part.cohorts:
+    for cohort in cohorts:
         for name, array in cohort.arrays.items():
             owners = cohort.names
             if cohort.classes:
@@ -371,7 +375,7 @@ def _require_believable(part: PartReply, reply: Reply, order: Order) -> None:
             for client, values in zip(owners, array, strict=True):
                 if fault := value_fault(name, values):
                     raise MaskingError(f"client {client!r}: {fault}; nothing of the node is sent")
-    personal = {name for cohort in part.cohorts for name in cohort.arrays}
+    personal = {name for cohort in cohorts for name in cohort.arrays}
     mean = {name: array for name, array in reply.arrays.items() if name not in personal}
     faults = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
     before = root_mean_square(list(order.guidance.arrays.values()))

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Order, limited_samples
@@ -52,90 +51,50 @@ class _Hidden:
     deviation: float
 
 
-@dataclass
-class Leaving:
-    """The values of a cohort that may leave: shared parameters [K, …] and contribution.
-
-    refused: the rows of clients whose values must not leave, with the reason.
-    """
-
-    models: dict[str, Tensor]
-    contribution: Contribution
-    refused: dict[int, str]
-
-
-class Unprotected:
-    """The stage of a run without noise: all values leave unchanged."""
-
-    def applied(
-        self,
-        learner: AnyLearner,
-        cohort: Cohort,
-        order: Order,
-        rows: Sequence[int],
-        models: Mapping[str, Tensor],
-        contribution: Contribution,
-    ) -> Leaving:
-        """Return the same models and contribution."""
-        return Leaving(dict(models), contribution, {})
-
-
-UNPROTECTED = Unprotected()
-
-
 class Protection:
     """The stage that clips and noises the values that the clients of one order send.
 
-    ledger: the site's privacy ledger, None in a simulation.
+    learner: declares how far one client can change them. ledger: the site's privacy ledger, None in
+    a simulation.
     """
 
-    def __init__(self, plan: PrivacyPlan, secret: bytes, ledger: PrivacyLedger | None) -> None:
-        self._plan, self._secret, self._ledger = plan, secret, ledger
+    def __init__(
+        self, plan: PrivacyPlan, secret: bytes, ledger: PrivacyLedger | None, learner: AnyLearner
+    ) -> None:
+        self._plan, self._secret, self._ledger, self._learner = plan, secret, ledger, learner
 
-    def applied(
-        self,
-        learner: AnyLearner,
-        cohort: Cohort,
-        order: Order,
-        rows: Sequence[int],
-        models: Mapping[str, Tensor],
-        contribution: Contribution,
-    ) -> Leaving:
-        """Return the clipped and noised values of these rows of the cohort.
+    def applied(self, sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
+        """Return the clipped and noised values of the clients that are not refused yet.
 
-        models: shared parameters. Raises `SettingsError` for arrays that the learner does not
-        declare.
+        Raises `SettingsError` for arrays that the learner does not declare.
         """
-        releases = _complete(learner, models, contribution)
+        releases = _complete(self._learner, sent)
         # Copied to this machine's memory once: the rest of the work is done client by client.
-        models = {name: value.detach().cpu() for name, value in models.items()}
-        contribution = replace(
-            contribution,
-            present=None if contribution.present is None else contribution.present.cpu(),
+        sent = replace(
+            sent,
+            model={name: value.detach().cpu() for name, value in sent.model.items()},
+            present=None if sent.present is None else sent.present.cpu(),
         )
         order_digest = b"" if self._ledger is None else _digest(order)
-        leaving = Leaving(
-            {name: value.clone() for name, value in models.items()},
-            Contribution(
-                {n: array.copy() for n, array in contribution.arrays.items()}, contribution.present
-            ),
-            {},
+        noised = replace(
+            sent,
+            arrays={name: array.copy() for name, array in sent.arrays.items()},
+            model={name: value.clone() for name, value in sent.model.items()},
         )
-        for row in rows:
-            hidden = [
-                self._hidden(release, learner, cohort, order, row, models, contribution)
-                for release in releases
-            ]
-            client = cohort.names[row]
+        refused = dict(sent.refused)
+        for row, client in enumerate(cohort.names):
+            if row in sent.refused:
+                continue
+            hidden = [self._hidden(release, sent, cohort, order, row) for release in releases]
             keys = [
                 self._key(clipped, client, order.server_round, order_digest) for clipped in hidden
             ]
             if reason := self._refusal(client, keys):
-                leaving.refused[row] = reason
+                refused[row] = reason
                 continue
             for clipped, key in zip(hidden, keys, strict=True):
-                _put(leaving, row, order, clipped, _noised(clipped, key))
-        return leaving
+                _put(noised, row, order, clipped, _noised(clipped, key))
+        return replace(noised, refused=refused)
 
     def errors(
         self, client: str, offsets: Values, order: Order, deviation: float
@@ -170,30 +129,28 @@ class Protection:
     def _hidden(
         self,
         release: Sends,
-        learner: AnyLearner,
+        sent: Contribution,
         cohort: Cohort,
         order: Order,
         row: int,
-        models: Mapping[str, Tensor],
-        contribution: Contribution,
     ) -> _Hidden:
         settings = self._plan.settings
         noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
         if release.clip == "step":
             step = {
                 name: value[row].numpy().astype(np.float64) - order.guidance.arrays[name]
-                for name, value in models.items()
+                for name, value in sent.model.items()
             }
             clipped = clipped_together(step, settings.step_clip)
             return _Hidden(release.clip, clipped, noise * settings.step_clip)
-        client_values = {name: _present(contribution, name, row) for name in release.arrays}
+        client_values = {name: _present(sent, name, row) for name in release.arrays}
         if release.clip == "rows":
             rows = {
                 name: clipped_rows(array, settings.clip) for name, array in client_values.items()
             }
             count = sum(array[..., 0].size for array in rows.values())
             return _Hidden(release.clip, rows, noise * settings.clip * math.sqrt(count))
-        bound, counts = learner.sums_bound(cohort)
+        bound, counts = self._learner.sums_bound(cohort)
         moved = limited_samples(counts[row], order.most_samples) if settings.unit == "client" else 1
         sensitivity = bound * moved
         return _Hidden(
@@ -215,18 +172,16 @@ class Protection:
         return mac.digest()
 
 
-def _complete(
-    learner: AnyLearner, models: Mapping[str, Tensor], contribution: Contribution
-) -> list[Sends]:
+def _complete(learner: AnyLearner, sent: Contribution) -> list[Sends]:
     """Return the learner's releases of these arrays; raise `SettingsError` if one has no clip."""
     releases = [
         release
         for release in learner.releases
-        if release.clip and (release.parameters or contribution.arrays)
+        if release.clip and (release.parameters or sent.arrays)
     ]
     protected = {name for release in releases for name in release.arrays}
-    unprotected = sorted(contribution.arrays.keys() - protected)
-    if models and not any(release.parameters for release in releases):
+    unprotected = sorted(sent.arrays.keys() - protected)
+    if sent.model and not any(release.parameters for release in releases):
         unprotected.append("its model")
     if unprotected:
         raise SettingsError(
@@ -236,13 +191,10 @@ def _complete(
     return releases
 
 
-def _present(contribution: Contribution, name: str, row: int) -> Values:
+def _present(sent: Contribution, name: str, row: int) -> Values:
     """Return a client's values; of rows by class, only the rows of its classes."""
-    array = contribution.arrays[name][row]
-    present_rows = (
-        array if contribution.present is None else array[contribution.present[row].numpy()]
-    )
-    return np.asarray(present_rows)
+    array = sent.arrays[name][row]
+    return np.asarray(array if sent.present is None else array[sent.present[row].numpy()])
 
 
 def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
@@ -257,19 +209,17 @@ def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
 
 
 def _put(
-    leaving: Leaving, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
+    sent: Contribution, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
 ) -> None:
     """Write the noised values over the true ones, rounded to float32."""
     for name, value in noised.items():
         if hidden.kind == "step":
             model = (order.guidance.arrays[name] + value).astype(np.float32)
-            leaving.models[name][row] = torch.from_numpy(model)
-        elif leaving.contribution.present is None:
-            leaving.contribution.arrays[name][row] = value
+            sent.model[name][row] = torch.from_numpy(model)
+        elif sent.present is None:
+            sent.arrays[name][row] = value
         else:
-            leaving.contribution.arrays[name][row][leaving.contribution.present[row].numpy()] = (
-                value
-            )
+            sent.arrays[name][row][sent.present[row].numpy()] = value
 
 
 def _digest(order: Order) -> bytes:

@@ -22,7 +22,6 @@ from flwr.app import Context
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.events import tell
-from fedproto_app.core.messages import MaskingOrder, Order
 from fedproto_app.core.whole_file import make_private, write_whole
 from fedproto_app.node.folder import name_of, state_dir
 from fedproto_app.node.process import RAY_HEAD
@@ -34,9 +33,12 @@ Version = dict[str, tuple[int, int]]  # time of the last change in ns and size o
 
 
 @contextmanager
-def state_at_hand(context: Context, order: Order | MaskingOrder) -> Iterator[Context]:
-    """Return the context to carry out the order with; on another machine than the head its state
-    directory holds a copy of the node's state.
+def state_at_hand(context: Context, run: str, token: str) -> Iterator[Context]:
+    """Return the context to carry out an order of the run with.
+
+    On another machine than the head its state directory holds a copy of the node's state.
+
+    run, token: the run's name and its random mark.
 
     The copy's changes reach the head when the block ends without an exception. Raises
     `FedProtoError` if the state has changed there meanwhile.
@@ -48,8 +50,8 @@ def state_at_hand(context: Context, order: Order | MaskingOrder) -> Iterator[Con
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedproto-state-") as root:
         at_hand = replace(context, node_config={**context.node_config, "state-dir": root})
-        node, home = _name_and_folder(context, order)
-        _, copy = _name_and_folder(at_hand, order)
+        node, home = _name_and_folder(context, run, token)
+        _, copy = _name_and_folder(at_hand, run, token)
         version, files = ray.get(keeper.lend.remote(home))
         _write(copy, files)
         seconds = time.monotonic() - start
@@ -104,10 +106,10 @@ def _keeper() -> Any:
     return ray.remote(StateKeeper).options(**options).remote()
 
 
-def _name_and_folder(context: Context, order: Order | MaskingOrder) -> tuple[str, Path]:
+def _name_and_folder(context: Context, run: str, token: str) -> tuple[str, Path]:
     site = read_site(context.node_config, deployed=False)
     settings = settings_from(context.run_config)
-    folder = state_dir(context, settings, site, order.run, order.token, simulated=True)
+    folder = state_dir(context, settings, site, run, token, simulated=True)
     return name_of(context, site), folder
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Order, Reply
 from fedproto_app.core.metrics import Metric
-from fedproto_app.node.part_reply import CohortReply
-from fedproto_app.node.protection import Protection, Unprotected
+from fedproto_app.node.protection import Protection
 from fedproto_app.settings import Settings
 from fedproto_app.settings.fit import withholds_samples
 from fedproto_app.tasks.metrics import TaskMetrics
@@ -20,7 +19,7 @@ from fedproto_app.trust.privacy_loss import privacy_plan
 
 
 class Reporting:
-    """The last stage of a cohort's reply.
+    """The last stage of a cohort's reply, where not all that is measured may leave.
 
     required: the metrics that every client evaluates.
     """
@@ -30,24 +29,21 @@ class Reporting:
         settings: Settings,
         task: TaskMetrics,
         required: Sequence[Metric],
-        protection: Protection | Unprotected,
+        protection: Protection | None,
     ) -> None:
-        self._all = settings.privacy.reported == "exact"
         self._counts_samples = not withholds_samples(settings)
         self._protection = protection
         plan = privacy_plan(settings) if settings.privacy.reported == "noised" else None
         self._errors = None if plan is None else NoisedErrors.planned(plan, task, required)
 
-    def applied(self, reply: CohortReply, order: Order) -> CohortReply:
+    def applied(self, reply: Reply, order: Order) -> Reply:
         """Return the reply with what the server may learn; changes the reply."""
-        if self._all:
-            return reply
         evaluated = reply.metrics if reply.kept_rounds else {}
         reply.losses, reply.metrics, reply.kept_rounds = {}, {}, []
         if not self._counts_samples:
             reply.samples = [1] * len(reply.names)
         if self._errors is not None and evaluated:
-            assert isinstance(self._protection, Protection)
+            assert self._protection is not None
             reply.metrics = {metric: [] for metric in self._errors.metrics}
             reply.kept_rounds = [0] * len(reply.names)  # 0: withheld
             for row, client in enumerate(reply.names):

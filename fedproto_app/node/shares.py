@@ -1,9 +1,8 @@
-"""The cohorts of an order: their clients, their size, and their halves if memory runs out."""
+"""The cohorts of an order: their clients, and their size by the device's memory."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,15 +12,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.data.shard import ClientData, Shard
 from fedproto_app.node.device import free_memory, memory_of
-from fedproto_app.node.part_reply import CohortReply
 from fedproto_app.settings import SMALL_COHORT
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort
 from fedproto_app.tasks.task import AnyTask
 
 _WORK_SHARE = 1 / 2  # largest share of a GPU's memory for a cohort at work
 _MARGIN = 0.8  # of this share, because the memory needed is an estimate
-
-_log = logging.getLogger(__name__)
 
 
 class Share(NamedTuple):
@@ -36,30 +32,34 @@ class Share(NamedTuple):
 
 
 def shares_of(
-    order: Order, shard: Shard, task: AnyTask, cohort_size: int, first_place: int = 0
+    clients: Sequence[str],
+    server_round: int,
+    shard: Shard,
+    task: AnyTask,
+    cohort_size: int,
+    first_place: int = 0,
 ) -> list[Share]:
-    """Return the cohorts of an order, clients with most batches first; the same in every process.
+    """Return the cohorts of an order for these clients; the same in every process.
 
-    The clients of a cohort then have similar numbers of batches, so few wait for the longest.
-    first_place: the number of cohorts that the order has already, of models of other widths.
+    Clients with most batches come first. The clients of a cohort then have similar numbers of
+    batches, so few wait for the longest. first_place: the number of cohorts that the order has
+    already, of models of other widths.
     """
-    names = [client.name for client in _in_order(order, shard, task)]
+    names = [client.name for client in _longest_first(clients, server_round, shard, task)]
     firsts = range(0, len(names), cohort_size)
     return [Share(place, names[i : i + cohort_size]) for place, i in enumerate(firsts, first_place)]
 
 
-def _in_order(order: Order, shard: Shard, task: AnyTask) -> list[ClientData]:
-    clients = [shard.clients[name] for name in order.clients if name in shard.clients]
-    return sorted(
-        clients, key=lambda client: (-task.steps(client, order.server_round), client.name)
-    )
+def _longest_first(
+    names: Sequence[str], server_round: int, shard: Shard, task: AnyTask
+) -> list[ClientData]:
+    clients = [shard.clients[name] for name in names if name in shard.clients]
+    return sorted(clients, key=lambda client: (-task.steps(client, server_round), client.name))
 
 
 def size_by_memory(learner: AnyLearner, shard: Shard, order: Order, *, trains: bool) -> int:
-    """Return the cohort size: `SMALL_COHORT` on a CPU, on a GPU as many clients as fit."""
+    """Return the cohort size on a GPU: as many clients as fit, at least `SMALL_COHORT`."""
     device = learner.task.device
-    if device.type == "cpu":
-        return SMALL_COHORT
     room = min(_WORK_SHARE * memory_of(device), free_memory(device))
     return fitting(int(_MARGIN * room), learner, shard, order, trains=trains)
 
@@ -70,7 +70,7 @@ def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, train
     The estimate uses the client with most batches and the client with most samples, because all
     others are padded to their size.
     """
-    clients = _in_order(order, shard, learner.task)
+    clients = _longest_first(order.clients, order.server_round, shard, learner.task)
     if not clients:
         return SMALL_COHORT
     largest = {client.name: client for client in (clients[0], max(clients, key=_train_samples))}
@@ -82,30 +82,6 @@ def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, train
 
 def _train_samples(client: ClientData) -> int:
     return client.train_samples
-
-
-def in_halves(
-    work: Callable[[Order, Share], CohortReply], order: Order, share: Share
-) -> list[CohortReply]:
-    """Return the reply of a cohort, or of its halves if the device's memory does not suffice.
-
-    work: must not change any state before its last large allocation on the device. Raises
-    MemoryError if a single client is too much.
-    """
-    try:
-        return [work(order, share)]
-    except torch.OutOfMemoryError:
-        if len(share.clients) == 1:
-            raise MemoryError(f"{share.clients[0]} alone is too much for the device") from None
-    # Not in the handler: its exception keeps the cohort's tensors alive.
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    middle = -(-len(share.clients) // 2)
-    _log.warning(
-        "a cohort of %d clients is too much for the device: %d at once", len(share.clients), middle
-    )
-    halves = share.clients[:middle], share.clients[middle:]
-    return [reply for half in halves for reply in in_halves(work, order, Share(share.place, half))]
 
 
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
-from fedproto_app.core.messages import Arrays, Order, limited_samples
+from fedproto_app.core.messages import Arrays, Order, Reply, limited_samples
 from fedproto_app.core.metrics import Metric, Model
-from fedproto_app.core.sends import Sends
 from fedproto_app.data.shard import ClientData, Shard
 from fedproto_app.maths.steps import shortened_steps
-from fedproto_app.node.part_reply import CohortReply, Totals
-from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
+from fedproto_app.node.protection import Protection
 from fedproto_app.node.reported import Reporting
-from fedproto_app.node.shares import Share, in_halves
+from fedproto_app.node.shares import Share
 from fedproto_app.node.state_file import MEMORY, PARAMETERS, PERSONAL, StoredStates
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of, unflatten
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import (
     AnyLearner,
     Cohort,
+    Context,
     Contribution,
     new_cohort,
     train_cohort,
 )
 
 DIVERGED = "training diverged; its last good model stays"
+_log = logging.getLogger(__name__)
 _WEIGHED_TOGETHER = 16  # models summed at a time, which bounds the memory of the sum
+
+# What becomes of the values that the clients of a cohort send, before they are put into a reply.
+Stage: TypeAlias = Callable[[Contribution, Cohort, Order], Contribution]
 
 
 class Node:
@@ -47,33 +53,43 @@ class Node:
         learner: AnyLearner,
         *,
         tells_classes: bool = True,
-        protection: Protection | Unprotected = UNPROTECTED,
+        protection: Protection | None = None,
     ) -> None:
         """tells_classes: whether the server may learn how many samples of a class a client has.
-        protection: the stage that clips and noises all values that clients send."""
-        self._tells_classes, self._protection = tells_classes, protection
+        protection: the stage that clips and noises all values that clients send, if there is
+        noise."""
+        self._tells_classes = tells_classes
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
-        self._reporting = Reporting(settings, self._task.metrics, self._required, protection)
+        self._reporting = (
+            None
+            if settings.privacy.reported == "exact"
+            else Reporting(settings, self._task.metrics, self._required, protection)
+        )
+        self._stages: list[Stage] = [self._counted]
+        if settings.limits_steps and learner.sends_mean:
+            self._stages.append(_shortened)
+        if protection:
+            self._stages.append(protection.applied)
         store.write_settings(settings.model_dump(by_alias=True, exclude={"output", "nodes"}))
 
-    def train(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
+    def train(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
         """Train the clients of these cohorts; evaluate them too if the order says so."""
         self._store.begin(order.server_round)
-        replies = _work_through(self._train, order, shares)
+        replies = self._replies(self._train, order, shares)
         self._store.settle()
-        return [self._reporting.applied(reply, order) for reply in replies]
+        return replies
 
-    def evaluate(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
+    def evaluate(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
         """Evaluate the clients' models without training, with the order's shared parameters."""
         self._store.begin(order.server_round)
         self._remember(order)
-        replies = _work_through(self._judge, order, shares)
+        replies = self._replies(self._judge, order, shares)
         self._store.settle()
-        return [self._reporting.applied(reply, order) for reply in replies]
+        return replies
 
-    def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
+    def answer(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
         """Answer a method's question for the clients of these cohorts; their state is unchanged.
 
         The question need not bring the shared parameters. If it brings only other arrays, it refers
@@ -87,8 +103,16 @@ class Node:
             model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
         unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
         completed = replace(order, guidance=guidance.with_model(unsent))
-        replies = _work_through(self._answer, completed, shares)
-        return [self._reporting.applied(reply, order) for reply in replies]
+        return self._replies(self._answer, completed, shares)
+
+    def _replies(
+        self, work: Callable[[Order, Share], Reply], order: Order, shares: Iterable[Share]
+    ) -> list[Reply]:
+        """Return the cohorts' replies, without what the server must not learn."""
+        of_order = partial(work, order)
+        replies = [reply for share in shares for reply in in_halves(of_order, share)]
+        reporting = self._reporting
+        return [reporting.applied(reply, order) for reply in replies] if reporting else replies
 
     def _remember(self, order: Order) -> None:
         """Store the order's shared parameters, if it has any."""
@@ -100,53 +124,67 @@ class Node:
         if shared:
             self._store.write_shared(order.server_round, flatten({PARAMETERS: shared}))
 
-    def _train(self, order: Order, share: Share) -> CohortReply:
+    def _train(self, order: Order, share: Share) -> Reply:
         cohort = self._load(share, order, upto=order.server_round - 1)
         self._learner.begin(cohort)
         context = self._learner.context(order.guidance, cohort)
         losses = train_cohort(self._learner, cohort, context)
-        values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
-        rows = [row for row, ok in enumerate(_finite_rows(values)) if ok]
-        failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
-        contribution = self._learner.contribution(cohort, context, order.server_round)
-        self._require_declared(contribution)
-        models = self._learner.model_to_send(cohort)
-        contribution = _weighed(contribution, self._learner.releases, cohort.shares)
-        start, steps = order.guidance.arrays, list[float]()
-        limits_steps = self._settings.limits_steps and self._learner.sends_mean
-        if limits_steps and models and models.keys() <= start.keys():
-            models, steps = shortened_steps(models, start, order.longest_step)
+        sent = self._contribution(cohort, context, order)
         # Evaluate before any state changes: the device's memory may not suffice (`in_halves`).
         results = self._learner.evaluate(cohort, order.guidance) if order.evaluate else None
-        leaving = self._protection.applied(self._learner, cohort, order, rows, models, contribution)
-        models, contribution = leaving.models, leaving.contribution
-        failed |= leaving.refused
-        rows = [row for row in rows if row not in leaving.refused]
+        for stage in self._stages:
+            sent = stage(sent, cohort, order)
+        rows = [row for row in range(len(cohort.names)) if row not in sent.refused]
         reply = _reply(cohort, rows, share, order)
-        reply.steps = [steps[row] for row in rows] if steps else []
         if self._learner.sends_mean:
             weights = reply.samples if self._learner.weighs_samples else [1] * len(rows)
-            reply.sums, reply.weight = _weighted_sums(models, rows, weights), sum(weights)
+            reply.totals, reply.weight = _weighted_sums(sent.model, rows, weights), sum(weights)
         self._save(cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
-        reply.failed = {cohort.names[row]: why for row, why in sorted(failed.items())}
-        reply.arrays, reply.classes = _contribution_of(contribution, rows)
+        reply.failed = {cohort.names[row]: why for row, why in sorted(sent.refused.items())}
+        reply.steps = [sent.steps[row] for row in rows] if sent.steps else []
+        reply.arrays, reply.classes = _arrays_of(sent, rows)
         if not self._learner.sends_mean:
-            reply.arrays |= {name: value[rows].cpu().numpy() for name, value in models.items()}
+            reply.arrays |= {name: value[rows].cpu().numpy() for name, value in sent.model.items()}
         if results is not None:
             self._take_in(results, cohort, rows, order, reply, final=not self._learner.shared)
         return reply
 
-    def _require_declared(self, contribution: Contribution, *, question: bool = False) -> None:
+    def _contribution(self, cohort: Cohort, context: Context, order: Order) -> Contribution:
+        """Return what the clients send if no stage changes it; those that diverged send nothing."""
+        values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
+        diverged = [row for row, is_finite in enumerate(_finite_rows(values)) if not is_finite]
+        sent = self._learner.contribution(cohort, context, order.server_round)
+        self._require_declared(sent)
+        return replace(
+            sent,
+            model=self._learner.model_to_send(cohort),
+            refused=dict.fromkeys(diverged, DIVERGED),
+        )
+
+    def _counted(self, sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
+        """Multiply each client's sums of samples by the share that counts (`most_samples`)."""
+        if min(cohort.shares, default=1.0) == 1.0:
+            return sent
+        sums = {n for r in self._learner.releases if r.combine == "sum" for n in r.arrays}
+        factors = np.array(cohort.shares, dtype=np.float32)
+        counted = {
+            name: array * factors.reshape(-1, *[1] * (array.ndim - 1))
+            for name, array in sent.arrays.items()
+            if name in sums
+        }
+        return replace(sent, arrays={**sent.arrays, **counted})
+
+    def _require_declared(self, sent: Contribution, *, question: bool = False) -> None:
         """Raise `SettingsError` for arrays that the method does not declare.
 
         question: whether the arrays answer a question; these are declared separately.
         """
         releases = self._learner.releases
         declared = {n for r in releases if (r.when == "question") == question for n in r.arrays}
-        if undeclared := sorted(contribution.arrays.keys() - declared):
+        if undeclared := sorted(sent.arrays.keys() - declared):
             name = undeclared[0]
-            shape = contribution.arrays[name].shape[1:]
+            shape = sent.arrays[name].shape[1:]
             when = ', when="question"' if question else ""
             raise SettingsError(
                 f"{type(self._learner).__name__} sends {name!r} of shape {shape}, which it does "
@@ -154,7 +192,7 @@ class Node:
                 "(docs/tutorial-your-method.md)"
             )
 
-    def _judge(self, order: Order, share: Share) -> CohortReply:
+    def _judge(self, order: Order, share: Share) -> Reply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         guidance = order.guidance
         changed = self._learner.receive(cohort, guidance)
@@ -174,13 +212,13 @@ class Node:
         self._take_in(results, judged, rows, order, reply, final=True)
         return reply
 
-    def _answer(self, order: Order, share: Share) -> CohortReply:
+    def _answer(self, order: Order, share: Share) -> Reply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share, order)
-        contribution = self._learner.answer(cohort, order.guidance)
-        self._require_declared(contribution, question=True)
-        reply.arrays, reply.classes = _contribution_of(contribution, rows)
+        sent = self._learner.answer(cohort, order.guidance)
+        self._require_declared(sent, question=True)
+        reply.arrays, reply.classes = _arrays_of(sent, rows)
         return reply
 
     def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
@@ -257,7 +295,7 @@ class Node:
         cohort: Cohort,
         rows: Sequence[int],
         order: Order,
-        reply: CohortReply,
+        reply: Reply,
         *,
         final: bool,
     ) -> None:
@@ -310,10 +348,26 @@ class Node:
         }
 
 
-def _work_through(
-    work: Callable[[Order, Share], CohortReply], order: Order, shares: Iterable[Share]
-) -> list[CohortReply]:
-    return [reply for share in shares for reply in in_halves(work, order, share)]
+def in_halves(work: Callable[[Share], Reply], share: Share) -> list[Reply]:
+    """Return the reply of a cohort, or of its halves if the device's memory does not suffice.
+
+    work: must not change any state before its last large allocation on the device. Raises
+    MemoryError if a single client is too much.
+    """
+    try:
+        return [work(share)]
+    except torch.OutOfMemoryError:
+        if len(share.clients) == 1:
+            raise MemoryError(f"{share.clients[0]} alone is too much for the device") from None
+    # Not in the handler: its exception keeps the cohort's tensors alive.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    middle = -(-len(share.clients) // 2)
+    _log.warning(
+        "a cohort of %d clients is too much for the device: %d at once", len(share.clients), middle
+    )
+    halves = share.clients[:middle], share.clients[middle:]
+    return [reply for half in halves for reply in in_halves(work, Share(share.place, half))]
 
 
 def _devices(tensors: Mapping[str, Tensor]) -> set[torch.device]:
@@ -331,31 +385,24 @@ def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
     return flags
 
 
-def _reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -> CohortReply:
+def _reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -> Reply:
     samples = [limited_samples(count, order.most_samples) for count in cohort.samples.train_samples]
     names = [cohort.names[row] for row in rows]
-    return CohortReply(names, [samples[row] for row in rows], place=share.place)
+    return Reply(names, [samples[row] for row in rows], place=share.place)
 
 
-def _weighed(
-    contribution: Contribution, releases: Sequence[Sends], shares: Sequence[float]
-) -> Contribution:
-    """Return the contribution with each client's sums of samples multiplied by its share."""
-    if min(shares, default=1.0) == 1.0:
-        return contribution
-    sums = {name for release in releases if release.combine == "sum" for name in release.arrays}
-    factors = np.array(shares, dtype=np.float32)
-    weighed = {
-        name: array * factors.reshape(-1, *[1] * (array.ndim - 1))
-        for name, array in contribution.arrays.items()
-        if name in sums
-    }
-    return replace(contribution, arrays={**contribution.arrays, **weighed})
+def _shortened(sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
+    """Shorten each model's step from the model of the order to the longest that is allowed."""
+    start = order.guidance.arrays
+    if not (sent.model and sent.model.keys() <= start.keys()):
+        return sent
+    model, steps = shortened_steps(sent.model, start, order.longest_step)
+    return replace(sent, model=model, steps=steps)
 
 
 def _weighted_sums(
     models: Mapping[str, Tensor], rows: Sequence[int], weights: Sequence[int]
-) -> Totals:
+) -> dict[str, NDArray[np.float64]]:
     """Return the sums of the shared parameters of the clients in these rows, with their weights.
 
     The sum is taken client by client, because the order within a sum over an axis depends on the
@@ -379,19 +426,17 @@ def _weighted_sums(
     return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}
 
 
-def _contribution_of(
-    contribution: Contribution, rows: Sequence[int]
-) -> tuple[Arrays, list[list[int]]]:
+def _arrays_of(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
     """Return the arrays that the clients in these rows send, and the classes of their rows."""
-    if contribution.present is None:
-        return {name: array[list(rows)] for name, array in contribution.arrays.items()}, []
-    present = contribution.present.cpu()
+    if sent.present is None:
+        return {name: array[list(rows)] for name, array in sent.arrays.items()}, []
+    present = sent.present.cpu()
     classes: list[list[int]] = [present[row].nonzero().flatten().tolist() for row in rows]
     arrays = {
         name: np.concatenate(
             [array[row][labels] for row, labels in zip(rows, classes, strict=True)]
         )
-        for name, array in contribution.arrays.items()
+        for name, array in sent.arrays.items()
         if rows
     }
     return arrays, classes

@@ -69,35 +69,6 @@ class _Session:
     sealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
 
-class Unmasked:
-    """The stage of a run without masks: it changes nothing."""
-
-    least = lost = 0
-
-    def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
-        """Return the orders unchanged."""
-        return list(messages)
-
-    def on_the_wire(self, expected: Expected) -> Expected:
-        """Return the arrays that the replies must have."""
-        return expected
-
-    def apply(
-        self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
-    ) -> list[Reply]:
-        """Return the replies unchanged."""
-        return answers
-
-    def hand_over(
-        self,
-        answers: list[Reply],
-        from_replies: Callable[[list[Reply]], ResultT],
-        from_sums: Callable[[Sums], ResultT],
-    ) -> ResultT | None:
-        """Return the result of `from_replies` for the replies to a training order."""
-        return from_replies(answers)
-
-
 class MaskedSum:
     """The stage of a run whose sums are masked.
 

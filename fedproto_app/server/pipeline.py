@@ -8,8 +8,9 @@ A strategy gets the remaining replies. Whether sums are masked is fixed when the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -23,15 +24,18 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.listeners import Spending
-from fedproto_app.server.masked_sum import MaskedSum, Unmasked
+from fedproto_app.server.masked_sum import MaskedSum
 from fedproto_app.server.membership import Membership
 from fedproto_app.server.replies import Asked, Fault, read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
+from fedproto_app.trust.fixed_point import Sums
 from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.outliers import SizeOfSame, long_steps, out_of_line
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class _Request:
     """An order without a reply: the message (Flower sets its id on sending) and its clients.
 
     size: the root mean square of the order's arrays. most_samples, longest_step: as in
-    the order. start: the order's arrays.
+    the order. start: the order's arrays of which the reply has a mean.
     """
 
     message: Message
@@ -49,6 +53,39 @@ class _Request:
     most_samples: int
     longest_step: float
     start: Arrays
+
+
+class Unmasked:
+    """The stage of a run without masks: it changes nothing."""
+
+    least = lost = 0
+
+    def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
+        """Return the orders unchanged."""
+        return list(messages)
+
+    def on_the_wire(self, expected: Expected) -> Expected:
+        """Return the arrays that the replies must have."""
+        return expected
+
+    def apply(
+        self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
+    ) -> list[Reply]:
+        """Return the replies unchanged."""
+        return answers
+
+    def hand_over(
+        self,
+        answers: list[Reply],
+        from_replies: Callable[[list[Reply]], ResultT],
+        from_sums: Callable[[Sums], ResultT],
+    ) -> ResultT | None:
+        """Return the result of `from_replies` for the replies to a training order."""
+        return from_replies(answers)
+
+
+def _values_in(reply: Reply, expected: Expected) -> int:
+    return expected.values(len(reply.names), sum(map(len, reply.classes)))
 
 
 def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
@@ -104,12 +141,14 @@ class Pipeline:
         message_type: str,
         *,
         shared: Collection[str] = (),
+        averaged: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
         """Return one message per node, with an order for its share of the clients.
 
         Clients of nodes that became silent after the choice are left out.
         shared: the arrays that go to every client even where other arrays are per client.
+        averaged: the arrays of which the reply has a mean (`Expected.mean`).
         evaluate: whether clients that train are evaluated too.
         """
         self._trains = message_type == MessageType.TRAIN
@@ -142,8 +181,8 @@ class Pipeline:
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.bytes_down += sent_bytes(message)
             size = size_of(guidance.arrays)
-            request = _Request(message, node, clients, size, *limits, guidance.arrays)
-            self._requests.append(request)
+            start = {n: guidance.arrays[n] for n in averaged if n in guidance.arrays}
+            self._requests.append(_Request(message, node, clients, size, *limits, start))
         log.asked += len(self._requests)
         return [request.message for request in self._requests]
 
@@ -186,10 +225,12 @@ class Pipeline:
         Call it between phases only, when no other orders are waiting. shared: as for `orders`.
         once_per_run: whether each client answers the question only once in a run; counted apart.
         """
-        messages = self.orders(keys, guide, server_round, QUESTION, shared=shared)
+        messages = self.orders(
+            keys, guide, server_round, QUESTION, shared=shared, averaged=expected.mean
+        )
         answers = self._through(self.ask(grid, messages), expected) if messages else []
         if once_per_run:
-            values = sum(expected.values(reply) for reply in answers)
+            values = sum(_values_in(reply, expected) for reply in answers)
             self.history.log.parameters_up_once += values
         return answers
 
@@ -214,7 +255,9 @@ class Pipeline:
         answers = self.sums.apply(answers, messages, expected)
         for answer in answers:
             withheld = self._evaluates and not self._metrics
-            self.history.record(answer, expected, trained=self._trains, withheld=withheld)
+            self.history.log.parameters_up += _values_in(answer, expected)
+            without_arrays = replace(answer, arrays={})
+            self.history.record(without_arrays, trained=self._trains, withheld=withheld)
         return answers
 
     def _decode(

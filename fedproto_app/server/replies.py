@@ -31,9 +31,8 @@ from fedproto_app.core.wire import (
     read_array,
     read_record,
 )
-from fedproto_app.maths.sizes import growth_fault, value_fault
 from fedproto_app.maths.steps import length, mean_fault
-from fedproto_app.trust.outliers import rows_of
+from fedproto_app.trust.outliers import growth_fault, rows_of, value_fault
 
 MOST_SAMPLES = 10**9  # a client that claims more would dominate every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
@@ -236,8 +235,10 @@ def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
     wrong = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
     if fault := next(iter(wrong), None) or growth_fault(mean, before):
         raise Unusable(fault)
-    faults = ((row.client, value_fault(row.name, row.values)) for row in rows_of(reply, spec))
-    bad = {client: fault for client, fault in faults if fault}
+    bad: dict[str, str] = {}
+    for array_name, client, values in rows_of(reply, spec):
+        if fault := value_fault(array_name, values):
+            bad[client] = fault
     for row, client in enumerate(reply.names if spec.models else []):
         model = {name: reply.arrays[name][row] for name in spec.models}
         if client not in bad and (fault := growth_fault(model, before)):

@@ -9,10 +9,9 @@ from logging import WARNING
 from statistics import median_low
 from typing import Any
 
-from fedproto_app.core.clients import ClientKey, ClientResult, keys_in
+from fedproto_app.core.clients import ClientKey, ClientResult, node_keys
 from fedproto_app.core.events import shown, tell
 from fedproto_app.core.messages import Refusal, Reply
-from fedproto_app.core.sends import Expected
 
 MOST_REFUSALS = 1000  # of one node in a round that are reported
 FEWEST_STEPS = 5  # clients in whose steps a median stands for all
@@ -121,19 +120,16 @@ class History:
         """Enter the method's report of the round."""
         self.log.figures = dict(figures)
 
-    def record(
-        self, reply: Reply, expected: Expected, *, trained: bool = False, withheld: bool = False
-    ) -> None:
-        """Enter a usable reply: its losses, metrics and costs.
+    def record(self, reply: Reply, *, trained: bool = False, withheld: bool = False) -> None:
+        """Enter a usable reply, whose arrays do not matter here.
 
         trained: whether its clients trained. withheld: whether they were evaluated and the results
         stay at the node.
         """
         self.log.answered += 1
         self.log.node_seconds += reply.seconds
-        self.log.parameters_up += expected.values(reply)
         self.log.steps += reply.steps
-        for row, key in enumerate(keys_in(reply)):
+        for row, key in enumerate(node_keys(reply.node, reply.names)):
             if trained:
                 self.trained.add(key)
                 self.unevaluated.add(key)

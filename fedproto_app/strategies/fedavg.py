@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.clients import ClientKey, node_keys
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
 from fedproto_app.core.sends import Expected, Sends, Sizes, model
-from fedproto_app.maths.sizes import growth_fault, root_mean_square
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Phase, fine_tuned
@@ -35,6 +34,7 @@ from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
 from fedproto_app.trust.fixed_point import WEIGHT, Sums
+from fedproto_app.trust.outliers import growth_fault, root_mean_square
 
 
 class FedAvgSettings(Section):
@@ -166,7 +166,7 @@ def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]
             key, arrays = ClientKey("", reply.node), {n: reply.arrays[n] for n in expected.mean}
             models.append(SentModel(key, sum(reply.samples), len(reply.names), arrays))
             continue
-        for row, key in enumerate(keys_in(reply)):
+        for row, key in enumerate(node_keys(reply.node, reply.names)):
             arrays = {name: reply.arrays[name][row] for name in expected.models}
             models.append(SentModel(key, reply.samples[row], 1, arrays))
     return models

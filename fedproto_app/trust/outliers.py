@@ -2,16 +2,16 @@
 
 A client with huge values would dominate every mean and every comparison. Values far larger than the
 model that was sent, or than the other clients' values, are refused by name before a strategy sees
-them. Values within these bounds can still be false (docs/robust.md).
+them; if the server sees only a masked sum, nodes check their own. Values within these bounds can
+still be false (docs/robust.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import is_
 from statistics import median_low
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,39 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.maths.sizes import root_mean_square
 from fedproto_app.maths.steps import longest_mean
+
+LARGEST_VALUE = 1e15  # so many squares as a model has values still add up in float32
+MOST_GROWTH = 100.0  # of a model's root mean square in one round
+
+
+def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
+    """Return the root mean square of all values together; 0 without any."""
+    count = sum(array.size for array in arrays)
+    squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
+    return float(np.sqrt(squares / count)) if count else 0.0
+
+
+def growth_fault(model: Mapping[str, NDArray[np.float32]], before: float) -> str | None:
+    """Return why these arrays cannot be a node's or client's model after a round, or None.
+
+    before: the root mean square of the model that the round began with; values below 1 count as 1,
+    because a model may begin at 0.
+    """
+    size, limit = root_mean_square(model.values()), MOST_GROWTH * max(before, 1.0)
+    if size > limit:
+        return f"its model has a root mean square of {size:g}; at most {limit:g} is accepted"
+    return None
+
+
+def value_fault(name: str, values: NDArray[np.float32]) -> str | None:
+    """Return why these values are invalid, or None."""
+    if not np.isfinite(values).all():
+        return f"its {name!r} holds NaN or infinite values"
+    if values.size and np.abs(values).max() > LARGEST_VALUE:
+        return f"its {name!r} holds values beyond ±{LARGEST_VALUE:g}"
+    return None
+
 
 # The limit, as a multiple of the round's usual size. All clients start from one model, and honest
 # clients differ by far less.
@@ -53,22 +84,17 @@ MOST_BEYOND = 1000.0  # limit of a client's root mean square, as a multiple of t
 FEWEST = 3  # nodes or clients that a median needs to single out an outlier
 
 
-class Row(NamedTuple):
-    """One client's values of an array."""
+def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
+    """Yield an array's name, a client's name and its values, for arrays that are not means.
 
-    name: str
-    client: str
-    values: NDArray[np.float32]
-
-
-def rows_of(reply: Reply, spec: Expected) -> Iterator[Row]:
-    """Yield each client's rows of the arrays that are not means; by class, one row per class."""
+    A client has one row of an array, or one per class in arrays by class.
+    """
     by_class = [reply.names[row] for row, classes in enumerate(reply.classes) for _ in classes]
     for name, array in reply.arrays.items():
         if name not in spec.mean:
             owners = reply.names if name in spec.per_client else by_class
             for client, values in zip(owners, array, strict=True):
-                yield Row(name, client, values)
+                yield name, client, values
 
 
 class SizeOfSame:
@@ -96,11 +122,10 @@ def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str,
     """
     sizes: dict[str, dict[str, list[tuple[str, float]]]] = {}  # by array and node
     for node, reply in replies.items():
-        for row in rows_of(reply, spec):
-            if row.name in spec.of_any_size:
-                continue
-            client_sizes = sizes.setdefault(row.name, {}).setdefault(node, [])
-            client_sizes.append((row.client, root_mean_square([row.values])))
+        for name, client, values in rows_of(reply, spec):
+            if name not in spec.of_any_size:
+                client_sizes = sizes.setdefault(name, {}).setdefault(node, [])
+                client_sizes.append((client, root_mean_square([values])))
     refused = {}
     for name, by_node in sizes.items():
         of_nodes = [[size for _, size in client_sizes] for client_sizes in by_node.values()]

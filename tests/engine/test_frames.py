@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from fedproto_app.core.messages import Reply
 from fedproto_app.engine import frames
-from fedproto_app.node.part_reply import CohortReply, PartReply
+from fedproto_app.node.merging import absent_reply
 
 
 def test_an_order_comes_back() -> None:
@@ -18,7 +19,7 @@ def test_an_order_comes_back() -> None:
 
 
 def test_a_part_of_a_reply_comes_back_to_the_last_bit() -> None:
-    cohort = CohortReply(
+    cohort = Reply(
         place=2,
         names=["a/b", "ü"],
         samples=[24, 48],
@@ -27,17 +28,13 @@ def test_a_part_of_a_reply_comes_back_to_the_last_bit() -> None:
         failed={"c": "training diverged"},
         arrays={"proto/types": np.arange(6, dtype=np.float32).reshape(2, 3)},
         classes=[[0, 2], []],
-        sums={"encoder.w": np.array([1 / 3, 1e300])},
+        totals={"encoder.w": np.array([1 / 3, 1e300])},
         weight=72,
     )
-    part = PartReply(
-        [cohort, CohortReply([], [], place=5)], {"d": "not a client of this node"}, 0.1
-    )
-    reply = frames.read_part(frames.part_bytes(part))
-    assert (reply.absent, reply.seconds) == (part.absent, part.seconds)
-    first, second = reply.cohorts
-    assert second == CohortReply([], [], place=5)
-    for group in ("arrays", "sums"):
+    absent = absent_reply({"d": "not a client of this node"}, 0.1)
+    first, *others = frames.read_part(frames.part_bytes([cohort, Reply([], [], place=5), absent]))
+    assert others == [Reply([], [], place=5), absent]
+    for group in ("arrays", "totals"):
         decoded, original = getattr(first, group), getattr(cohort, group)
         assert decoded.keys() == original.keys()
         for name, array in original.items():

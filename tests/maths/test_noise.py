@@ -27,7 +27,7 @@ def seeded(seed: int = 7) -> torch.Generator:
 
 def test_every_kind_of_the_settings_is_known() -> None:
     allowed = get_args(FuelsSettings.model_fields["noise"].annotation)
-    assert set(get_args(Noise)) == {"none", *ADDED} == set(allowed)
+    assert set(get_args(Noise)) == set(ADDED) == set(allowed) - {"none"}
 
 
 @pytest.mark.parametrize("kind", ADDED)
@@ -53,9 +53,3 @@ def test_the_generator_alone_decides_what_is_added(kind: Noise) -> None:
     assert not torch.equal(noisy(zeros, kind, SCALE, seeded(8)), noise)
     # Independent values, nothing broadcast.
     assert len(set(noise.flatten().tolist())) > 0.99 * noise.numel()
-
-
-def test_no_noise_leaves_prototype_and_generator_alone() -> None:
-    prototype, generator = torch.randn(24, 32, generator=seeded()), seeded()
-    assert torch.equal(noisy(prototype, "none", SCALE, generator), prototype)
-    assert torch.equal(generator.get_state(), seeded().get_state())

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance, Order, Reply
 from fedproto_app.core.tasks import small_run
 from fedproto_app.node import orders, shares, trainer
-from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.merging import merged
 from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
@@ -80,10 +80,10 @@ class OnDevice:
         return Order("run", "", server_round, names, judged, Guidance(arrays, names))
 
     def train(self, order: Order, size: int = 16) -> Done:
-        cohorts = shares_of(order, self.shard, self.learner.task, size)
+        cohorts = shares_of(order.clients, order.server_round, self.shard, self.learner.task, size)
         gpu = PretendedGpu()
         with nullcontext() if self.learner.task.device == CPU else gpu:
-            reply = merged([PartReply(self.node.train(order, cohorts), {}, 0.0)])
+            reply = merged(self.node.train(order, cohorts))
         return Done(reply, gpu.waits.total(), gpu.copies.total(), gpu.calls)
 
 
@@ -233,17 +233,11 @@ def test_a_cohort_gets_half_a_gpu_or_what_is_free(
 ) -> None:
     monkeypatch.setattr(shares, "memory_of", lambda _: 10**9)
     monkeypatch.setattr(shares, "free_memory", lambda _: free)
-    sizes = []
-    for device in (DEVICE, CPU):
-        node = OnDevice(tmp_path / str(device), "forecasting", device, method="solo")
-        with PretendedGpu():
-            arguments = node.learner, node.shard, node.order(4)
-            sizes.append(
-                (size_by_memory(*arguments, trains=True), fitting(room, *arguments, trains=True))
-            )
-    (on_gpu, expected), (on_cpu, _) = sizes
-    assert on_gpu == expected > 16
-    assert on_cpu == 16
+    node = OnDevice(tmp_path, "forecasting", DEVICE, method="solo")
+    with PretendedGpu():
+        arguments = node.learner, node.shard, node.order(4)
+        size = size_by_memory(*arguments, trains=True)
+        assert size == fitting(room, *arguments, trains=True) > 16
 
 
 def test_processes_that_share_a_node_do_not_cut_by_memory(
@@ -252,6 +246,7 @@ def test_processes_that_share_a_node_do_not_cut_by_memory(
     """Each would choose another size, and clients would be trained twice, or not at all."""
     node = OnDevice(tmp_path, "forecasting", CPU, method="solo")
     sizes = iter([3, 1, 2])
+    monkeypatch.setattr(orders, "torch_device", lambda *_: DEVICE)
     monkeypatch.setattr(orders, "size_by_memory", lambda *_, **__: next(sizes))
     context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
     config = flat_settings(node.settings) | {"output.dir": str(tmp_path)}
@@ -260,9 +255,10 @@ def test_processes_that_share_a_node_do_not_cut_by_memory(
 
     def names(number: int, total: int) -> list[list[str]]:
         part = orders.Part(number, total)
-        done = orders.carry_out_part("train", order, context, part, simulated=True)
-        assert done.absent == {}
-        return [cohort.names for cohort in done.cohorts]
+        with PretendedGpu():
+            done = orders.carry_out_part("train", order, context, part, simulated=True)
+        assert not any(reply.failed for reply in done)
+        return [reply.names for reply in done if reply.names]
 
     assert [len(cohort) for cohort in names(0, 1)] == [3, 1]
     together = [*names(0, 2), *names(1, 2)]

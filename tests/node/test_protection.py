@@ -18,7 +18,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.node.folder import own_secret, secret_of_simulation
-from fedproto_app.node.protection import Leaving, Protection
+from fedproto_app.node.protection import Protection
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner
@@ -26,7 +26,6 @@ from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
 from tests.strategies.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 
 SECRET = b"s" * 32
-ROWS = [0, 1]
 
 
 def plan(sigma: float, **changes: Any) -> PrivacyPlan:
@@ -34,9 +33,15 @@ def plan(sigma: float, **changes: Any) -> PrivacyPlan:
     return PrivacyPlan(settings, sigma, (0, 1), 0)
 
 
-def protection(folder: Path | None, sigma: float, secret: bytes = SECRET, **changes: Any) -> Any:
+def protection(
+    folder: Path | None,
+    sigma: float,
+    learner: AnyLearner,
+    secret: bytes = SECRET,
+    **changes: Any,
+) -> Protection:
     ledger = PrivacyLedger(folder, SitePrivacy()) if folder else None
-    return Protection(plan(sigma, **changes), secret, ledger)
+    return Protection(plan(sigma, **changes), secret, ledger, learner)
 
 
 def order(learner: AnyLearner) -> Order:
@@ -48,9 +53,11 @@ def prototypes(learner: AnyLearner, value: float = 1.0) -> tuple[Cohort, Contrib
     return tiny_cohort(learner), Contribution({"prototypes": rows})
 
 
-def applied(guard: Protection, learner: AnyLearner, request: Order, value: float = 1.0) -> Leaving:
+def applied(
+    guard: Protection, learner: AnyLearner, request: Order, value: float = 1.0
+) -> Contribution:
     cohort, contribution = prototypes(learner, value)
-    return guard.applied(learner, cohort, request, ROWS, {}, contribution)
+    return guard.applied(contribution, cohort, request)
 
 
 @pytest.mark.parametrize(("neighbours", "factor"), [("remove", 1), ("replace", 2)])
@@ -59,8 +66,8 @@ def test_rows_are_clipped_and_their_noise_covers_all_of_them(
 ) -> None:
     """Rows of length √8·2 are cut to C = 0.5; B = 500 of them move 0.5·√500, σ = 0.01 of it."""
     learner = tiny_learner("fuels")
-    guard = protection(tmp_path, 0.01, clip=0.5, neighbours=neighbours)
-    noised = applied(guard, learner, order(learner), 2.0).contribution.arrays["prototypes"]
+    guard = protection(tmp_path, 0.01, learner, clip=0.5, neighbours=neighbours)
+    noised = applied(guard, learner, order(learner), 2.0).arrays["prototypes"]
     noise = noised - 0.5 / math.sqrt(8)
     assert noise.std() == pytest.approx(factor * 0.01 * 0.5 * math.sqrt(500), rel=0.05)
     assert abs(noise.mean()) < 0.01 * factor
@@ -71,10 +78,10 @@ def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path:
     learner = tiny_learner("fedavg")
     cohort, request = tiny_cohort(learner), order(learner)
     models = {name: value + 1.0 for name, value in cohort.parameters.items()}
-    guard = protection(tmp_path, 1e-9, step_clip=0.3)
-    leaving = guard.applied(learner, cohort, request, ROWS, models, Contribution())
+    guard = protection(tmp_path, 1e-9, learner, step_clip=0.3)
+    leaving = guard.applied(Contribution(model=models), cohort, request)
     steps = [
-        (leaving.models[n][0] - torch.from_numpy(request.guidance.arrays[n])).flatten()
+        (leaving.model[n][0] - torch.from_numpy(request.guidance.arrays[n])).flatten()
         for n in models
     ]
     assert float(torch.cat(steps).norm()) == pytest.approx(0.3, rel=1e-4)
@@ -89,15 +96,13 @@ def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
     )
     cohort = tiny_cohort(learner)
     contribution = learner.contribution(cohort, learner.context(order(learner).guidance, cohort), 1)
+    only_first = replace(contribution, refused={1: "not in this test"})
     samples = cohort.samples.train_samples[0]
 
     def deviation(unit: str) -> float:
-        guard = protection(tmp_path, 1.0, clip=2.0, unit=unit, neighbours="replace")
-        leaving = guard.applied(learner, cohort, order(learner), [0], {}, contribution)
-        noise = [
-            leaving.contribution.arrays[n][0] - contribution.arrays[n][0]
-            for n in contribution.arrays
-        ]
+        guard = protection(tmp_path, 1.0, learner, clip=2.0, unit=unit, neighbours="replace")
+        leaving = guard.applied(only_first, cohort, order(learner))
+        noise = [leaving.arrays[n][0] - contribution.arrays[n][0] for n in contribution.arrays]
         return float(np.concatenate([part.ravel() for part in noise]).std())
 
     sample_deviation = deviation("sample")
@@ -112,10 +117,8 @@ def test_only_rows_of_classes_that_a_client_has_leave_noised(tmp_path: Path) -> 
         {"prototypes": np.zeros((2, 3, 8), np.float32)},
         torch.tensor([[True, False, True], [False, True, False]]),
     )
-    leaving = protection(tmp_path, 1.0).applied(
-        learner, cohort, order(learner), ROWS, {}, contribution
-    )
-    moved = np.abs(leaving.contribution.arrays["prototypes"]).sum(axis=2) > 0
+    leaving = protection(tmp_path, 1.0, learner).applied(contribution, cohort, order(learner))
+    moved = np.abs(leaving.arrays["prototypes"]).sum(axis=2) > 0
     assert moved.tolist() == [[True, False, True], [False, True, False]]
 
 
@@ -123,10 +126,10 @@ def test_who_knows_seed_client_and_round_cannot_take_the_noise_off(tmp_path: Pat
     """The server draws the noise of a simulation's node: the best guess that it can make."""
     learner = tiny_learner("fuels")
     request = order(learner)
-    true = applied(protection(tmp_path, 1e-12), learner, request).contribution.arrays["prototypes"]
-    noised = applied(protection(tmp_path, 1.0), learner, request).contribution.arrays["prototypes"]
-    guessed = protection(None, 1.0, secret_of_simulation(0))
-    noise = applied(guessed, learner, request).contribution.arrays["prototypes"] - true
+    true = applied(protection(tmp_path, 1e-12, learner), learner, request).arrays["prototypes"]
+    noised = applied(protection(tmp_path, 1.0, learner), learner, request).arrays["prototypes"]
+    guessed = protection(None, 1.0, learner, secret_of_simulation(0))
+    noise = applied(guessed, learner, request).arrays["prototypes"] - true
     remainder = noised - noise - true
     assert remainder.std() > (noised - true).std()  # worse than before
     assert np.abs(noised - true).min() > 0
@@ -135,9 +138,7 @@ def test_who_knows_seed_client_and_round_cannot_take_the_noise_off(tmp_path: Pat
 def test_the_same_order_gets_the_same_answer_and_is_counted_once(tmp_path: Path) -> None:
     learner = tiny_learner("fuels")
     first, repeated = (
-        applied(protection(tmp_path, 1.0), learner, order(learner)).contribution.arrays[
-            "prototypes"
-        ]
+        applied(protection(tmp_path, 1.0, learner), learner, order(learner)).arrays["prototypes"]
         for _ in range(2)
     )
     assert np.array_equal(first, repeated)
@@ -159,9 +160,9 @@ def test_another_question_gets_other_noise_even_where_the_answer_is_the_same(
 ) -> None:
     learner = tiny_learner("fuels")
     request = order(learner)
-    guard = protection(tmp_path, 1.0)
-    first = applied(guard, learner, request).contribution.arrays["prototypes"]
-    second = applied(guard, learner, replace(request, **changed)).contribution.arrays["prototypes"]
+    guard = protection(tmp_path, 1.0, learner)
+    first = applied(guard, learner, request).arrays["prototypes"]
+    second = applied(guard, learner, replace(request, **changed)).arrays["prototypes"]
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.05
     assert releases(tmp_path) == [2, 2]
 
@@ -169,9 +170,9 @@ def test_another_question_gets_other_noise_even_where_the_answer_is_the_same(
 def test_the_same_question_with_another_answer_gets_other_noise(tmp_path: Path) -> None:
     """Otherwise the difference of two replies would reveal the difference of their values."""
     learner = tiny_learner("fuels")
-    request, guard = order(learner), protection(tmp_path, 1.0, clip=10.0)
-    first = applied(guard, learner, request, 1.0).contribution.arrays["prototypes"] - 1.0
-    second = applied(guard, learner, request, 1.001).contribution.arrays["prototypes"] - 1.001
+    request, guard = order(learner), protection(tmp_path, 1.0, learner, clip=10.0)
+    first = applied(guard, learner, request, 1.0).arrays["prototypes"] - 1.0
+    second = applied(guard, learner, request, 1.001).arrays["prototypes"] - 1.001
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.05
 
 
@@ -179,7 +180,9 @@ def test_whoever_has_spent_all_sends_nothing_and_the_others_do(tmp_path: Path) -
     learner = tiny_learner("fuels")
     settings = plan(1.0).settings
     PrivacyLedger(tmp_path, SitePrivacy()).enter("a", settings, 1.0, ["earlier"])
-    guard = Protection(plan(1.0), SECRET, PrivacyLedger(tmp_path, SitePrivacy(max_epsilon=5.0)))
+    guard = Protection(
+        plan(1.0), SECRET, PrivacyLedger(tmp_path, SitePrivacy(max_epsilon=5.0)), learner
+    )
     leaving = applied(guard, learner, order(learner))
     assert list(leaving.refused) == [0]
     assert "'a' would have spent" in leaving.refused[0]
@@ -221,8 +224,8 @@ def test_what_a_learner_did_not_say_it_sends_does_not_leave(
     learner = kind(plain.training, plain.section, plain.task)
     cohort = tiny_cohort(learner)
     with pytest.raises(SettingsError, match=message):
-        protection(tmp_path, 1.0).applied(
-            learner, cohort, order(learner), ROWS, cohort.parameters, Contribution(arrays)
+        protection(tmp_path, 1.0, learner).applied(
+            Contribution(arrays, model=cohort.parameters), cohort, order(learner)
         )
 
 

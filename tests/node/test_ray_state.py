@@ -79,7 +79,7 @@ def test_an_order_works_with_a_copy_and_gives_its_changes_back(
     context: Context, home: Path
 ) -> None:
     for value in (1.0, 2.0):
-        with state_at_hand(context, ORDER) as at_hand:
+        with state_at_hand(context, ORDER.run, ORDER.token) as at_hand:
             copy = copy_of(at_hand)
             if value == 2.0:
                 assert shared_in(copy) == 1.0
@@ -93,7 +93,7 @@ def test_an_order_works_with_a_copy_and_gives_its_changes_back(
 
 
 def carry_out(context: Context, meanwhile: Callable[[], object]) -> None:
-    with state_at_hand(context, ORDER) as at_hand:
+    with state_at_hand(context, ORDER.run, ORDER.token) as at_hand:
         put_shared(copy_of(at_hand), 2.0)
         meanwhile()
 
@@ -118,11 +118,11 @@ def test_at_the_head_and_without_ray_state_is_used_in_place(
     context: Context, keeper: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_state, "_keeper", lambda: None)
-    with state_at_hand(context, ORDER) as at_hand:
+    with state_at_hand(context, ORDER.run, ORDER.token) as at_hand:
         assert at_hand is context
     monkeypatch.delitem(sys.modules, "ray")
     monkeypatch.setattr(ray_state, "_keeper", lambda: keeper)
-    with state_at_hand(context, ORDER) as at_hand:
+    with state_at_hand(context, ORDER.run, ORDER.token) as at_hand:
         assert at_hand is context
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.core.messages import Guidance, Order
+from fedproto_app.core.messages import Guidance, Order, Reply
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import small_run
-from fedproto_app.node.part_reply import CohortReply, PartReply, merged
+from fedproto_app.node.merging import merged
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
@@ -43,7 +43,7 @@ class Site:
         self.learner = make_learner(settings, make_task(settings, self.shard.shape))
         plan = privacy_plan(settings)
         assert plan is not None
-        guard = Protection(plan, b"s" * 32, PrivacyLedger(folder / "privacy", limits))
+        guard = Protection(plan, b"s" * 32, PrivacyLedger(folder / "privacy", limits), self.learner)
         store = ClientStore(folder)
         self.node = Node(settings, self.shard, store, self.learner, protection=guard)
 
@@ -60,8 +60,8 @@ class Site:
         }
         model["decoder.bias"] += constant
         order = self.order(1, model)
-        shares = shares_of(order, self.shard, self.learner.task, CLIENTS)
-        return merged([PartReply(self.node.evaluate(order, shares), {}, 0.0)])
+        shares = shares_of(order.clients, 1, self.shard, self.learner.task, CLIENTS)
+        return merged(self.node.evaluate(order, shares))
 
     def stolen_means(self) -> Any:
         """The means of the clients' test targets, from the errors of two constant forecasts.
@@ -154,7 +154,7 @@ def test_a_local_models_errors_do_not_leave_with_noise(tmp_path: Path) -> None:
     """They measure no model that clients keep; they cost nothing."""
     noised = site(tmp_path, "noised")
     local = Metric("mse", Model.LOCAL)
-    reply = CohortReply(["a"], [8], losses={"total": [1.0]}, metrics={local: [1.0]})
+    reply = Reply(["a"], [8], losses={"total": [1.0]}, metrics={local: [1.0]})
     sent = noised.node._reporting.applied(reply, noised.order(1, {}))
     assert (sent.metrics, sent.losses, sent.samples) == ({}, {}, [1])
     assert not (tmp_path / "privacy").exists()

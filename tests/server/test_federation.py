@@ -13,7 +13,6 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.sends import Expected
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.federation import Federation, select
 from fedproto_app.server.round_log import MOST_METRICS, MOST_REFUSALS, History
@@ -92,7 +91,7 @@ def test_metrics_under_ever_other_names_are_not_kept() -> None:
     history = History()
     for start in (0, MOST_METRICS - 1):
         metrics = {Metric("accuracy", rule=f"r{start + n}"): [0.5] for n in range(MOST_METRICS - 1)}
-        history.record(Reply(["a"], [1], metrics=metrics, node="n"), Expected())
+        history.record(Reply(["a"], [1], metrics=metrics, node="n"))
     assert len(history.results[ClientKey("a", "n")].metrics) == MOST_METRICS - 1
     [refusal] = history.log.refused
     assert refusal.reason == "reports more than 5000 metrics; these are not kept"

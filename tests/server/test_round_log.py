@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fedproto_app.core.messages import Reply
-from fedproto_app.core.sends import Expected
 from fedproto_app.server.round_log import History, RoundLog
 
 
 def train(history: History, server_round: int, *steps: float) -> None:
     history.begin_round(server_round)
     names = [f"c{row}" for row in range(len(steps))]
-    history.record(Reply(names, [1] * len(names), steps=list(steps), node="n"), Expected())
+    history.record(Reply(names, [1] * len(names), steps=list(steps), node="n"))
 
 
 def test_a_step_limit_follows_the_latest_median_of_five_clients() -> None:

@@ -10,8 +10,14 @@ import pytest
 
 from fedproto_app.core.messages import Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
-from fedproto_app.trust.outliers import SizeOfSame, long_steps, out_of_line
+from fedproto_app.trust.outliers import (
+    SizeOfSame,
+    growth_fault,
+    long_steps,
+    out_of_line,
+    root_mean_square,
+    value_fault,
+)
 
 SPEC = Expected(per_client={"p": (2,)})
 

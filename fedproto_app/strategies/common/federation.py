@@ -126,6 +126,7 @@ class Pipeline(Protocol):
         message_type: str,
         *,
         shared: Collection[str] = (),
+        averaged: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
         """Return a message for each node, with the order for its clients."""

@@ -103,14 +103,22 @@ class Context:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The arrays that the clients of a cohort send in addition to their shared parameters.
+    """What the clients of a cohort send.
 
-    arrays: [K, …] each. With `present` [K, C] bool, the arrays are [K, C, …] and each client sends
-    only the rows of its present classes.
+    A learner returns the arrays; the node adds all else and passes the whole through its stages.
+
+    arrays: in addition to the shared parameters, [K, …] each. With `present` [K, C] bool, the
+    arrays are [K, C, …] and each client sends only the rows of its present classes.
+    model: the shared parameters, [K, …] each.
+    steps: how far each client's model moved, [K]; empty if no limit applies.
+    refused: the rows of clients that send nothing, with the reason.
     """
 
     arrays: Arrays = field(default_factory=dict)
     present: Tensor | None = None
+    model: Mapping[str, Tensor] = field(default_factory=dict)
+    steps: Sequence[float] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
 
 
 # Shown to the author of a method without a declaration.

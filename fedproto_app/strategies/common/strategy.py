@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.clients import ClientKey, node_keys
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
@@ -203,7 +203,10 @@ class BaseStrategy(Strategy):
         def guide(keys: list[ClientKey]) -> Guidance:
             return self.guide(self.received, keys, round_).with_model(self.shared_for(keys))
 
-        return self._orders(chosen, guide, server_round, MessageType.TRAIN, evaluate=evaluate)
+        averaged = self.expected(server_round).mean
+        return self._orders(
+            chosen, guide, server_round, MessageType.TRAIN, averaged=averaged, evaluate=evaluate
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -318,15 +321,22 @@ class BaseStrategy(Strategy):
         server_round: int,
         kind: str,
         *,
+        averaged: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
         self._asked = {key.node for key in clients}
         return self.federation.pipeline.orders(
-            clients, guide, server_round, kind, shared=self.shared_names(), evaluate=evaluate
+            clients,
+            guide,
+            server_round,
+            kind,
+            shared=self.shared_names(),
+            averaged=averaged,
+            evaluate=evaluate,
         )
 
     def _answered(self, answers: Sequence[Reply], *, evaluation: bool) -> None:
-        clients = [key for reply in answers for key in keys_in(reply)]
+        clients = [key for reply in answers for key in node_keys(reply.node, reply.names)]
         self.answered(self._asked, clients, evaluation=evaluation)
 
     def _asking(self, round_: Round, grid: Grid) -> Ask:
@@ -388,7 +398,7 @@ def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
     start = 0
     names = [name for name in expected.per_client if name not in expected.models]
     classes_of = reply.classes or [[]] * len(reply.names)
-    rows = zip(keys_in(reply), reply.samples, classes_of, strict=True)
+    rows = zip(node_keys(reply.node, reply.names), reply.samples, classes_of, strict=True)
     for row, (key, samples, classes) in enumerate(rows):
         arrays = {name: reply.arrays[name][row] for name in names}
         of_classes = slice(start, start + len(classes))

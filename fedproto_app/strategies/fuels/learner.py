@@ -211,16 +211,16 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         self, cohort: Cohort, context: GuidedContext, server_round: int
     ) -> Contribution:
         prototypes = context.own.value().cpu()
-        noisy_prototypes = [
-            noisy(
-                prototype,
-                self.section.noise,
-                self.section.noise_scale,
-                torch_stream(self.training.seed, name, server_round, "noise"),
+        if self.section.noise != "none":
+            kind, scale, seed = self.section.noise, self.section.noise_scale, self.training.seed
+            clients = zip(cohort.names, prototypes, strict=True)
+            prototypes = torch.stack(
+                [
+                    noisy(prototype, kind, scale, torch_stream(seed, name, server_round, "noise"))
+                    for name, prototype in clients
+                ]
             )
-            for name, prototype in zip(cohort.names, prototypes, strict=True)
-        ]
-        return Contribution({PROTOTYPES: torch.stack(noisy_prototypes).numpy()})
+        return Contribution({PROTOTYPES: prototypes.numpy()})
 
 
 def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -218,7 +218,7 @@ def test_a_client_with_vectors_that_are_not_finite_costs_no_other_client(node: S
     settings = node.task.settings
     learner = make_learner(settings, task_of(settings, WIDTH), ENCODER_ROUNDS + 1)
     order = Order("run", "t", ENCODER_ROUNDS + 1, ["a", "b"], evaluate=True)
-    shares = shares_of(order, shard_of_vectors, node.task, 16)
+    shares = shares_of(order.clients, order.server_round, shard_of_vectors, node.task, 16)
     (reply,) = Node(settings, shard_of_vectors, node.store, learner).train(order, shares)
     assert reply.names == ["b"]
     assert np.isfinite(reply.arrays["head"]).all()

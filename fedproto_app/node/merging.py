@@ -1,14 +1,14 @@
-"""The results of an order, cohort by cohort, and how a node merges them into its reply.
+"""How a node merges its cohorts' replies into its reply, or into the sums of a masked sum.
 
-The cohorts of an order do not depend on the number of the node's processes. Each process returns a
-`PartReply` of its cohorts, and `merged` adds these up in the order of the cohorts. So the reply is
+The cohorts of an order do not depend on the number of the node's processes. Each process returns
+the replies of its cohorts, and `merged` adds these up in the order of the cohorts. So the reply is
 the same, bit for bit, for any number of processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -17,45 +17,26 @@ from numpy.typing import NDArray
 from fedproto_app.core.messages import Arrays, Reply
 from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, WEIGHT, Sums
 
-Totals = dict[str, NDArray[np.float64]]
 KeyT = TypeVar("KeyT")
 
 
-@dataclass
-class CohortReply(Reply):
-    """The results of one cohort.
+def absent_reply(reasons: Mapping[str, str], seconds: float = 0.0) -> Reply:
+    """Return the reply of a process for clients that it does not have, with the reasons.
 
-    place: the cohort's position in the order. sums: the shared parameters, summed over the clients
-    with their weights; weight: the sum of the weights.
+    seconds: the process's working time.
     """
-
-    place: int = 0
-    sums: Totals = field(default_factory=dict)
-    weight: int = 0
+    return Reply([], [], failed=dict(reasons), seconds=seconds, place=-1)
 
 
-@dataclass(frozen=True)
-class PartReply:
-    """The results of one process for an order.
-
-    absent: clients that it does not have, with the reason. seconds: the process's working time.
-    """
-
-    cohorts: list[CohortReply]
-    absent: dict[str, str]
-    seconds: float
-
-
-def merged(parts: Iterable[PartReply]) -> Reply:
-    """Merge the results of all processes into the node's reply."""
-    all_parts = list(parts)
-    cohorts = sorted(
-        (cohort for part in all_parts for cohort in part.cohorts), key=lambda cohort: cohort.place
-    )
+def merged(replies: Iterable[Reply]) -> Reply:
+    """Merge the replies of all processes, for their cohorts and absent clients, into the node's."""
+    cohorts = sorted(replies, key=attrgetter("place"))
     names = [name for cohort in cohorts for name in cohort.names]
-    failed = {name: reason for cohort in cohorts for name, reason in cohort.failed.items()}
-    # A failing process reports all clients of the order, even those that other processes trained.
-    failed |= {n: why for part in all_parts for n, why in part.absent.items() if n not in names}
+    failed: dict[str, str] = {}
+    for cohort in sorted(cohorts, key=lambda cohort: cohort.place < 0):  # the absent last
+        # A failing process reports all clients of the order, even if other processes trained them.
+        new = {n: why for n, why in cohort.failed.items() if cohort.place >= 0 or n not in names}
+        failed |= new
     return Reply(
         names=names,
         samples=[count for cohort in cohorts for count in cohort.samples],
@@ -64,27 +45,27 @@ def merged(parts: Iterable[PartReply]) -> Reply:
         kept_rounds=[kept_round for cohort in cohorts for kept_round in cohort.kept_rounds],
         failed=failed,
         arrays={**_mean(cohorts), **_concatenated(cohorts)},
-        seconds=sum(part.seconds for part in all_parts),
+        seconds=sum(cohort.seconds for cohort in cohorts),
         classes=[classes for cohort in cohorts for classes in cohort.classes],
         steps=[length for cohort in cohorts for length in cohort.steps],
     )
 
 
-def totals(part: PartReply, classes: int) -> Sums:
+def summed(replies: Iterable[Reply], classes: int) -> Sums:
     """Return the sums over all clients that trained, in float64, for a masked sum.
 
     values: the weighted sums of the shared parameters, and the sums of the clients' arrays, by
     class [C, …] if their rows belong to classes. counts: clients, their weights, and clients by
     class.
     """
-    cohorts = sorted(part.cohorts, key=lambda cohort: cohort.place)
+    cohorts = sorted(replies, key=attrgetter("place"))
     values: dict[str, NDArray[np.float64]] = {}
     counts = {CLIENTS: np.array(sum(len(cohort.names) for cohort in cohorts))}
     counts[WEIGHT] = np.array(sum(cohort.weight for cohort in cohorts))
     if any(cohort.classes for cohort in cohorts):
         counts[BY_CLASS] = np.zeros(classes, dtype=np.int64)
     for cohort in cohorts:
-        for name, total in cohort.sums.items():
+        for name, total in cohort.totals.items():
             values[name] = values[name] + total if name in values else total
         owners = [label for client_classes in cohort.classes for label in client_classes]
         if BY_CLASS in counts:
@@ -101,7 +82,7 @@ def totals(part: PartReply, classes: int) -> Sums:
 
 
 def _joined(
-    cohorts: Sequence[CohortReply], tables: Sequence[dict[KeyT, list[float]]]
+    cohorts: Sequence[Reply], tables: Sequence[dict[KeyT, list[float]]]
 ) -> dict[KeyT, list[float]]:
     """Join the cohorts' values by name or metric; values that a cohort lacks are 0."""
     names = dict.fromkeys(name for table in tables for name in table)
@@ -115,19 +96,19 @@ def _joined(
     }
 
 
-def _mean(cohorts: Sequence[CohortReply]) -> Arrays:
+def _mean(cohorts: Sequence[Reply]) -> Arrays:
     """Return the weighted mean of the shared parameters over all clients, summed in float64."""
     trained = [cohort for cohort in cohorts if cohort.weight]
     if not trained:
         return {}
     weight = sum(cohort.weight for cohort in trained)
-    totals = trained[0].sums
+    totals = trained[0].totals
     for cohort in trained[1:]:
-        totals = {name: total + cohort.sums[name] for name, total in totals.items()}
+        totals = {name: total + cohort.totals[name] for name, total in totals.items()}
     return {name: (total / weight).astype(np.float32) for name, total in totals.items()}
 
 
-def _concatenated(cohorts: Sequence[CohortReply]) -> Arrays:
+def _concatenated(cohorts: Sequence[Reply]) -> Arrays:
     """Return the clients' arrays, concatenated over the cohorts."""
     sending = [cohort.arrays for cohort in cohorts if cohort.names]
     names = sending[0] if sending else {}
