@@ -29,7 +29,6 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from fedproto_app.core.errors import DataError, FederationError, SettingsError
-from fedproto_app.core.tasks import small_run
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.data.images.class_folders import decode
 from fedproto_app.data.sources import load_series
@@ -40,6 +39,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.table import small_run
 
 HOSTILE = FIRST_ID + 1  # of two nodes
 Tamper = Callable[[Message], Message]

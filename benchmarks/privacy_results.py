@@ -23,13 +23,13 @@ from rich.progress import Progress
 
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, write_section
-from fedproto_app.core.tasks import small_run
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.process import become_worker
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import small_run
 
 SEEDS = (1,)
 EPSILONS = (100.0, 10.0, 3.0, 1.0)

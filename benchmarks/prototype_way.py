@@ -25,12 +25,12 @@ from types import FrameType
 from flwr.app import ArrayRecord
 
 from benchmarks.pages import ROOT, table_texts, write_section
-from fedproto_app.core.tasks import small_run
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import Context
+from fedproto_app.tasks.table import small_run
 
 ROWS, WIDTH = 24, 37  # of the prototype: phases of a period, and a width that nothing else has
 DEPTH = 6  # of containers that are searched

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedproto_app.core.methods import METHODS, methods_of
-from fedproto_app.core.tasks import TASKS, small_run
+from fedproto_app.core.tasks import TASKS
+from fedproto_app.tasks.table import small_run
 
 ROOT = Path(__file__).parents[1]
 DEADLINE = 600  # seconds of a run

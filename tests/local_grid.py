@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from flwr.app import Message
 
 from fedproto_app.core.methods import METHODS
-from fedproto_app.core.tasks import small_run
 from fedproto_app.engine.local import AT_ONCE, nodes_sharing
 from fedproto_app.engine.local import LocalGrid as EngineGrid
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.table import small_run
 
 BAD_NODE = 1001  # Flower's id of the second node
 

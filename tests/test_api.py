@@ -16,7 +16,7 @@ import torch
 import fedproto_app
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.core.methods import METHODS
-from fedproto_app.core.tasks import small_run
+from fedproto_app.tasks.table import small_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 

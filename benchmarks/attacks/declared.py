@@ -19,7 +19,7 @@ from flwr.app import Message, MessageType
 from benchmarks.attacks.trial import CLIENTS
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Order
-from fedproto_app.core.tasks import FIRST_TASK, small_run
+from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.wire import (
     ARRAYS,
     FIELDS,
@@ -35,6 +35,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import small_run
 
 NODES, LIAR = 3, FIRST_ID + 2
 DECLARED = 10**9 // 168 * 168  # a multiple of every period

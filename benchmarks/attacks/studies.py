@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from benchmarks.attacks import lies
 from benchmarks.attacks.trial import CLIENTS, HOSTILE, Attack, Trial
-from fedproto_app.core.tasks import small_run
 from fedproto_app.settings import AggregationSettings
+from fedproto_app.tasks.table import small_run
 
 EVERY_RULE: tuple[str, ...] = get_args(AggregationSettings.model_fields["rule"].annotation)
 NOTHING = Attack("nothing")

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Model
-from fedproto_app.core.tasks import small_run, task_record
+from fedproto_app.core.tasks import task_record
 from fedproto_app.core.wire import QUESTION
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
@@ -31,7 +31,7 @@ from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.metrics import FACTS
-from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.tasks.table import load_shard, make_task, small_run
 
 # Cohorts and shards change the order of float32 sums; three rounds of training amplify that.
 TOLERANCE = 2e-4

@@ -154,7 +154,39 @@ def kept_model(summary: Mapping[str, Any]) -> str:
     return "best validation" if summary["keep"] == "best-validation" else str(summary["keep"])
 
 
+def _forecasting() -> TaskReport:
+    from fedproto_app.report.forecasting.report import ForecastingReport
+
+    return ForecastingReport()
+
+
+def _images() -> TaskReport:
+    from fedproto_app.report.images.report import ClassificationReport
+
+    return ClassificationReport()
+
+
+def _classes_of_sequences() -> TaskReport:
+    from fedproto_app.report.sequences.report import SequenceClassificationReport
+
+    return SequenceClassificationReport()
+
+
+def _numbers_of_sequences() -> TaskReport:
+    from fedproto_app.report.sequences.report import SequenceRegressionReport
+
+    return SequenceRegressionReport()
+
+
+# By task; a report is imported when it is asked for.
+REPORTS: dict[str, Callable[[], TaskReport]] = {
+    "forecasting": _forecasting,
+    "classification": _images,
+    "sequence-classification": _classes_of_sequences,
+    "sequence-regression": _numbers_of_sequences,
+}
+
+
 def report_for(task: str) -> TaskReport:
     """Return the report of a task; raises `FedProtoError` if this version lacks the task."""
-    report: TaskReport = task_record(task).part("report")()
-    return report
+    return REPORTS[task_record(task).name]()

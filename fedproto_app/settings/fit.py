@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import Method
@@ -15,7 +15,6 @@ from fedproto_app.core.methods import (
 )
 from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
-from fedproto_app.core.tasks import task_record
 from fedproto_app.settings.run import Settings
 
 
@@ -164,7 +163,34 @@ def pretraining_releases(method: Method, settings: Settings) -> tuple[Sends, ...
 
 
 def check_settings(settings: Settings) -> None:
-    """`SettingsError` for settings that contradict each other under their task."""
-    record = task_record(settings.task)
-    if record.check_settings:
-        record.part("check_settings")(settings)
+    """Raise `SettingsError` for settings that contradict each other under their task."""
+    if check := TASK_CHECKS.get(settings.task):
+        check(settings)
+
+
+def _require_fitting_stages(settings: Settings) -> None:
+    """Raise `SettingsError` if rounds do not reach all stages, or models cannot be selected."""
+    partition = settings.data.partition
+    chosen = settings.keep != "last" or settings.patience > 0
+    if chosen and partition.validation_share == 0:
+        raise SettingsError(
+            "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
+            "keep = 'last' and patience = 0"
+        )
+    if partition.scheme == "given":
+        return  # stages given by the source are checked when it is read
+    if settings.rounds < partition.stages:
+        raise SettingsError(
+            f"rounds = {settings.rounds}: fewer than data.partition.stages = {partition.stages}, "
+            "so some stages would never be trained on"
+        )
+    if partition.stages > 1 and chosen:
+        raise SettingsError(
+            f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different stages "
+            f"cannot be compared; data.partition.stages = {partition.stages} needs "
+            "keep = 'last' and patience = 0"
+        )
+
+
+# By task: raises `SettingsError` for settings that contradict each other.
+TASK_CHECKS: dict[str, Callable[[Settings], None]] = {"classification": _require_fitting_stages}

@@ -1,4 +1,4 @@
-"""Settings for each task of a run that takes seconds: 8 clients, small models, few rounds.
+"""Settings of each task for a run that takes seconds: 8 clients, small models, few rounds.
 
 For checks of methods (`experiments.invariants`), tests and comparisons of two versions.
 """

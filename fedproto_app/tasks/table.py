@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
-from fedproto_app.core.tasks import TASKS, TaskRecord, task_record
+from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
+from fedproto_app.tasks.forecasting import ForecastingParts
+from fedproto_app.tasks.images import ImageParts
+from fedproto_app.tasks.parts import TaskParts
+from fedproto_app.tasks.sequences import SequenceClassificationParts, SequenceRegressionParts
 
 if TYPE_CHECKING:
     import torch
@@ -19,10 +23,27 @@ if TYPE_CHECKING:
     from fedproto_app.tasks.task import AnyTask
 
 
+PARTS: dict[str, TaskParts] = {
+    "forecasting": ForecastingParts(),
+    "classification": ImageParts(),
+    "sequence-classification": SequenceClassificationParts(),
+    "sequence-regression": SequenceRegressionParts(),
+}
+
+
+def parts_of(task: str) -> TaskParts:
+    """Return the parts of a task; raise `FedProtoError` for an unknown task."""
+    return PARTS[task_record(task).name]
+
+
+def small_run(task: str) -> dict[str, Any]:
+    """Return the settings of a run of a few seconds that checks a method on the task."""
+    return {"task": task, **parts_of(task).small}
+
+
 def task_class(task: str) -> type[AnyTask]:
     """Return the class of a task."""
-    chosen: type[AnyTask] = task_record(task).part("task")
-    return chosen
+    return parts_of(task).task_class()
 
 
 def make_task(settings: Settings, shape: DataShape, device: torch.device | None = None) -> AnyTask:
@@ -43,7 +64,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     part are listed.
     """
     require_fitting_source(settings)
-    shard: Shard = task_record(settings.task).part("load")(settings, partition, partitions)
+    shard = parts_of(settings.task).load(settings, partition, partitions)
     _require_names([*shard.clients, *shard.refused])
     return shard
 
@@ -55,7 +76,7 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
     cannot be read, or has too few samples to deal.
     """
     require_fitting_source(settings)
-    reasons: dict[str, str | None] = task_record(settings.task).part("reasons_against")(settings)
+    reasons = parts_of(settings.task).reasons_against(settings)
     _require_names(reasons)
     return reasons
 
@@ -73,11 +94,12 @@ def require_fitting_source(settings: Settings) -> None:
     """Raise `DataError` for a source of another task; users' functions are not checked here."""
     source, chosen = settings.data.source, task_record(settings.task)
     for record in TASKS.values():
-        if source in record.source_names and record.holds != chosen.holds:
+        if source in parts_of(record.name).source_names() and record.holds != chosen.holds:
+            fitting_sources = parts_of(chosen.name).source_names()
             fitting_tasks = " or ".join(repr(fitting.name) for fitting in _holding(record.holds))
             raise DataError(
                 f"data.source = {source!r} holds {record.holds}; set task = {fitting_tasks}, or "
-                f"data.source to {chosen.holds}: {', '.join(chosen.source_names)} or "
+                f"data.source to {chosen.holds}: {', '.join(fitting_sources)} or "
                 "package.module:factory"
             )
 
@@ -110,14 +132,11 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
     source, records = settings.source, TASKS.values()
     if ":" in source:
         loaded = users_function(source)(settings)
-        pools = [
-            record for record in records if record.pool and isinstance(loaded, record.part("pool"))
-        ]
-        return pools[0] if pools else next(record for record in records if not record.pool)
-    require_known(
-        settings, dict.fromkeys(name for record in records for name in record.source_names)
-    )
-    return next(record for record in records if source in record.source_names)
+        fitting = (record for record in records if parts_of(record.name).has_pool(loaded))
+        return next(fitting, task_record(FIRST_TASK))
+    names = {record.name: [*parts_of(record.name).source_names()] for record in records}
+    require_known(settings, dict.fromkeys(name for listed in names.values() for name in listed))
+    return next(record for record in records if source in names[record.name])
 
 
 def _holding(holds: str) -> Iterable[TaskRecord]:

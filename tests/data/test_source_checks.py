@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.core.tasks import task_record
 from fedproto_app.data.images.sources import FILE_SOURCES as IMAGE_FILES
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.sequences.sources import FILE_SOURCES as SEQUENCE_FILES
@@ -85,10 +84,10 @@ def test_a_path_for_a_source_without_files_is_refused(number: int, source: str) 
         load(LOADERS[number][0], source, "mine.csv")
 
 
-@pytest.mark.parametrize("task", ["forecasting", "classification", "sequence-classification"])
-def test_the_import_is_light(task: str) -> None:
+@pytest.mark.parametrize("sources", ["sources", "images.sources", "sequences.sources"])
+def test_the_import_is_light(sources: str) -> None:
     """Every client process imports the sources; only the source in use may cost time."""
-    module = task_record(task).sources.partition(":")[0]
+    module = f"fedproto_app.data.{sources}"
     command = [sys.executable, "-c", f"import {module}, sys; print(*sys.modules)"]
     printed = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[2])
     heavy = {"PIL", "sklearn", "pandas", "h5py", "scipy", "matplotlib", "torch"}

@@ -14,7 +14,6 @@ from flwr.app import Context, RecordDict
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance, Order, Reply
-from fedproto_app.core.tasks import small_run
 from fedproto_app.node import orders, shares, trainer
 from fedproto_app.node.merging import merged
 from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
@@ -22,7 +21,7 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
-from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.tasks.table import load_shard, make_task, small_run
 from tests.pretended_gpu import DEVICE, PretendedGpu
 
 CPU = torch.device("cpu")

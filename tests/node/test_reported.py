@@ -11,7 +11,6 @@ import pytest
 
 from fedproto_app.core.messages import Guidance, Order, Reply
 from fedproto_app.core.metrics import Metric, Model
-from fedproto_app.core.tasks import small_run
 from fedproto_app.node.merging import merged
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.shares import shares_of
@@ -20,7 +19,7 @@ from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.forecasting.metrics import FORECASTING, MSE, VALIDATION_MSE, kept
-from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.tasks.table import load_shard, make_task, small_run
 from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
 from fedproto_app.trust.privacy_loss import privacy_plan

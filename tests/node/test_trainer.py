@@ -13,14 +13,13 @@ from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.messages import Guidance, Order
-from fedproto_app.core.tasks import small_run
 from fedproto_app.data.shard import Shard
 from fedproto_app.maths.steps import length
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Context, make_learner
 from fedproto_app.strategies.solo import SoloLearner
-from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.tasks.table import load_shard, make_task, small_run
 from tests.whole_orders import WholeNode
 
 HUGE = 3e38  # two of them are over what a float32 holds

@@ -10,7 +10,6 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.tasks import small_run
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.sources import load_histories
 from fedproto_app.experiments.invariants import (
@@ -24,7 +23,7 @@ from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import Settings, flat_settings, settings_from
-from fedproto_app.tasks.table import make_task
+from fedproto_app.tasks.table import make_task, small_run
 from tests.local_grid import run_locally, small_settings
 
 NAMES = [f"c{number}" for number in range(300)]

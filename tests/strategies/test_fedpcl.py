@@ -18,7 +18,6 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import Round
 from fedproto_app.core.sends import Sizes, unmaskable
-from fedproto_app.core.tasks import small_run
 from fedproto_app.node.orders import require_allowed
 from fedproto_app.node.site import read_site
 from fedproto_app.settings import settings_from
@@ -31,6 +30,7 @@ from fedproto_app.strategies.fedpcl import (
     FedPclSettings,
     prototype_contrast,
 )
+from fedproto_app.tasks.table import small_run
 from tests.strategies.server_half import (
     accept,
     class_replies,

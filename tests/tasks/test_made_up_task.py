@@ -1,8 +1,4 @@
-"""A task defined by this module only: the app needs nothing but a record in the table of tasks.
-
-In the app the record would be in `core/tasks.py` and the sources in a registry of `data/`; no other
-existing file would change.
-"""
+"""A task defined by this module only: the app needs nothing but a row in each room's table."""
 
 from __future__ import annotations
 
@@ -20,33 +16,23 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.experiments.invariants import SmallRuns, one_node_equals_eight
+from fedproto_app.report.check import CHECKS
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.report.runs import read_clients, read_run
-from fedproto_app.report.task_report import report_for
+from fedproto_app.report.task_report import REPORTS, report_for
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.settings.fit import TASK_CHECKS
 from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.metrics import FORECASTING
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import load_shard, make_task, reasons_against
+from fedproto_app.tasks.parts import TaskParts
+from fedproto_app.tasks.table import PARTS, load_shard, make_task, reasons_against
+from fedproto_app.tasks.task import AnyTask
 
 MODULE = __name__
-SOURCES = {"dice": lambda settings: None}
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
-MADE_UP = TaskRecord(
-    name="gambling",
-    holds="dice",
-    sources=f"{MODULE}:SOURCES",
-    pool=f"{MODULE}:Dice",
-    task=f"{MODULE}:Gambling",
-    load=f"{MODULE}:throw",
-    reasons_against=f"{MODULE}:loaded_dice",
-    report=f"{MODULE}:Winnings",
-    check=f"{MODULE}:check_dice",
-    small=f"{MODULE}:SMALL",
-    check_settings=f"{MODULE}:require_luck",
-    options=("period", "max-clients"),
-)
+MADE_UP = TaskRecord(name="gambling", holds="dice", options=("period", "max-clients"))
 
 
 @dataclass(frozen=True)
@@ -95,9 +81,32 @@ def require_luck(settings: Settings) -> None:
         raise SettingsError("seed = 13: brings no luck")
 
 
+class Parts(TaskParts):
+    small = SMALL
+
+    def task_class(self) -> type[AnyTask]:
+        return Gambling
+
+    def source_names(self) -> list[str]:
+        return ["dice"]
+
+    def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
+        return throw(settings, partition, partitions)
+
+    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+        return loaded_dice(settings)
+
+    def has_pool(self, loaded: object) -> bool:
+        return isinstance(loaded, Dice)
+
+
 @pytest.fixture(autouse=True)
 def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "gambling", MADE_UP)
+    monkeypatch.setitem(PARTS, "gambling", Parts())
+    monkeypatch.setitem(REPORTS, "gambling", Winnings)
+    monkeypatch.setitem(CHECKS, "gambling", check_dice)
+    monkeypatch.setitem(TASK_CHECKS, "gambling", require_luck)
 
 
 def test_settings_know_it_and_its_own_contradictions() -> None:

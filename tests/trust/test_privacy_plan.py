@@ -8,8 +8,9 @@ import pytest
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS
-from fedproto_app.core.tasks import TASKS, small_run
+from fedproto_app.core.tasks import TASKS
 from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import small_run
 from fedproto_app.trust.privacy_loss import epsilon_of, privacy_plan
 
 NOT_EVEN_NOISE = {"privacy.metrics": "none", "privacy.mechanism": "none"}

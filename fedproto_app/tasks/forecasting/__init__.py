@@ -1,0 +1,40 @@
+"""Forecasting: series of values, cut into windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedproto_app.tasks import small_runs
+from fedproto_app.tasks.parts import TaskParts
+
+if TYPE_CHECKING:
+    from fedproto_app.data.shard import Shard
+    from fedproto_app.settings import Settings
+    from fedproto_app.tasks.task import AnyTask
+
+
+class ForecastingParts(TaskParts):
+    """The parts of forecasting."""
+
+    small = small_runs.SERIES
+
+    def task_class(self) -> type[AnyTask]:
+        from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+        return ForecastingTask
+
+    def source_names(self) -> Iterable[str]:
+        from fedproto_app.data.sources import SOURCES
+
+        return SOURCES
+
+    def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
+        from fedproto_app.tasks.forecasting.clients import load_shard
+
+        return load_shard(settings, partition, partitions)
+
+    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+        from fedproto_app.tasks.forecasting.clients import reasons_against
+
+        return reasons_against(settings)

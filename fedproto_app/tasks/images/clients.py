@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.clients import make_image_clients, why_refused
 from fedproto_app.data.images.partition import Holding, partition_pool
 from fedproto_app.data.images.pool import ImagePool
@@ -47,7 +47,7 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
 def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
     """Raise `DataError` if the run cannot train on all stages of clients with so many stages.
 
-    This is for stages given by the source; `require_fitting_settings` checks drawn stages.
+    This is for stages given by the source; settings check drawn stages themselves.
     """
     stage_count = max(stages, default=1)
     if stage_count > settings.rounds:
@@ -59,29 +59,5 @@ def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
         raise DataError(
             f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different "
             f"stages cannot be compared; the data have {stage_count} stages, which need "
-            "keep = 'last' and patience = 0"
-        )
-
-
-def require_fitting_settings(settings: Settings) -> None:
-    """Raise `SettingsError` if rounds do not reach all stages, or models cannot be selected."""
-    partition = settings.data.partition
-    chosen = settings.keep != "last" or settings.patience > 0
-    if chosen and partition.validation_share == 0:
-        raise SettingsError(
-            "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
-            "keep = 'last' and patience = 0"
-        )
-    if partition.scheme == "given":
-        return  # stages given by the source are checked when it is read
-    if settings.rounds < partition.stages:
-        raise SettingsError(
-            f"rounds = {settings.rounds}: fewer than data.partition.stages = {partition.stages}, "
-            "so some stages would never be trained on"
-        )
-    if partition.stages > 1 and chosen:
-        raise SettingsError(
-            f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different stages "
-            f"cannot be compared; data.partition.stages = {partition.stages} needs "
             "keep = 'last' and patience = 0"
         )

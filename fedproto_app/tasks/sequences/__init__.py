@@ -1,0 +1,56 @@
+"""Sequences with a class or a number each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedproto_app.tasks import small_runs
+from fedproto_app.tasks.parts import TaskParts
+
+if TYPE_CHECKING:
+    from fedproto_app.data.shard import Shard
+    from fedproto_app.settings import Settings
+    from fedproto_app.tasks.task import AnyTask
+
+
+class SequenceClassificationParts(TaskParts):
+    """The parts of the classification of sequences."""
+
+    small = small_runs.LABELLED_SEQUENCES
+
+    def task_class(self) -> type[AnyTask]:
+        from fedproto_app.tasks.sequences.task import SequenceClassificationTask
+
+        return SequenceClassificationTask
+
+    def source_names(self) -> Iterable[str]:
+        from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
+
+        return SEQUENCE_SOURCES
+
+    def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
+        from fedproto_app.tasks.sequences.clients import load_shard
+
+        return load_shard(settings, partition, partitions)
+
+    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+        from fedproto_app.tasks.sequences.clients import reasons_against
+
+        return reasons_against(settings)
+
+    def has_pool(self, loaded: object) -> bool:
+        from fedproto_app.data.sequences.pool import SequencePool
+
+        return isinstance(loaded, SequencePool)
+
+
+class SequenceRegressionParts(SequenceClassificationParts):
+    """The parts of the regression of a number on a sequence."""
+
+    small = small_runs.MEASURED_SEQUENCES
+
+    def task_class(self) -> type[AnyTask]:
+        from fedproto_app.tasks.sequences.task import SequenceRegressionTask
+
+        return SequenceRegressionTask

@@ -9,11 +9,10 @@ import torch
 
 from fedproto_app.core.messages import Order, Reply
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.tasks import small_run
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import make_learner
-from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.tasks.table import load_shard, make_task, small_run
 from tests.whole_orders import WholeNode
 
 DISTANCE = 0.005  # of the mean validation error after three rounds

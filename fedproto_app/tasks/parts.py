@@ -1,0 +1,50 @@
+"""The parts of a task, each imported when it is asked for.
+
+So reading a table of results does not wait for torch, nor a client's process for other tasks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from fedproto_app.data.shard import Shard
+    from fedproto_app.settings import Settings
+    from fedproto_app.tasks.task import AnyTask
+
+
+class TaskParts(ABC):
+    """What a task is made of; every task's folder has a subclass.
+
+    small: settings of a run of seconds with 8 clients, for checks of methods.
+    """
+
+    small: ClassVar[Mapping[str, Any]]
+
+    @abstractmethod
+    def task_class(self) -> type[AnyTask]:
+        """Return the class of the task."""
+
+    @abstractmethod
+    def source_names(self) -> Iterable[str]:
+        """Return the names of the embedded sources and of the file formats."""
+
+    @abstractmethod
+    def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
+        """Return every `partitions`-th client of the source, from the `partition`-th on.
+
+        Raises `DataError` if the source cannot be read.
+        """
+
+    @abstractmethod
+    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+        """Return why each client of the source cannot take part, None if it can.
+
+        Raises `DataError` if the source cannot be read.
+        """
+
+    def has_pool(self, loaded: object) -> bool:
+        """Return whether a user's source that returned this object holds data of the task."""
+        return False
