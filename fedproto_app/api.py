@@ -216,15 +216,8 @@ def sweep(
     """
     import pandas as pd
 
-    from fedproto_app.experiments.sweep import (
-        FOLDER,
-        STUDY,
-        Plan,
-        Sweep,
-        SweepTable,
-        lock,
-        storage_errors,
-    )
+    from fedproto_app.experiments.sweep import FOLDER, STUDY, Sweep, lock, storage_errors
+    from fedproto_app.experiments.sweep_plan import Plan, SweepTable
     from fedproto_app.experiments.sweep_results import write_results
 
     look_here_for_users_code()

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
+
+from benchmarks.structure import levels
 
 PACKAGE = Path(__file__).parents[1] / "fedproto_app"
 
@@ -69,3 +75,23 @@ def test_the_package_has_only_files_that_flowers_bundles_take() -> None:
     """A bundle leaves out HTML, for example, and a run from it would then write no report."""
     kinds = {path.suffix for path in PACKAGE.rglob("*.*") if "__pycache__" not in path.parts}
     assert kinds == {".py", ".toml"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("fedproto_app")
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
+
+
+def test_no_text_names_a_higher_room() -> None:
+    """Except that the table of methods finds each method by its file in ``strategies/``."""
+    level_of = {room: number for number, level in enumerate(levels()) for room in level}
+    upward = {
+        f"{name}: {room}"
+        for name, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for room in re.findall(r"\bfedproto_app\.(\w+)", node.value)
+        if level_of.get(room, 99) < level_of.get(Path(name).parts[0].removesuffix(".py"), 0)
+    }
+    assert upward == {"core/methods.py: strategies"}

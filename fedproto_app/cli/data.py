@@ -18,7 +18,7 @@ from rich.markup import escape
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
 from fedproto_app.experiments.run_settings import changed_settings
-from fedproto_app.report.check import CHECKS
+from fedproto_app.report.check import check as check_data
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.settings import DataSettings, Section, Settings, settings_from, without_markdown
 from fedproto_app.settings.reading import flags, flat
@@ -276,7 +276,7 @@ def check(
         require_named_code(flat(table), node.code)
         require_admitted(read(record.holds), node)
         typer.echo(f"{site}: allows this run")
-    checked = CHECKS[record.name](read(record.holds), all_rows)
+    checked = check_data(record, read(record.holds), all_rows)
     if picture is not None:
         _draw(checked.charts, picture)
     if reading is not None:

@@ -24,7 +24,8 @@ from fedproto_app.experiments.run_settings import (
 from fedproto_app.settings.reading import flat, parsed
 
 if TYPE_CHECKING:
-    from fedproto_app.experiments.sweep import Plan, Sweep
+    from fedproto_app.experiments.sweep import Sweep
+    from fedproto_app.experiments.sweep_plan import Plan
     from fedproto_app.experiments.sweep_results import Result
 
 
@@ -201,7 +202,7 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
 
 def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:
     """Return the plan from the file's table ``[sweep]`` and the options, which override it."""
-    from fedproto_app.experiments.sweep import Plan, SweepTable
+    from fedproto_app.experiments.sweep_plan import Plan, SweepTable
 
     app = nearest_app()
     file = dict(read_toml(config)) if config else {}

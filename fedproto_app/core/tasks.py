@@ -1,7 +1,9 @@
 """The table of tasks: what `task = "…"` selects, one row a task.
 
-A new task is a row here, a folder in ``tasks/`` with its parts, its sources in ``data/``, and its
-report and check in ``report/``. Each of these rooms has a table of its own, by the task's name.
+A new task is a row here, its sources in ``data/``, and a folder of one name in the rooms above,
+which look there for its parts: ``tasks/FOLDER``, ``report/FOLDER`` and ``report/check/FOLDER.py``.
+A part is imported when it is asked for, so reading a table of results does not wait for torch, nor
+a client's process for pictures.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from fedproto_app.core.errors import FedProtoError, did_you_mean
 class TaskRecord:
     """The facts of a task.
 
+    folder: the name of its folder in every room; tasks on the same data share them.
     holds: what its data are, in words; tasks with the same word share their sources.
     targets: "classes" or "real numbers", where sources of one kind hold either; else "".
     options: names of settings and tables of `[data]` that apply to its data.
@@ -25,6 +28,7 @@ class TaskRecord:
     """
 
     name: str
+    folder: str
     holds: str
     options: tuple[str, ...] = ()
     targets: str = ""
@@ -36,6 +40,7 @@ class TaskRecord:
 
 _FORECASTING = TaskRecord(
     name="forecasting",
+    folder="forecasting",
     holds="series",
     options=(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
@@ -48,12 +53,14 @@ _FORECASTING = TaskRecord(
 )
 _CLASSIFICATION = TaskRecord(
     name="classification",
+    folder="images",
     holds="images",
     options=("partition", "classes", "corrupt-images", "max-clients"),
     draws=True,
 )
 _SEQUENCE_CLASSIFICATION = TaskRecord(
     name="sequence-classification",
+    folder="sequences",
     holds="labelled sequences",
     targets="classes",
     options=(

@@ -27,7 +27,7 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics
 
 if TYPE_CHECKING:
-    from fedproto_app.experiments.sweep import Axis, Plan, Trial
+    from fedproto_app.experiments.sweep_plan import Axis, Plan, Trial
 
 _MOST_ROWS = 30  # on a screen
 _MOST_CHARTS = 12

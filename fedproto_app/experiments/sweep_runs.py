@@ -41,7 +41,7 @@ from fedproto_app.report.progress import clock_text
 from fedproto_app.settings import Settings, flat_settings
 
 if TYPE_CHECKING:  # a run need not wait for Optuna
-    from fedproto_app.experiments.sweep import Trial
+    from fedproto_app.experiments.sweep_plan import Trial
 
 _LOOK_EVERY = 0.1  # seconds
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -154,39 +155,8 @@ def kept_model(summary: Mapping[str, Any]) -> str:
     return "best validation" if summary["keep"] == "best-validation" else str(summary["keep"])
 
 
-def _forecasting() -> TaskReport:
-    from fedproto_app.report.forecasting.report import ForecastingReport
-
-    return ForecastingReport()
-
-
-def _images() -> TaskReport:
-    from fedproto_app.report.images.report import ClassificationReport
-
-    return ClassificationReport()
-
-
-def _classes_of_sequences() -> TaskReport:
-    from fedproto_app.report.sequences.report import SequenceClassificationReport
-
-    return SequenceClassificationReport()
-
-
-def _numbers_of_sequences() -> TaskReport:
-    from fedproto_app.report.sequences.report import SequenceRegressionReport
-
-    return SequenceRegressionReport()
-
-
-# By task; a report is imported when it is asked for.
-REPORTS: dict[str, Callable[[], TaskReport]] = {
-    "forecasting": _forecasting,
-    "classification": _images,
-    "sequence-classification": _classes_of_sequences,
-    "sequence-regression": _numbers_of_sequences,
-}
-
-
 def report_for(task: str) -> TaskReport:
     """Return the report of a task; raises `FedProtoError` if this version lacks the task."""
-    return REPORTS[task_record(task).name]()
+    module = import_module(f"fedproto_app.report.{task_record(task).folder}.report")
+    report: TaskReport = module.REPORTS[task]()
+    return report

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
-from fedproto_app.tasks.forecasting import ForecastingParts
-from fedproto_app.tasks.images import ImageParts
-from fedproto_app.tasks.parts import TaskParts
-from fedproto_app.tasks.sequences import SequenceClassificationParts, SequenceRegressionParts
 
 if TYPE_CHECKING:
     import torch
@@ -20,20 +17,15 @@ if TYPE_CHECKING:
     from fedproto_app.data.shape import DataShape
     from fedproto_app.data.shard import Shard
     from fedproto_app.settings import DataSettings, Settings
+    from fedproto_app.tasks.parts import TaskParts
     from fedproto_app.tasks.task import AnyTask
-
-
-PARTS: dict[str, TaskParts] = {
-    "forecasting": ForecastingParts(),
-    "classification": ImageParts(),
-    "sequence-classification": SequenceClassificationParts(),
-    "sequence-regression": SequenceRegressionParts(),
-}
 
 
 def parts_of(task: str) -> TaskParts:
     """Return the parts of a task; raise `FedProtoError` for an unknown task."""
-    return PARTS[task_record(task).name]
+    folder = import_module(f"fedproto_app.tasks.{task_record(task).folder}")
+    parts: TaskParts = folder.PARTS[task]
+    return parts
 
 
 def small_run(task: str) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from sqlalchemy import create_engine, text
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments import sweep as sweep_module
-from fedproto_app.experiments.sweep import Plan, Sweep, read_plan, storage_errors
+from fedproto_app.experiments.sweep import Sweep, read_plan, storage_errors
+from fedproto_app.experiments.sweep_plan import Plan
 from fedproto_app.experiments.sweep_results import Result
 from fedproto_app.experiments.sweep_runs import Job
 from tests.report.made_runs import make_run

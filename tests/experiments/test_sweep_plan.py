@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.experiments.sweep import Plan, trials_of
+from fedproto_app.experiments.sweep_plan import Plan, trials_of
 
 GRID = {"nodes": 2, "base": {}, "grid": {"fuels": {"beta": [10, 30]}, "method": ["fuels", "solo"]}}
 DRAWN = {**GRID, "search": "random", "trials": 5, "range": {"rate": "1e-4..1e-2:log"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.experiments.sweep import Plan, Trial
+from fedproto_app.experiments.sweep_plan import Plan, Trial
 from fedproto_app.experiments.sweep_results import (
     Mean,
     Result,

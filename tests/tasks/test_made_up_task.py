@@ -1,9 +1,12 @@
-"""A task defined by this module only: the app needs nothing but a row in each room's table."""
+"""A task defined by this module only: the app needs nothing but a row and a folder of its name in
+the rooms above."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,23 +19,24 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.experiments.invariants import SmallRuns, one_node_equals_eight
-from fedproto_app.report.check import CHECKS
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.report.runs import read_clients, read_run
-from fedproto_app.report.task_report import REPORTS, report_for
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.fit import TASK_CHECKS
 from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.metrics import FORECASTING
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.parts import TaskParts
-from fedproto_app.tasks.table import PARTS, load_shard, make_task, reasons_against
+from fedproto_app.tasks.table import load_shard, make_task, reasons_against
 from fedproto_app.tasks.task import AnyTask
 
 MODULE = __name__
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
-MADE_UP = TaskRecord(name="gambling", holds="dice", options=("period", "max-clients"))
+MADE_UP = TaskRecord(
+    name="gambling", folder="gambling", holds="dice", options=("period", "max-clients")
+)
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,13 @@ class Parts(TaskParts):
 @pytest.fixture(autouse=True)
 def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "gambling", MADE_UP)
-    monkeypatch.setitem(PARTS, "gambling", Parts())
-    monkeypatch.setitem(REPORTS, "gambling", Winnings)
-    monkeypatch.setitem(CHECKS, "gambling", check_dice)
+    modules = {
+        "tasks.gambling": SimpleNamespace(PARTS={"gambling": Parts()}),
+        "report.gambling.report": SimpleNamespace(REPORTS={"gambling": Winnings}),
+        "report.check.gambling": SimpleNamespace(check=check_dice),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"fedproto_app.{name}", module)
     monkeypatch.setitem(TASK_CHECKS, "gambling", require_luck)
 
 

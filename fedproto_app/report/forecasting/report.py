@@ -130,3 +130,6 @@ def _interval_row(summary: Mapping[str, Any], level: int) -> tuple[str, str]:
     covered = percent_text(summary.get(f"coverage_{level}"))
     width = short_text(summary.get(f"width_{level}"))
     return f"in the {level}% interval", f"{covered}%, width {width}"
+
+
+REPORTS = {"forecasting": ForecastingReport}

@@ -345,3 +345,6 @@ def _ratio(right: float, total: float) -> float | None:
 def _percent(*values: float | None) -> str:
     texts = [percent_text(value) for value in values]
     return UNKNOWN if set(texts) == {UNKNOWN} else f"{' / '.join(texts)} %"
+
+
+REPORTS = {"classification": ClassificationReport}

@@ -185,3 +185,9 @@ def _method_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[fl
 def _last(values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return numbers[-1] if numbers else None
+
+
+REPORTS: dict[str, type[TaskReport]] = {
+    "sequence-classification": SequenceClassificationReport,
+    "sequence-regression": SequenceRegressionReport,
+}

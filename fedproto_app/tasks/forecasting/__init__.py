@@ -38,3 +38,6 @@ class ForecastingParts(TaskParts):
         from fedproto_app.tasks.forecasting.clients import reasons_against
 
         return reasons_against(settings)
+
+
+PARTS: dict[str, TaskParts] = {"forecasting": ForecastingParts()}

@@ -43,3 +43,6 @@ class ImageParts(TaskParts):
         from fedproto_app.data.images.pool import ImagePool
 
         return isinstance(loaded, ImagePool)
+
+
+PARTS: dict[str, TaskParts] = {"classification": ImageParts()}

@@ -54,3 +54,9 @@ class SequenceRegressionParts(SequenceClassificationParts):
         from fedproto_app.tasks.sequences.task import SequenceRegressionTask
 
         return SequenceRegressionTask
+
+
+PARTS: dict[str, TaskParts] = {
+    "sequence-classification": SequenceClassificationParts(),
+    "sequence-regression": SequenceRegressionParts(),
+}

@@ -1,0 +1,242 @@
+"""The plan of a sweep: which settings it tries, listed or drawn, and whether they fit together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import product
+from typing import Any, Literal, Self
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.trial import FrozenTrial
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.randomness import stream_seed
+from fedproto_app.core.section import Count, CountOrZero, Section
+from fedproto_app.experiments.run_settings import NODES, unclaimed_settings
+from fedproto_app.settings.faults import explain_all
+from fedproto_app.settings.reading import flat, parsed, written
+
+Axis = CategoricalDistribution | FloatDistribution | IntDistribution
+
+MOST_RUNS = 10_000
+_RANGE = re.compile(r"\s*(?P<low>.+?)\s*\.\.\s*(?P<high>.+?)\s*(?P<log>:log)?\s*")
+_INTEGER = re.compile(r"[+-]?\d+")
+_DIGITS = 4  # significant digits of a drawn number, so that people can read the setting
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of the swept settings, numbered from 1."""
+
+    number: int
+    changes: Mapping[str, Any]
+
+    def run_name(self, seed: int) -> str:
+        """Return the folder name of its run with this seed."""
+        return f"{self.number:03}-s{seed}"
+
+    def text(self) -> str:
+        return "  ".join(f"{key}={value}" for key, value in self.changes.items())
+
+
+class SweepTable(Section):
+    """The table ``[sweep]`` of a configuration file; docs/sweep.md explains its keys."""
+
+    search: Literal["grid", "random", "optuna"] = "grid"
+    trials: Count | None = None
+    seeds: list[CountOrZero] = Field([0])
+    nodes: Count = NODES
+    search_seed: CountOrZero = 0
+    batch: Count = 4
+    output: str = ""
+    grid: dict[str, list[Any]] = Field({})
+    range: dict[str, str] = Field({})
+
+    @field_validator("grid", "range", mode="before")
+    @classmethod
+    def _dotted(cls, table: object) -> object:
+        return flat(table) if isinstance(table, Mapping) else table
+
+    @classmethod
+    def read(cls, table: object) -> Self:
+        """Read the table; raises `SettingsError` with one line for all faults."""
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            raise SettingsError(explain_all(error.errors(), SweepTable, ["sweep"])) from None
+
+
+class Plan(SweepTable):
+    """A consistent sweep; its settings are checked elsewhere.
+
+    base: the settings that all runs share, with dotted keys.
+    """
+
+    base: dict[str, Any]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Self:
+        """Return the plan of a table ``[sweep]`` with these settings, whose paths become absolute.
+
+        The settings of single runs, such as seed and folder, are left out.
+        """
+        base = dict(settings)
+        complete = unclaimed_settings(base, table["nodes"])
+        paths = {"data.path": complete.data.path, "encoder.path": complete.encoder.path}
+        base |= {key: path for key, path in paths.items() if base.get(key)}
+        for key in ("seed", "output.dir", "output.name", "output.resume", "output.pictures"):
+            base.pop(key, None)
+        return cls.read({**table, "base": base})
+
+    @property
+    def name(self) -> str:
+        """A name for its folder, the same for the same plan."""
+        names = "-".join(key.rpartition(".")[2] for key in self.space)
+        plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
+        return f"{plain[:60]}-{self.digest()}"
+
+    @property
+    def space(self) -> dict[str, Axis]:
+        """Optuna's distribution of each swept setting.
+
+        Values are categories by their texts, because Optuna does not accept lists.
+        """
+        return {
+            **{
+                key: CategoricalDistribution([written(value) for value in values])
+                for key, values in self.grid.items()
+            },
+            **{key: _range(key, text) for key, text in self.range.items()},
+        }
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the parameters of the trials that can be listed before any run, each once.
+
+        A grid is in the order of its values: Optuna's own grid sampler visits it at random, and
+        starts again when the grid grows.
+        """
+        if self.search == "grid":
+            texts = [map(written, values) for values in self.grid.values()]
+            return [dict(zip(self.grid, values, strict=True)) for values in product(*texts)]
+        if self.search == "random":
+            drawn = self.drawn(range(self.trials or 0), [])
+            return list({repr(params): params for params in drawn}.values())
+        return []
+
+    def drawn(self, numbers: range, earlier: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
+        """Return the parameters that Optuna suggests for trials with these numbers, from 0 on.
+
+        earlier: the trials that they depend on. Each trial has its own seed, so more trials do not
+        change the first trials.
+        """
+        study, space, drawn = optuna.create_study(), self.space, []
+        study.add_trials(earlier)
+        for number in numbers:
+            seed = stream_seed(self.search_seed, self.search, number) % 2**32
+            study.sampler = (RandomSampler if self.search == "random" else TPESampler)(seed=seed)
+            params = study.ask(dict(space)).params
+            drawn.append({key: _rounded(params[key], axis) for key, axis in space.items()})
+        return drawn
+
+    def corners(self) -> list[Trial]:
+        """Return trials whose settings are checked before trials are drawn.
+
+        They have each value and each end of a range, with the first values of all other settings,
+        and for every swept method.
+        """
+        ends = {
+            key: axis.choices
+            if isinstance(axis, CategoricalDistribution)
+            else (axis.low, axis.high)
+            for key, axis in self.space.items()
+        }
+        first = {key: values[0] for key, values in ends.items()}
+        return trials_of(
+            [
+                first | ({"method": method} if method else {}) | {key: value}
+                for method in ends.get("method", [""])
+                for key, values in ends.items()
+                for value in values
+            ]
+        )
+
+    def digest(self) -> str:
+        """Return a short text that differs between plans."""
+        return sha256(self.model_dump_json().encode()).hexdigest()[:8]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        swept = {**self.grid, **self.range}
+        for key, values in self.grid.items():
+            if not values or any(isinstance(value, Mapping) for value in values):
+                raise SettingsError(f"grid of {key} = {values}: expected values, as [10, 30, 100]")
+            if len({repr(value) for value in values}) < len(values):
+                raise SettingsError(f"grid of {key} = {values}: a value is listed twice")
+        if not swept:
+            raise SettingsError("nothing to sweep; try --grid fuels.beta=10,30,100")
+        for key in swept:
+            if key in self.grid and key in self.range:
+                raise SettingsError(f"{key}: is swept twice")
+            if key == "seed":
+                raise SettingsError("seed: give seeds with --seeds 0,1,2; they are no choice")
+            if key.partition(".")[0] == "output":
+                raise SettingsError(f"{key}: a sweep has one --output, with a folder for each run")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise SettingsError(f"seeds = {self.seeds}: must be different whole numbers from 0 on")
+        if self.search == "grid" and (self.range or self.trials):
+            option = f"--range {next(iter(self.range))}" if self.range else "--trials"
+            raise SettingsError(
+                f"{option}: a grid tries all values of --grid; draw with --search random "
+                "--trials 20"
+            )
+        if self.search != "grid" and not self.trials:
+            raise SettingsError(f"--search {self.search}: say how many with --trials 20")
+        counts = [self.trials] if self.trials else [len(values) for values in self.grid.values()]
+        if math.prod(counts) * len(self.seeds) > MOST_RUNS:
+            raise SettingsError(
+                f"{' × '.join(map(str, counts))} trials with {len(self.seeds)} seeds are more than "
+                f"{MOST_RUNS:,} runs; draw fewer with --search random --trials 100"
+            )
+        _ = self.space  # refuses wrong ranges
+        return self
+
+
+def trials_of(parameters: Iterable[Mapping[str, Any]], first: int = 1) -> list[Trial]:
+    """Return the trials with these parameters of a study, numbered in order."""
+    return [
+        Trial(number, {key: parsed(v) if isinstance(v, str) else v for key, v in params.items()})
+        for number, params in enumerate(parameters, first)
+    ]
+
+
+def _range(key: str, text: str) -> Axis:
+    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``; integer ends give integers."""
+    match = _RANGE.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        low, high, log = match["low"], match["high"], bool(match["log"])
+        if _INTEGER.fullmatch(low) and _INTEGER.fullmatch(high):
+            return IntDistribution(int(low), int(high), log=log)
+        if not math.isfinite(float(high) - float(low)):
+            raise ValueError
+        return FloatDistribution(float(low), float(high), log=log)
+    except ValueError:
+        raise SettingsError(
+            f"range of {key} = {text!r}: expected LOW..HIGH or LOW..HIGH:log, LOW below HIGH and "
+            "with :log above 0, as 1e-4..1e-2:log"
+        ) from None
+
+
+def _rounded(value: Any, axis: Axis) -> Any:
+    """Round a number to few digits within its range; keep integers and texts."""
+    if not isinstance(axis, FloatDistribution):
+        return value
+    return min(max(float(f"{value:.{_DIGITS}g}"), axis.low), axis.high)
