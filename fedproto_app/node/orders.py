@@ -43,6 +43,7 @@ from fedproto_app.node.store import store_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.fit import releases_of, returns_of, withholds_samples
+from fedproto_app.settings.run import OutputSettings
 from fedproto_app.strategies.common.learner import (
     AnyLearner,
     make_learner,
@@ -262,7 +263,9 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
     try:
-        return _cached_shard(settings, site.partition_id or 0, site.num_partitions)
+        # Where a run is written changes no shard, so runs in one process share them.
+        of_data = settings.model_copy(update={"output": OutputSettings()})
+        return _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
     except OSError as error:
         raise DataError(f"cannot read its data: {_fault(error)}") from None
     except MemoryError:

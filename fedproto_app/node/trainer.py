@@ -336,7 +336,9 @@ class Node:
         if self._tells_classes:
             return reported
         return {
-            metric: values for metric, values in reported.items() if "/class-" not in metric.name
+            metric: values
+            for metric, values in reported.items()
+            if not self._task.is_of_class(metric)
         }
 
     def _private(self, results: Mapping[Metric, Sequence[float]], row: int) -> dict[str, float]:

@@ -234,11 +234,10 @@ class Membership:
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
         for client, node, facts in memory["facts"]:
-            counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
-            times = SampleTimes(*stored) if (stored := facts.pop("times")) else None
-            self.roster.facts[ClientKey(client, node)] = ClientFacts(
-                **facts, class_counts=counts, times=times
-            )
+            counts = tuple(tuple(stage) for stage in facts["class_counts"])
+            times = SampleTimes(*stored) if (stored := facts["times"]) else None
+            complete = facts | {"class_counts": counts, "times": times}
+            self.roster.facts[ClientKey(client, node)] = ClientFacts(**complete)
 
     def expect(self, labels: Collection[str], shape: DataShape) -> None:
         """Wait for these nodes, which a resumed run had, with data of this shape."""
@@ -379,7 +378,7 @@ class Membership:
             if holder and self._identity.is_stronger(node_id, holder.node_id, label):
                 self.roster.expel(label)
             self.roster.admit(node_id, answer)
-        except ValueError as error:
+        except (Unusable, NameTakenError, NotItsNameError) as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
             # Perhaps the node's own name, from before a restart.
             for_now = isinstance(error, NameTakenError | NotItsNameError)

@@ -101,6 +101,11 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         return False
 
     @staticmethod
+    def is_of_class(metric: Metric) -> bool:
+        """Return whether a metric of `evaluate` says something about a single class."""
+        return False
+
+    @staticmethod
     @abstractmethod
     def shape_fault(shape: DataShape) -> str | None:
         """Return why the task cannot use data of this shape, or None."""

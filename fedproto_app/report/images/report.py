@@ -33,10 +33,14 @@ from fedproto_app.tasks.images.metrics import (
     ACCURACY,
     AVERAGED,
     CLASSIFICATION,
+    CORRECT,
+    COUNT,
     ERROR,
     INFERENCES,
     OWN,
     THIRDS,
+    class_metric,
+    stage_metric,
 )
 from fedproto_app.tasks.metrics import UNKNOWN, Figure, percent_text
 
@@ -276,9 +280,11 @@ def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | N
     if accuracy is None:
         return None
     stages: list[float | None] = []
-    for stage in count(1):
-        right = replace(accuracy, name=f"correct/stage-{stage}")
-        total = replace(accuracy, name=f"count/stage-{stage}")
+    for stage in count():
+        right, total = (
+            replace(accuracy, name=stage_metric(quantity, stage).name)
+            for quantity in (CORRECT, COUNT)
+        )
         if not any(total in result.metrics for result in results.values()):
             return stages or None
         scores = [results[key].metrics for key in sorted(results)]
@@ -296,8 +302,8 @@ def _class_scores(
         return np.zeros(len(classes)), np.zeros(len(classes))
     scores = [results[key].metrics for key in sorted(results)]
     by_class = (
-        [replace(accuracy, name=f"{kind}/class-{c}") for c in classes]
-        for kind in ("correct", "count")
+        [replace(accuracy, name=class_metric(quantity, label).name) for label in classes]
+        for quantity in (CORRECT, COUNT)
     )
     right, total = (
         np.array([sum(score.get(metric, 0.0) for score in scores) for metric in metrics])

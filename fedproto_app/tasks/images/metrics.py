@@ -13,8 +13,25 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.tasks.metrics import Field, Figure, TaskMetrics, percent_text
 
 ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
+CORRECT, COUNT = "correct", "count"  # test images, right or all, of a stage or a class
 INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
 THIRDS = ("many", "medium", "few")
+
+
+def stage_metric(quantity: str, stage: int) -> Metric:
+    """Return the number of test images of a stage, from 0. quantity: `CORRECT` or `COUNT`."""
+    return Metric(f"{quantity}/stage-{stage + 1}")
+
+
+def class_metric(quantity: str, label: int) -> Metric:
+    """Return the number of test images of a class. quantity: `CORRECT` or `COUNT`."""
+    return Metric(f"{quantity}/class-{label}")
+
+
+def is_of_class(metric: Metric) -> bool:
+    """Return whether this is a `class_metric`, of any model and rule."""
+    return metric.name.startswith((f"{CORRECT}/class-", f"{COUNT}/class-"))
+
 
 _percent = partial(Field, text=percent_text)
 _A_GLO = _percent("accuracy_global", "A_glo %", spread=True)

@@ -27,7 +27,16 @@ from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.settings import ModelSettings, Settings
-from fedproto_app.tasks.images.metrics import ACCURACY, CLASSIFICATION, ERROR
+from fedproto_app.tasks.images.metrics import (
+    ACCURACY,
+    CLASSIFICATION,
+    CORRECT,
+    COUNT,
+    ERROR,
+    class_metric,
+    is_of_class,
+    stage_metric,
+)
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 
 ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
@@ -155,6 +164,10 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
                         f"its metrics have more correct answers than images: {metric} = {value:g}"
                     )
         return None
+
+    @staticmethod
+    def is_of_class(metric: Metric) -> bool:
+        return is_of_class(metric)
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
@@ -379,9 +392,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         """Return metrics of each client, with one encoder and several rules of inference.
 
         Every rule gives ``accuracy`` on the test images of all stages so far. The run's rule, "",
-        also gives ``validation-error`` (if there are validation images) and, summed over test
-        images, ``correct/stage-s``, ``count/stage-s`` (s from 1), ``correct/class-c`` and
-        ``count/class-c``.
+        also gives ``validation-error`` (if there are validation images) and the numbers of right
+        and of all test images of each stage and class.
         """
         representation = self._test_vectors(parameters, samples)
         metrics: dict[Metric, list[float]] = {}
@@ -393,16 +405,16 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             hit = (rules[""](representation) == samples.test_labels).double()
             shares = masked_mean(hit, samples.is_validation)
             metrics[ERROR] = [1 - share for share in shares]
-        for noun, groups, number, first in (
-            ("stage", samples.test_stages, samples.tested_stages, 1),
-            ("class", samples.test_labels, len(self.shape.classes), 0),
+        for of_group, groups, number in (
+            (stage_metric, samples.test_stages, samples.tested_stages),
+            (class_metric, samples.test_labels, len(self.shape.classes)),
         ):
             sums = right.new_zeros(2, len(right), number)
             sums[0].scatter_add_(1, groups, right)
             sums[1].scatter_add_(1, groups, samples.is_test.double())
             for group in range(number):
-                metrics[Metric(f"correct/{noun}-{group + first}")] = sums[0, :, group].tolist()
-                metrics[Metric(f"count/{noun}-{group + first}")] = sums[1, :, group].tolist()
+                metrics[of_group(CORRECT, group)] = sums[0, :, group].tolist()
+                metrics[of_group(COUNT, group)] = sums[1, :, group].tolist()
         return metrics
 
     def _stacked(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:
