@@ -64,11 +64,12 @@ _MOST_DECIMALS = 9
 class ClientForecast:
     """A client's next values, in the series' own units.
 
-    values: [n], NaN at the client's empty times. limits: the columns `LIMITS`, [n] each, the ends of
-    the intervals, NaN where unknown. first: position of the first value on the source's clock. last: the newest observed
-    value. gap: number of missing values between `last` and the first forecast. columns: of the
-    table that the series comes from. decimals: of the series' values, None for many. empty_times:
-    the times without a forecast in words, such as "on Sundays", "" if all have a forecast.
+    values: [n], NaN at the client's empty times. limits: the columns `LIMITS`, [n] each, the ends
+    of the intervals, NaN where unknown. first: position of the first value on the source's clock.
+    last: the newest observed value. gap: number of missing values between `last` and the first
+    forecast. columns: of the table that the series comes from. decimals: of the series' values,
+    None for many. empty_times: the times without a forecast in words, such as "on Sundays", "" if
+    all have a forecast.
     """
 
     client: str

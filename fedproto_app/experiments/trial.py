@@ -23,6 +23,7 @@ from rich.console import Console
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
+from fedproto_app.data.period import period_of, step_seconds
 from fedproto_app.experiments.run_settings import NODES
 from fedproto_app.report.comparison import Errors, client_errors
 from fedproto_app.report.page import REPORT
@@ -43,7 +44,7 @@ FORECAST = "forecast.csv"
 TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for forecasts and classes
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
-_DAY, _WEEK = 86_400, 7 * 86_400  # seconds
+_DAY = 86_400  # seconds
 _CALENDAR_WEEKS = 2  # of train values that weekdays need
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
@@ -262,9 +263,9 @@ def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, 
 
     settings: with dotted keys.
     """
-    seconds, complete = _step(series), dict(settings)
+    seconds, complete = step_seconds(series), dict(settings)
     if "data.period" not in complete:
-        complete["data.period"] = _period(series, seconds)[0]
+        complete["data.period"] = period_of(series)[0]
     if "data.calendar" not in complete:
         complete["data.calendar"] = _calendar(series, int(complete["data.period"]), seconds)
     return complete
@@ -359,8 +360,8 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     if wishes.clients is not None:
         raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
     series = load_series(settings_from(table).data)
-    seconds = _step(series)
-    period, why = (wishes.period, "as you say") if wishes.period else _period(series, seconds)
+    seconds = step_seconds(series)
+    period, why = (wishes.period, "as you say") if wishes.period else period_of(series)
     table = {"data.calendar": _calendar(series, period, seconds), **table, "data.period": period}
     table["data.horizon"] = wishes.horizon or min(period, FARTHEST)
     if wishes.windows > 1:
@@ -482,33 +483,6 @@ def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed
         f"{table['data.path']}: the longest series has {longest} steps, but a period of "
         f"{data.period} needs {shortest_length(data)}; set a shorter {shorter}"
     )
-
-
-def _step(series: Sequence[ClientSeries]) -> int:
-    """Return the sampling step in seconds, 0 without a common clock of whole seconds."""
-    steps = {None if client.clock is None else client.clock.step for client in series}
-    step = steps.pop()
-    second = np.timedelta64(1, "s")
-    return 0 if steps or step is None or step % second else int(step // second)
-
-
-def _period(series: Sequence[ClientSeries], seconds: int) -> tuple[int, str]:
-    """Return the period in steps and where it comes from: the clock, else autocorrelation."""
-    if seconds and seconds <= _DAY // 2 and _DAY % seconds == 0:
-        return _DAY // seconds, "a day"
-    if seconds == _DAY:
-        return 7, "a week"
-    if seconds == _WEEK:
-        return 52, "a year"
-    from fedproto_app.report.check.forecasting import find_period
-
-    periods = [period for client in series if (period := find_period(client.values))]
-    if periods:
-        values, counts = np.unique(periods, return_counts=True)
-        best = int(values[counts.argmax()])
-        return best, f"by autocorrelation, of {counts.max()} of {len(series)} series"
-    default = DataSettings().period
-    return default, "the default, as the series have no clock and repeat nothing"
 
 
 def _calendar(series: Sequence[ClientSeries], period: int, seconds: int) -> str:
