@@ -21,6 +21,7 @@ from fedproto_app.data.windows import (
     train_values,
     why_refused,
 )
+from fedproto_app.report.check.doubts import doubts_about_series
 from fedproto_app.report.check.findings import (
     Cell,
     Checked,
@@ -208,7 +209,11 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         rows,
         [*_summary(clients, data, why), *(("note", note) for note in notes_of(sources))],
         refusals({client.name: client.refused for client in clients}),
-        [*too_large((client.name, client.largest) for client in clients), *_warnings(clients)],
+        [
+            *doubts_about_series(sources, data),
+            *too_large((client.name, client.largest) for client in clients),
+            *_warnings(clients),
+        ],
     ).print(all_rows)
     is_proposed = (fits or data is with_period) and period != settings.data.period
     proposed = {"data.period": period} if is_proposed else {}
