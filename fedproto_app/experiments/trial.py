@@ -111,7 +111,7 @@ class Plan:
     """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
 
     windows: of a backtest, with a run in each for every row. warnings: which columns are not read,
-    and why.
+    and why, and what values may not mean what they seem to.
     """
 
     settings: Changes
@@ -150,7 +150,7 @@ class Trial:
     """A finished trial: its folder with a run folder for each row and window, and its answer.
 
     verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
-    next values of all series, None for other data. warnings: which columns are not read, and why.
+    next values of all series, None for other data. warnings: of the plan.
     """
 
     folder: Path
@@ -170,8 +170,8 @@ class Trial:
 
     def __repr__(self) -> str:
         table = self.table.to_string(float_format="%.4g")
-        warnings = "".join(f"\nwarning: {line}" for line in self.warnings)
-        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}{warnings}"
+        warnings = "".join(f"warning: {line}\n" for line in self.warnings)
+        return f"{warnings}{self.verdict}\n\n{table}\n\nreport: {self.report}"
 
 
 def plan_of(path: Path, wishes: Wishes) -> Plan:
@@ -356,6 +356,8 @@ def _forecast(run: Path, file: Path) -> Path:
 def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes: Wishes) -> Plan:
     from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_series
+    from fedproto_app.data.windows import shortest_length
+    from fedproto_app.report.check.doubts import doubts_about_series
 
     if wishes.clients is not None:
         raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
@@ -368,8 +370,10 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
         table["data.backtest"] = f"1/{wishes.windows}"  # the window with the least data
     if wishes.quick:
         table.setdefault("data.history", QUICK_HISTORY)
+    wished = settings_from(table).data
     usable = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
+    data = settings_from(table).data
     rows = dict(SERIES_ROWS)
     if wishes.quick:
         del rows["analytic-alone"]
@@ -388,11 +392,18 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
         *notes_of(series),
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
+    if (data.horizon, data.periodic_window) != (wished.horizon, wished.periodic_window):
+        facts.append(
+            f"too short for {wished.horizon} ahead, which needs {shortest_length(wished)} steps: "
+            f"forecasts {data.horizon} ahead from {data.periodic_window} periodic values need "
+            f"{shortest_length(data)}"
+        )
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
-    return Plan(table, rows, facts, True, wishes.windows, reading.left_out)
+    warnings = (*reading.left_out, *doubts_about_series(series, data))
+    return Plan(table, rows, facts, True, wishes.windows, warnings)
 
 
 def _plan_of_classes(
@@ -408,7 +419,7 @@ def _plan_of_classes(
             raise SettingsError(f"{option} {value}: for series, but {path} holds {record.holds}")
     images = record.holds == "images"
     facts_of = _image_facts if images else _sequence_facts
-    clients, samples, rounds, task = facts_of(settings_from(table).data)
+    clients, samples, rounds, task, doubts = facts_of(settings_from(table).data)
     table["task"] = task
     scheme = "data.partition" if images else "data.clusters"
     if clients and wishes.clients is None:
@@ -425,23 +436,26 @@ def _plan_of_classes(
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
-    return Plan(table, CLASS_ROWS, facts, forecasts=False)
+    return Plan(table, CLASS_ROWS, facts, forecasts=False, warnings=doubts)
 
 
-def _image_facts(data: DataSettings) -> tuple[int, str, int, str]:
-    """Return the number of named clients, the images in words, the stages, and the task."""
+def _image_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
+    """Return the number of named clients, the images in words, the stages, the task, and doubts."""
     from fedproto_app.data.images.sources import load_pool
+    from fedproto_app.report.check.doubts import doubts_about_images
 
     pool = load_pool(data)
     images = len(pool.train.labels) + len(pool.test.labels)
     stages = 1 if pool.train.stages is None else 1 + int(pool.train.stages.max())
     clients = 0 if pool.train.clients is None else len(np.unique(pool.train.clients))
-    return clients, f"{images} images of {len(pool.classes)} classes", stages, "classification"
+    words = f"{images} images of {len(pool.classes)} classes"
+    return clients, words, stages, "classification", doubts_about_images(pool)
 
 
-def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
-    """Return the number of named clients, the sequences in words, 1, and the task."""
+def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
+    """Return the number of named clients, the sequences in words, 1, the task, and doubts."""
     from fedproto_app.data.sequences.sources import load_sequences
+    from fedproto_app.report.check.doubts import doubts_about_sequences
 
     pool = load_sequences(data)
     if not pool.classes:
@@ -451,7 +465,7 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
         )
     clients = 0 if pool.clients is None else len(np.unique(pool.clients))
     words = f"{len(pool.sequences)} sequences of {len(pool.classes)} classes"
-    return clients, words, 1, "sequence-classification"
+    return clients, words, 1, "sequence-classification", doubts_about_sequences(pool)
 
 
 def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed: bool) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.empty_times import empty_times_text
+from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.sequences.pool import NO_CLASS, SequencePool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import lookback
@@ -311,6 +312,16 @@ def doubts_about_classes(names: Sequence[str]) -> list[str]:
             f"their class is not known (sequences of unknown class have {NO_CLASS[0]!r})"
         )
     return lines
+
+
+def doubts_about_images(pool: ImagePool) -> list[str]:
+    """Return the doubts about images: their classes, and how they were read."""
+    notes = doubts_about_classes(pool.classes)
+    if pool.notes:
+        clients = listed([name for name in pool.notes if name])
+        note = next(iter(pool.notes.values()))
+        notes.append(f"{clients}: {note}" if clients else note)
+    return notes
 
 
 def doubts_about_sequences(pool: SequencePool) -> list[str]:

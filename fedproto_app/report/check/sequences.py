@@ -85,7 +85,9 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     all_rows: list all classes, or clients where targets are real numbers.
     """
     pool = load_sequences(settings.data)
-    data = with_own_clients(settings.data, "clusters", pool.clients is not None)
+    # Only classes can be dealt, so sequences with real numbers stay with the source's clients.
+    own_clients = pool.clients is not None or not pool.classes
+    data = with_own_clients(settings.data, "clusters", own_clients)
     require_fitting_targets(settings, targets_of(pool))
     dealing = None
     try:
