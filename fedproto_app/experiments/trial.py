@@ -297,6 +297,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
         else "None of the rows has an error for any client."
     )
     verdict = " ".join(sentences) or without_finding
+    if len(names := list(client_errors(runs[-1], report_for(runs[-1].task).metrics))) == 1:
+        verdict = f"{names[0]} is the only client, so there is nobody to share with."
     return Trial(folder, verdict, scores, report, forecast, plan.warnings)
 
 
