@@ -186,7 +186,7 @@ def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
     colour = max(channels, key=channels.__getitem__)
     grey = {
         file.client or "": f"grey images such as {file.name} are read as colour, as is {colour}"
-        for file in firsts.values()
+        for file in reversed(firsts.values())  # a client's first image is the one that stays
         if channels[file.name] < channels[colour]
     }
     return Pattern(first, (channels[colour], *size), grey)

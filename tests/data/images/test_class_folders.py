@@ -155,7 +155,12 @@ def test_corrupt_images_are_rows_of_zeros_with_a_reason(tmp_path: Path, write: W
     loaded = pool.train.load(np.array([8, 3, 1, 0, 5, 2, 4]))
     no_image = "not a JPEG, PNG or BMP image"
     reasons = [loaded.corrupt[row] for row in range(1, 7)]
-    assert reasons[:4] == ["more than 8 bits a pixel; save it with 8 bits a channel", no_image, "empty file", no_image]
+    assert reasons[:4] == [
+        "more than 8 bits a pixel; save it with 8 bits a channel",
+        no_image,
+        "empty file",
+        no_image,
+    ]
     assert all("truncated" in reason.lower() for reason in reasons[4:])
     assert set(loaded.corrupt) == set(range(1, 7))
     assert not loaded.pixels[1:].any()
