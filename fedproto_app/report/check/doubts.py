@@ -39,22 +39,12 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
     """Return the doubts about series, as `load_series` gives them."""
     clients = [client for client in series if len(client.values)]
     return [
-        *_only_client(series),
         *_copies(clients),
         *_codes(clients),
         *_counters(clients),
         *_zeros_at_the_ends(clients, settings.period),
         *_empty_times(clients, settings.period),
         *_lacking(clients, settings),
-    ]
-
-
-def _only_client(series: Sequence[ClientSeries]) -> list[str]:
-    if len(series) != 1:
-        return []
-    return [
-        f"{series[0].name} is the only client: there is nobody to share with, so a federated "
-        "method has nothing to add"
     ]
 
 
