@@ -25,8 +25,8 @@ def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> ND
     """Return whether the client never has a value at the times of these positions, [n].
 
     A position is looked up by its time of day and by its time of the week. Without a clock these
-    are its places in one period and in seven. The whole series decides; each time must have come
-    `FEWEST_TIMES` times in it. period: in steps.
+    are its places in one period and in seven. The whole series decides, in which a time must have
+    come `FEWEST_TIMES` times. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -38,10 +38,10 @@ def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> ND
         size = int(max(places_of_history.max(), places.max(initial=0))) + 1
         times = np.bincount(places_of_history, minlength=size)
         values = np.bincount(places_of_history, weights=present, minlength=size)
-        seen = values > 0
-        missing_share = 1 - values[seen].sum() / max(times[seen].sum(), 1)
+        has_values = values > 0
+        missing_share = 1 - values[has_values].sum() / max(times[has_values].sum(), 1)
         by_chance = missing_share**times > _LARGEST_CHANCE
-        empty |= (~seen & (times >= FEWEST_TIMES) & ~by_chance)[places]
+        empty |= (~has_values & (times >= FEWEST_TIMES) & ~by_chance)[places]
     return empty
 
 

@@ -1,8 +1,8 @@
 """Doubts about what values and classes mean: a line each, with what to do now.
 
 A run accepts such data. But a code for missing values, a meter's total or a copy of another client
-makes its answer wrong, and only a person knows what was meant. A line must not come without need,
-so each rule says what it requires.
+makes its answer wrong, and the data do not say what they mean. A false alarm costs trust, so each
+rule says what it requires.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
     They have one if they last two periods and twice as long as any zeros between, and if at least
     half of the values between are not 0.
     """
-    others = np.flatnonzero(values != 0)
-    if not len(others):
+    not_zero = np.flatnonzero(values != 0)
+    if not len(not_zero):
         return 0, 0
-    first, last = int(others[0]), int(others[-1])
-    between = int(np.diff(others).max(initial=1)) - 1
+    first, last = int(not_zero[0]), int(not_zero[-1])
+    between = int(np.diff(not_zero).max(initial=1)) - 1
     fewest = max(_FEWEST_ZEROS, 2 * period, 2 * between + 1)
-    if 2 * len(others) < last - first + 1:
+    if 2 * len(not_zero) < last - first + 1:
         return 0, 0
     begin, end = (count if count >= fewest else 0 for count in (first, len(values) - 1 - last))
     return begin, end
@@ -177,23 +177,23 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
     short = {client.name: longest - len(client.values) for client in clients}
     gaps = {client.name: float(np.isnan(client.values).mean()) for client in clients}
     return [
-        *_most(
+        *_line_about(
             {name: steps for name, steps in early.items() if steps >= back},
             "the last value is up to {:.0f} steps older than the newest of all, and a forecast "
             "starts from it",
         ),
-        *_most(
+        *_line_about(
             {name: steps for name, steps in short.items() if 2 * steps > longest},
             "up to {:.0f} steps shorter than the longest, so with less to learn from",
         ),
-        *_most(
+        *_line_about(
             {name: share for name, share in gaps.items() if 3 * share > 1},
             "up to {:.0%} of the values are missing, and errors are of the others",
         ),
     ]
 
 
-def _most(sizes: Mapping[str, float], text: str) -> list[str]:
+def _line_about(sizes: Mapping[str, float], text: str) -> list[str]:
     """Return a line about these clients, the largest first. text: with a place for its size."""
     names = sorted(sizes, key=lambda name: -sizes[name])
     return [f"{listed(names)}: {text.format(sizes[names[0]])}"] if names else []
@@ -225,10 +225,10 @@ def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
     windows: dict[int, list[tuple[ClientSeries, int]]] = {}  # client and place, by hash
     hashes: NDArray[np.uint64] = np.empty(0, np.uint64)  # of these windows, in ascending order
     for client in clients:
-        own = _window_hashes(client.values)
+        window_hashes = _window_hashes(client.values)
         shifts: dict[str, tuple[ClientSeries, int]] = {}
-        for place in np.flatnonzero(np.isin(own, hashes)).tolist():
-            for first, first_place in windows[int(own[place])]:
+        for place in np.flatnonzero(np.isin(window_hashes, hashes)).tolist():
+            for first, first_place in windows[int(window_hashes[place])]:
                 shift = client.start + place - first.start - first_place
                 if first.name not in shifts or abs(shift) < abs(shifts[first.name][1]):
                     shifts[first.name] = first, shift
@@ -238,8 +238,8 @@ def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
                 break
         else:
             for place in _telling_windows(client.values):
-                windows.setdefault(int(own[place]), []).append((client, place))
-                hashes = np.union1d(hashes, own[place])
+                windows.setdefault(int(window_hashes[place]), []).append((client, place))
+                hashes = np.union1d(hashes, window_hashes[place])
     return copies
 
 
@@ -276,10 +276,11 @@ def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
     end = min(moved + len(first.values), client.start + len(client.values))
     if 2 * (end - start) < min(len(first.values), len(client.values)):
         return False
-    ours = client.values[start - client.start : end - client.start]
-    theirs = first.values[start - moved : end - moved]
-    both = np.isfinite(ours) & np.isfinite(theirs)
-    return bool((ours[both] == theirs[both]).mean() >= _EQUAL)
+    values = client.values[start - client.start : end - client.start]
+    first_values = first.values[start - moved : end - moved]
+    common = np.isfinite(values) & np.isfinite(first_values)
+    equal = values[common] == first_values[common]
+    return bool(len(equal) and equal.mean() >= _EQUAL)
 
 
 def doubts_about_classes(names: Sequence[str]) -> list[str]:
@@ -326,10 +327,11 @@ def doubts_about_sequences(pool: SequencePool) -> list[str]:
         still = low[of_client].min(axis=0) == high[of_client].max(axis=0)
         for dimension in np.flatnonzero(still):
             dead.setdefault(pool.dimensions[dimension], []).append(str(name))
-    everyone = len(np.unique(names))
+    of_all = len(np.unique(names))
     lines = [
-        f"{dimension} never changes{'' if len(clients) == everyone else f' for {listed(clients)}'}"
-        ": is the sensor dead?"
+        f"{dimension} never changes"
+        + (f" for {listed(clients)}" if len(clients) < of_all else "")
+        + ": is the sensor dead?"
         for dimension, clients in dead.items()
     ]
     return [*doubts_about_classes(pool.classes), *lines]
