@@ -513,13 +513,15 @@ def _settings_of(
             raise SettingsError(f"{names[0]!r} names a column, but there is no frame")
         return table
     from fedproto_app.data.frame import saved_series
+    from fedproto_app.data.sources import histories_of
 
     series, table = _series_and_settings(data, columns, table)  # type: ignore[arg-type]
     output = table.get("output.dir", folder)
     if not isinstance(output, str | Path):
         raise SettingsError(f"output.dir = {output!r}: the path of a folder is needed")
     frames = Path(output).expanduser() / _FRAMES
-    return {**table, "data.source": "npz", "data.path": str(saved_series(series, frames))}
+    path = saved_series(histories_of(series), frames)
+    return {**table, "data.source": "npz", "data.path": str(path)}
 
 
 def _series_and_settings(
