@@ -396,9 +396,9 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     ]
     if (data.horizon, data.periodic_window) != (wished.horizon, wished.periodic_window):
         facts.append(
-            f"too short for {wished.horizon} ahead, which needs {shortest_length(wished)} steps: "
-            f"forecasts {data.horizon} ahead from {data.periodic_window} periodic values need "
-            f"{shortest_length(data)}"
+            f"data.horizon = {wished.horizon} and data.periodic-window = {wished.periodic_window} "
+            f"need {shortest_length(wished)} steps, so {data.horizon} and {data.periodic_window} "
+            f"are taken, which need {shortest_length(data)}"
         )
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
