@@ -18,7 +18,7 @@ from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.sequences.pool import NO_CLASS, SequencePool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import lookback
-from fedproto_app.report.check.findings import listed
+from fedproto_app.report.check.findings import LARGEST_VALUE, listed
 from fedproto_app.settings import DataSettings
 
 _FEWEST_REPEATS = 5  # of a value far outside, to be a code
@@ -55,12 +55,8 @@ def _codes(clients: Iterable[ClientSeries]) -> list[str]:
         for client in clients
         for code, count in codes_in(client.values)
     ]
-    if not parts:
-        return []
-    return [
-        f"{listed(parts)}, far outside the other values: if it stands for a missing value, leave "
-        "those cells empty"
-    ]
+    doubt = "far from the other values: if it stands for a missing value, leave those cells empty"
+    return [f"{listed(parts)}, {doubt}"] if parts else []
 
 
 def codes_in(values: Vector) -> list[tuple[float, int]]:
@@ -68,11 +64,12 @@ def codes_in(values: Vector) -> list[tuple[float, int]]:
 
     A code is the lowest or highest of the values [T], is not 0, comes `_FEWEST_REPEATS` times, and
     is farther from the next value than the others are from each other, not counting a code at the
-    other end.
+    other end. The highest is a code only if it is written like one, since a machine that is on or
+    off has a highest value too.
     """
     values = values[np.isfinite(values)]
     ends = (values.min(), values.max()) if len(values) else ()
-    if not any(end != 0 and (values == end).sum() >= _FEWEST_REPEATS for end in ends):
+    if not any(end and np.count_nonzero(values == end) >= _FEWEST_REPEATS for end in ends):
         return []
     sizes, counts = np.unique(values, return_counts=True)
     low, high = 0, len(sizes) - 1
@@ -84,7 +81,11 @@ def codes_in(values: Vector) -> list[tuple[float, int]]:
         if repeats[low] and sizes[low] and sizes[low + 1] - sizes[low] > spread:
             codes.append((float(sizes[low]), int(counts[low])))
             low += 1
-        elif repeats[high] and sizes[high] and sizes[high] - sizes[high - 1] > spread:
+        elif (
+            repeats[high]
+            and _is_written_like_a_code(sizes[high])
+            and (sizes[high] - sizes[high - 1] > spread)
+        ):
             codes.append((float(sizes[high]), int(counts[high])))
             high -= 1
         else:
@@ -92,15 +93,21 @@ def codes_in(values: Vector) -> list[tuple[float, int]]:
     return codes
 
 
+def _is_written_like_a_code(value: float) -> bool:
+    """Return whether a value is like 999.9 or 8888, the largest of some integers, or like 1e20."""
+    digits = f"{value:.7g}".replace(".", "")
+    is_largest = value in (2**7 - 1, 2**8 - 1, 2**15 - 1, 2**16 - 1, 2**31 - 1, 2**32 - 1)
+    return is_largest or value >= LARGEST_VALUE or (len(digits) > 1 and len(set(digits)) == 1)
+
+
 def _counters(clients: Iterable[ClientSeries]) -> list[str]:
     """Name series that only rise, like a meter's total."""
     names = [client.name for client in clients if is_counter(client.values)]
-    if not names:
-        return []
-    return [
-        f"{listed(names)}: the values only rise, like a meter's total; to forecast what is used in "
-        "each step, replace them by the differences between neighbouring rows"
-    ]
+    doubt = (
+        "the values only rise, like a meter's total; to forecast what is used in each step, "
+        "replace them by the differences between neighbouring rows"
+    )
+    return [f"{listed(names)}: {doubt}"] if names else []
 
 
 def is_counter(values: Vector) -> bool:
@@ -122,9 +129,8 @@ def _zeros_at_the_ends(clients: Iterable[ClientSeries], period: int) -> list[str
         )
         if zeros
     ]
-    if not parts:
-        return []
-    return [f"{listed(parts)}: if the client did not exist then, leave those cells empty"]
+    doubt = "if the client did not exist then, leave those cells empty"
+    return [f"{listed(parts)}: {doubt}"] if parts else []
 
 
 def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
@@ -206,12 +212,11 @@ def _copies(clients: Sequence[ClientSeries]) -> list[str]:
         + (f" {abs(shift)} steps {'later' if shift > 0 else 'earlier'}" if shift else "")
         for copy, first, shift in copies_among(clients)
     ]
-    if not parts:
-        return []
-    return [
-        f"{listed(parts)}: what such clients gain by sharing is no gain; leave out all but one of "
-        "them (data.clients names those that take part)"
-    ]
+    doubt = (
+        "what such clients gain by sharing is no gain; leave out all but one of them (data.clients "
+        "names those that take part)"
+    )
+    return [f"{listed(parts)}: {doubt}"] if parts else []
 
 
 def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
