@@ -102,6 +102,8 @@ def _hours(times: Positions, is_empty: NDArray[np.bool_]) -> str:
     last = times[is_empty & ~np.roll(is_empty, -1)]
     if len(first) != 1:
         return f"at {is_empty.sum()} times of the day"
+    if first[0] == last[0]:
+        return f"at {_clock_text(first[0])}"
     return f"from {_clock_text(first[0])} to {_clock_text(last[0])}"
 
 

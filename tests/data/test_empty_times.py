@@ -56,6 +56,7 @@ def test_a_handful_decides_and_one_value_is_enough() -> None:
         ((), (22, 23, 0, 1), "from 22:00 to 01:00"),
         ((6,), (2, 3), "on Sundays and from 02:00 to 03:00"),
         ((), (3, 8), "at 2 times of the day"),
+        ((), (3,), "at 03:00"),
         ((), (), ""),
     ],
 )
