@@ -385,17 +385,15 @@ def _forecasts(
             records = [state.store.record(client.name) for client in cohort]
             history = _histories(cohort, records, state.settings.data)
             begin = np.array([client.start + len(client.values) for client in cohort])
-            ahead = np.arange(math.ceil(steps / settings.data.horizon) * settings.data.horizon)
+            horizon, period = settings.data.horizon, settings.data.period
+            times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
             empty = np.stack(
-                [
-                    is_empty_time(client, first + ahead, settings.data.period)
-                    for client, first in zip(cohort, begin, strict=True)
-                ]
+                [is_empty_time(*row, period) for row in zip(cohort, times, strict=True)]
             )
             values = _next_values(task, stacked, history, begin, empty)
             rows = zip(cohort, records, values[:, :steps], empty[:, :steps], strict=True)
             for client, record, scaled, of_client in rows:
-                yield _in_units(client, record, scaled, of_client, settings.data.period)
+                yield _in_units(client, record, scaled, of_client, period)
 
 
 def _histories(
