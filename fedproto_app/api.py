@@ -17,6 +17,7 @@ import html
 import io
 import json
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -377,14 +378,16 @@ class Run:
         source has now. steps: None: data.horizon. clients: the clients that must be forecast; ():
         all clients that can be forecast. Returns a row per client and step with the columns
         unique_id, ds (a time, or a step without times), y_hat, and the interval ends lo-80, hi-80,
-        lo-95 and hi-95; these are NaN beyond data.horizon steps. Raises `FedProtoError` if one of
-        `clients`, or every client, cannot be forecast.
+        lo-95 and hi-95; these are NaN beyond data.horizon steps. At weekdays and times of day that
+        never have a value, forecasts are NaN and a warning says so. Raises `FedProtoError` if one
+        of `clients`, or every client, cannot be forecast.
         """
         import numpy as np
 
         from fedproto_app.data.frame import series_of_frame
-        from fedproto_app.data.sources import from_first_value, load_histories
-        from fedproto_app.serving import forecast, open_run
+        from fedproto_app.data.sources import histories_of, load_histories
+        from fedproto_app.report.check.findings import refusals
+        from fedproto_app.serving import forecast, open_run, reasons_for_gaps
 
         self._require_forecasts()
         states = open_run(self.path)
@@ -396,7 +399,7 @@ class Run:
             series = load_histories(self.settings.data.model_copy(update={"max_steps": 0}))
         else:
             loaded = series_of_frame(frame, id_col, time_col, target_col)
-            series = [from_first_value(client) for client in loaded]
+            series = histories_of(loaded)
         known_clients = sorted(name for state in states for name in state.store.kept_clients())
         unknown = [name for name in clients if name not in known_clients]
         if unknown or not any(client.name in known_clients for client in series):
@@ -405,6 +408,8 @@ class Run:
                 f"no kept model of {unknown or 'any column'}; there are: {available}"
             )
         results, _ = forecast(states, series, steps, clients)
+        for line in refusals(reasons_for_gaps(results)):
+            warnings.warn(line, stacklevel=2)
         return _frame(
             [result.client for result in results],
             _moments(results, [result.first + np.arange(steps) for result in results]),
@@ -501,13 +506,15 @@ def _settings_of(
             raise SettingsError(f"{names[0]!r} names a column, but there is no frame")
         return table
     from fedproto_app.data.frame import saved_series
+    from fedproto_app.data.sources import histories_of
 
     series, table = _series_and_settings(data, columns, table)  # type: ignore[arg-type]
     output = table.get("output.dir", folder)
     if not isinstance(output, str | Path):
         raise SettingsError(f"output.dir = {output!r}: the path of a folder is needed")
     frames = Path(output).expanduser() / _FRAMES
-    return {**table, "data.source": "npz", "data.path": str(saved_series(series, frames))}
+    path = saved_series(histories_of(series), frames)
+    return {**table, "data.source": "npz", "data.path": str(path)}
 
 
 def _series_and_settings(

@@ -11,6 +11,9 @@ end before the training data are refused.
 
 Forecasts and intervals of a client end at 0 if neither its train part nor the new values are ever
 negative. They are written with the data's decimals, in the layout of the data.
+
+A weekday or time of day at which a client never has a value gets no forecast (`data.empty_times`).
+As in training, the value before it takes its place among the inputs of later forecasts.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import (
@@ -60,10 +64,12 @@ _MOST_DECIMALS = 9
 class ClientForecast:
     """A client's next values, in the series' own units.
 
-    values: [n]. limits: the columns `LIMITS`, [n] each, the ends of the intervals, NaN where
-    unknown. first: position of the first value on the source's clock. last: the newest observed
-    value. gap: number of missing values between `last` and the first forecast. columns: of the
-    table that the series comes from. decimals: of the series' values, None for many.
+    values: [n], NaN at the client's empty times. limits: the columns `LIMITS`, [n] each, the ends
+    of the intervals, NaN where unknown. first: position of the first value on the source's clock.
+    last: the newest observed value. gap: number of missing values between `last` and the first
+    forecast. columns: of the table that the series comes from. decimals: of the series' values,
+    None for many. empty_times: the times without a forecast in words, such as "on Sundays", "" if
+    all have a forecast.
     """
 
     client: str
@@ -75,6 +81,7 @@ class ClientForecast:
     gap: int
     columns: ColumnNames | None = None
     decimals: int | None = None
+    empty_times: str = ""
 
     def when(self, ahead: int) -> str:
         """Return the time of a forecast, or its step (from 0) if the source has no times."""
@@ -152,6 +159,16 @@ def decimals_of(values: NDArray[np.float64]) -> int | None:
         ),
         None,
     )
+
+
+def reasons_for_gaps(forecasts: Sequence[ClientForecast]) -> dict[str, str | None]:
+    """Return why a client has no forecast for some of the times, None for the others."""
+    return {
+        forecast.client: f"no forecast {forecast.empty_times}, as none ever had a value"
+        if forecast.empty_times
+        else None
+        for forecast in forecasts
+    }
 
 
 _DEEPEST = 3  # folders from a run's parent to a node's state: <run>/state/<node>
@@ -368,9 +385,15 @@ def _forecasts(
             records = [state.store.record(client.name) for client in cohort]
             history = _histories(cohort, records, state.settings.data)
             begin = np.array([client.start + len(client.values) for client in cohort])
-            values = _next_values(task, stacked, history, begin, steps)
-            for client, record, scaled in zip(cohort, records, values, strict=True):
-                yield _in_units(client, record, scaled)
+            horizon, period = settings.data.horizon, settings.data.period
+            times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
+            empty = np.stack(
+                [is_empty_time(*row, period) for row in zip(cohort, times, strict=True)]
+            )
+            values = _next_values(task, stacked, history, begin, empty)
+            rows = zip(cohort, records, values[:, :steps], empty[:, :steps], strict=True)
+            for client, record, scaled, of_client in rows:
+                yield _in_units(client, record, scaled, of_client, period)
 
 
 def _histories(
@@ -392,32 +415,41 @@ def _next_values(
     models: Mapping[str, Tensor],
     history: NDArray[np.float64],
     begin: NDArray[np.int64],
-    steps: int,
+    empty: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return the next values [K, steps] of the histories [K, L], on the models' scale.
+    """Return the next values [K, n] of the histories [K, L], on the models' scale.
 
-    begin: [K], the position of each client's first forecast on the source's clock.
+    begin: [K], the position of each client's first forecast on the source's clock. empty: [K, n], n
+    a multiple of H, the empty times; they take the value before them.
     """
     data, length = task.settings.data, history.shape[1]
-    blocks = range(0, steps, data.horizon)
-    values = np.concatenate([history, np.empty((len(history), len(blocks) * data.horizon))], axis=1)
-    for ahead in blocks:
-        place = length + ahead
+    values = np.concatenate([history, np.empty(empty.shape)], axis=1)
+    for ahead in range(0, empty.shape[1], data.horizon):
+        place, end = length + ahead, length + ahead + data.horizon
         past = values[:, window_positions(np.array([place]), data)].astype(np.float32)
         times = time_numbers(begin + ahead, data)[:, None]
         inputs = torch.from_numpy(np.concatenate([past, times], axis=2))  # (K, 1, c + Q·H + j)
-        values[:, place : place + data.horizon] = task.forecast(models, inputs)[:, 0].numpy()
-    return values[:, length : length + steps]
+        values[:, place:end] = task.forecast(models, inputs)[:, 0].numpy()
+        source = np.where(empty[:, ahead : ahead + data.horizon], 0, np.arange(place, end))
+        source = np.maximum(np.maximum.accumulate(source, axis=1), place - 1)
+        values[:, place:end] = np.take_along_axis(values, source, axis=1)
+    return values[:, length:]
 
 
 def _in_units(
-    series: ClientSeries, record: ClientRecord, scaled: NDArray[np.float64]
+    series: ClientSeries,
+    record: ClientRecord,
+    scaled: NDArray[np.float64],
+    empty: NDArray[np.bool_],
+    period: int,
 ) -> ClientForecast:
-    """Return a forecast in the series' units; only its first H values have intervals."""
+    """Return a forecast in the series' units, without values at its empty times; only its first H
+    values have intervals."""
     mean, std = record.scale["mean"], record.scale["std"]
     values = scaled * std + mean
     if not np.isfinite(values).all():
         raise DataError(f"client {series.name!r}: its kept model gives no finite forecast")
+    values[empty] = np.nan
     half_widths = kept_half_widths(record.private, len(values)) * std
     floor = record.scale.get("floor", -np.inf) if np.nanmin(series.values) >= 0 else -np.inf
     present = np.flatnonzero(np.isfinite(series.values))
@@ -432,6 +464,7 @@ def _in_units(
         gap=length - 1 - int(present[-1]),
         columns=series.columns,
         decimals=decimals_of(series.values),
+        empty_times=empty_times_text(series, period) if empty.any() else "",
     )
 
 

@@ -16,6 +16,7 @@ import torch
 import fedproto_app
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.core.methods import METHODS
+from fedproto_app.settings import settings_from
 from fedproto_app.tasks.table import small_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
@@ -111,6 +112,28 @@ def test_a_forecast_of_a_frame_equals_the_forecast_of_its_file(
             if len(ours):
                 np.testing.assert_allclose(ours["y_hat"], prediction.values, rtol=1e-9)
                 np.testing.assert_allclose(ours["hi-95"], prediction.limits["hi-95"], rtol=1e-9)
+
+
+def test_nights_that_never_have_a_value_are_nan_and_a_warning(run: fedproto_app.Run) -> None:
+    frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)[["a", "b"]]
+    frame.loc[frame.index.hour >= 22, "b"] = np.nan
+    with pytest.warns(UserWarning, match="^b: no forecast from 22:00 to 23:00, as none ever had"):
+        forecasts = run.forecast(frame, steps=24)
+    missing = forecasts.loc[forecasts["y_hat"].isna(), ["unique_id", "ds"]].to_numpy().tolist()
+    assert [(name, time.hour) for name, time in missing] == [("b", 22), ("b", 23)]
+
+
+def test_days_of_a_long_frame_without_a_value_are_ahead(tmp_path: Path) -> None:
+    from fedproto_app.api import _settings_of
+    from fedproto_app.data.sources import load_histories
+
+    days = pd.date_range("2026-01-01", periods=60, freq="D")
+    parts = [pd.DataFrame({"unique_id": name, "ds": days, "y": 1.0}) for name in "ab"]
+    frame = pd.concat(parts, ignore_index=True)
+    frame.loc[frame["ds"] > days[56], "y"] = np.nan
+    frame.loc[(frame["ds"] > days[50]) & (frame["unique_id"] == "b"), "y"] = np.nan
+    table = _settings_of(frame, None, ("", "", ""), None, {}, str(tmp_path))
+    assert [len(series.values) for series in load_histories(settings_from(table).data)] == [57, 57]
 
 
 def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> None:

@@ -258,6 +258,8 @@ def check(
         keys = {name: OPTIONS[name].key(kind) for name in options if kind or is_users_own}
         run = settings_from(table | {key: options[name] for name, key in keys.items() if key})
         data = run.data if site is None else node.reads(run.data)
+        if site is not None or config is not None:  # the run decides, if only by the default
+            data = data.model_copy(update={"period": data.period})
         return run.model_copy(update={"data": data})
 
     if is_users_own and str(Path.cwd()) not in sys.path:

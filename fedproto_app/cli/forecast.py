@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -110,8 +111,9 @@ def forecast(
     its model looks back: the largest of period × periodic-window, data.lags
     and close-window. Series are scaled as in training. Gaps are filled with
     the value before them, also at the end; the first forecast is for the
-    step after the source's last step. Forecasts are in the series' units,
-    with the data's decimals, and never negative where the data never are.
+    step after the newest value of any client. Forecasts are in the series'
+    units, with the data's decimals, and never negative where the data never
+    are. Weekdays and times of day that never have a value get no forecast.
 
     The CSV has the layout and the column names of the data, and columns
     lo-80, hi-80, lo-95, hi-95 for the intervals, in a wide table for each
@@ -135,7 +137,7 @@ def forecast(
     # torch and the readers are slow to import.
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving import forecast as forecasts_of
-    from fedproto_app.serving import write_csv
+    from fedproto_app.serving import reasons_for_gaps, write_csv
 
     nodes = _states(run, state)
     if state is not None and data is None and site is None:
@@ -171,6 +173,8 @@ def forecast(
         console.print(f"... and {hidden} more")
     for line in refusals(left_out):
         console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
+    for line in refusals(reasons_for_gaps(client_forecasts)):
+        console.print(f"[yellow]empty[/yellow] {escape(line)}", soft_wrap=True)
     for file in (out, picture):
         if file is not None:
             console.print(f"written: {escape(str(file))}", soft_wrap=True)
@@ -244,12 +248,14 @@ def _summary(forecasts: list[ClientForecast]) -> Table:
     for title in ("last value", "missing since", "next value", "at", "steps"):
         table.add_column(title, justify="right", no_wrap=title == "at")
     for forecast in forecasts[:ROWS]:
+        ahead = int(np.argmax(np.isfinite(forecast.values)))  # 0 if all are at empty times
+        next_value = forecast.values[ahead]
         table.add_row(
             escape(forecast.client),
             f"{forecast.last:.6g}",
             str(forecast.gap or "-"),
-            f"{forecast.values[0]:.6g}",
-            forecast.when(0),
+            f"{next_value:.6g}" if np.isfinite(next_value) else "-",
+            forecast.when(ahead),
             str(len(forecast.values)),
         )
     return table

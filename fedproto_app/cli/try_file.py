@@ -101,6 +101,8 @@ def try_file(
             folder=place,
         )
     out = Console(highlight=False)
+    for line in answer.warnings:
+        out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     out.print(answer.verdict, style="bold", markup=False)
     figures = list(answer.scores[0].figures) if answer.scores else []
     rows = [
@@ -115,8 +117,6 @@ def try_file(
     for title, file in (("report", answer.report), ("forecast", answer.forecast)):
         if file is not None:
             out.print(f"{title}: {file}", soft_wrap=True, markup=False)
-    for line in answer.warnings:
-        out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")
 
 

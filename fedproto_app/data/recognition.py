@@ -237,12 +237,25 @@ def _npz_reading(path: Path) -> Reading:
                 return Reading("sequence-npz")
             if first := next((name for name in ("x", "x_train") if name in names), ""):
                 shape, dtype = archive.header(first)
-                grey = first == "x_train" and dtype == np.uint8 and shape[-1] >= _NARROWEST_IMAGE
+                grey = dtype == np.uint8 and shape[-1] >= _NARROWEST_IMAGE
+                if first == "x" and len(shape) == 3:  # in one part, as sequences often are
+                    grey &= shape[1] >= _NARROWEST_IMAGE and max(shape[1:]) <= 4 * min(shape[1:])
                 if len(shape) == 3 and not grey:
                     return Reading("sequence-npz", notes=_looks_like_images(first, shape, dtype))
+                if first == "x" and dtype == np.uint8 and len(shape) in (3, 4):
+                    return Reading("image-npz", notes=_looks_like_sequences(shape))
     except (DataError, OSError):
         pass
     return Reading("image-npz" if "x_train" in names else "npz")
+
+
+def _looks_like_sequences(shape: tuple[int, ...]) -> tuple[str, ...]:
+    drawn = "a fifth of every client's images of every class, drawn at random, is the test part"
+    if len(shape) == 4:
+        return (drawn,)
+    count, height, width = shape
+    read = f"x is read as {count} grey images of {width} × {height}; if these are sequences, set "
+    return (f"{read}data.source=sequence-npz", drawn)
 
 
 def _looks_like_images(name: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ it checks names and values, trims the ends and takes the first clients and steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,11 +72,25 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
 
 
 def load_histories(settings: DataSettings) -> list[ClientSeries]:
-    """Return the clients as `load_series` does, but keep gaps at the end of a series.
+    """Return the clients as `load_series` does, but keep gaps at the end, see `histories_of`."""
+    return histories_of(_checked_clients(settings))
 
-    Forecasts start after the end of the source, which is the same for all columns of a file.
+
+def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
+    """Return the series from their first value to the end of the source, where forecasts begin.
+
+    A source ends with its last row, which is the same for all columns of a table. A long table ends
+    with the newest value of any client: rows without a value after it are those to be forecast, as
+    where only the weather of the next days is known.
     """
-    return [from_first_value(series) for series in _checked_clients(settings)]
+    histories = [from_first_value(client) for client in clients]
+    if not all(client.columns and client.columns.clients for client in histories):
+        return histories
+    newest = max(client.start + len(trimmed(client).values) for client in histories)
+    return [
+        replace(client, values=client.values[: max(0, newest - client.start)])
+        for client in histories
+    ]
 
 
 def _checked_clients(settings: DataSettings) -> list[ClientSeries]:

@@ -192,7 +192,7 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
         ahead = f", horizon {settings.horizon}" if settings.horizon > 1 else ""
         return (
             f"{length} steps, but period {settings.period}{ahead} and "
-            f"{lookback_text(settings)} need at least {shortest}"
+            f"{lookback_text(settings)} need at least {shortest}{_remedy(length, settings)}"
         )
     present = np.isfinite(series.values[lookback(settings) :])
     train, validation, _ = split_counts(len(present), settings)
@@ -205,6 +205,19 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
         if not present_targets.any():
             return f"every target of its {part} part is missing"
     return None
+
+
+def _remedy(length: int, settings: DataSettings) -> str:
+    """Return the smallest change of settings with which this many steps suffice, "" without one."""
+    horizons = dict.fromkeys((settings.horizon, 1))
+    for horizon in horizons:
+        for window in range(settings.periodic_window, 0, -1):
+            change = {"horizon": horizon, "periodic_window": window}
+            if shortest_length(settings.model_copy(update=change)) <= length:
+                changed = {key: new for key, new in change.items() if new != getattr(settings, key)}
+                words = (f"data.{key.replace('_', '-')}={new}" for key, new in changed.items())
+                return f"; --set {' --set '.join(words)} would do"
+    return ""
 
 
 def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:

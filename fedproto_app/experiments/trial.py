@@ -23,6 +23,7 @@ from rich.console import Console
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
+from fedproto_app.data.period import period_of, step_seconds
 from fedproto_app.experiments.run_settings import NODES
 from fedproto_app.report.comparison import Errors, client_errors
 from fedproto_app.report.page import REPORT
@@ -43,7 +44,7 @@ FORECAST = "forecast.csv"
 TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for forecasts and classes
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
-_DAY, _WEEK = 86_400, 7 * 86_400  # seconds
+_DAY = 86_400  # seconds
 _CALENDAR_WEEKS = 2  # of train values that weekdays need
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
@@ -110,7 +111,7 @@ class Plan:
     """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
 
     windows: of a backtest, with a run in each for every row. warnings: which columns are not read,
-    and why.
+    and why, and what values may not mean what they seem to.
     """
 
     settings: Changes
@@ -149,7 +150,7 @@ class Trial:
     """A finished trial: its folder with a run folder for each row and window, and its answer.
 
     verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
-    next values of all series, None for other data. warnings: which columns are not read, and why.
+    next values of all series, None for other data. warnings: of the plan.
     """
 
     folder: Path
@@ -169,8 +170,8 @@ class Trial:
 
     def __repr__(self) -> str:
         table = self.table.to_string(float_format="%.4g")
-        warnings = "".join(f"\nwarning: {line}" for line in self.warnings)
-        return f"{self.verdict}\n\n{table}\n\nreport: {self.report}{warnings}"
+        warnings = "".join(f"warning: {line}\n" for line in self.warnings)
+        return f"{warnings}{self.verdict}\n\n{table}\n\nreport: {self.report}"
 
 
 def plan_of(path: Path, wishes: Wishes) -> Plan:
@@ -262,9 +263,9 @@ def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, 
 
     settings: with dotted keys.
     """
-    seconds, complete = _step(series), dict(settings)
+    seconds, complete = step_seconds(series), dict(settings)
     if "data.period" not in complete:
-        complete["data.period"] = _period(series, seconds)[0]
+        complete["data.period"] = period_of(series)[0]
     if "data.calendar" not in complete:
         complete["data.calendar"] = _calendar(series, int(complete["data.period"]), seconds)
     return complete
@@ -296,6 +297,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
         else "None of the rows has an error for any client."
     )
     verdict = " ".join(sentences) or without_finding
+    if len(names := list(client_errors(runs[-1], report_for(runs[-1].task).metrics))) == 1:
+        verdict = f"{names[0]} is the only client, so there is nobody to share with."
     return Trial(folder, verdict, scores, report, forecast, plan.warnings)
 
 
@@ -355,20 +358,24 @@ def _forecast(run: Path, file: Path) -> Path:
 def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes: Wishes) -> Plan:
     from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_series
+    from fedproto_app.data.windows import shortest_length
+    from fedproto_app.report.check.doubts import doubts_about_series
 
     if wishes.clients is not None:
         raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
     series = load_series(settings_from(table).data)
-    seconds = _step(series)
-    period, why = (wishes.period, "as you say") if wishes.period else _period(series, seconds)
+    seconds = step_seconds(series)
+    period, why = (wishes.period, "as you say") if wishes.period else period_of(series)
     table = {"data.calendar": _calendar(series, period, seconds), **table, "data.period": period}
     table["data.horizon"] = wishes.horizon or min(period, FARTHEST)
     if wishes.windows > 1:
         table["data.backtest"] = f"1/{wishes.windows}"  # the window with the least data
     if wishes.quick:
         table.setdefault("data.history", QUICK_HISTORY)
+    wished = settings_from(table).data
     usable = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
+    data = settings_from(table).data
     rows = dict(SERIES_ROWS)
     if wishes.quick:
         del rows["analytic-alone"]
@@ -387,11 +394,18 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
         *notes_of(series),
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
+    if (data.horizon, data.periodic_window) != (wished.horizon, wished.periodic_window):
+        facts.append(
+            f"data.horizon = {wished.horizon} and data.periodic-window = {wished.periodic_window} "
+            f"need {shortest_length(wished)} steps, so {data.horizon} and {data.periodic_window} "
+            f"are taken, which need {shortest_length(data)}"
+        )
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
-    return Plan(table, rows, facts, True, wishes.windows, reading.left_out)
+    warnings = (*reading.left_out, *doubts_about_series(series, data))
+    return Plan(table, rows, facts, True, wishes.windows, warnings)
 
 
 def _plan_of_classes(
@@ -407,7 +421,7 @@ def _plan_of_classes(
             raise SettingsError(f"{option} {value}: for series, but {path} holds {record.holds}")
     images = record.holds == "images"
     facts_of = _image_facts if images else _sequence_facts
-    clients, samples, rounds, task = facts_of(settings_from(table).data)
+    clients, samples, rounds, task, doubts = facts_of(settings_from(table).data)
     table["task"] = task
     scheme = "data.partition" if images else "data.clusters"
     if clients and wishes.clients is None:
@@ -424,23 +438,26 @@ def _plan_of_classes(
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
-    return Plan(table, CLASS_ROWS, facts, forecasts=False)
+    return Plan(table, CLASS_ROWS, facts, forecasts=False, warnings=doubts)
 
 
-def _image_facts(data: DataSettings) -> tuple[int, str, int, str]:
-    """Return the number of named clients, the images in words, the stages, and the task."""
+def _image_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
+    """Return the number of named clients, the images in words, the stages, the task, and doubts."""
     from fedproto_app.data.images.sources import load_pool
+    from fedproto_app.report.check.doubts import doubts_about_images
 
     pool = load_pool(data)
     images = len(pool.train.labels) + len(pool.test.labels)
     stages = 1 if pool.train.stages is None else 1 + int(pool.train.stages.max())
     clients = 0 if pool.train.clients is None else len(np.unique(pool.train.clients))
-    return clients, f"{images} images of {len(pool.classes)} classes", stages, "classification"
+    words = f"{images} images of {len(pool.classes)} classes"
+    return clients, words, stages, "classification", doubts_about_images(pool)
 
 
-def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
-    """Return the number of named clients, the sequences in words, 1, and the task."""
+def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
+    """Return the number of named clients, the sequences in words, 1, the task, and doubts."""
     from fedproto_app.data.sequences.sources import load_sequences
+    from fedproto_app.report.check.doubts import doubts_about_sequences
 
     pool = load_sequences(data)
     if not pool.classes:
@@ -450,7 +467,7 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str]:
         )
     clients = 0 if pool.clients is None else len(np.unique(pool.clients))
     words = f"{len(pool.sequences)} sequences of {len(pool.classes)} classes"
-    return clients, words, 1, "sequence-classification"
+    return clients, words, 1, "sequence-classification", doubts_about_sequences(pool)
 
 
 def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed: bool) -> int:
@@ -482,33 +499,6 @@ def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed
         f"{table['data.path']}: the longest series has {longest} steps, but a period of "
         f"{data.period} needs {shortest_length(data)}; set a shorter {shorter}"
     )
-
-
-def _step(series: Sequence[ClientSeries]) -> int:
-    """Return the sampling step in seconds, 0 without a common clock of whole seconds."""
-    steps = {None if client.clock is None else client.clock.step for client in series}
-    step = steps.pop()
-    second = np.timedelta64(1, "s")
-    return 0 if steps or step is None or step % second else int(step // second)
-
-
-def _period(series: Sequence[ClientSeries], seconds: int) -> tuple[int, str]:
-    """Return the period in steps and where it comes from: the clock, else autocorrelation."""
-    if seconds and seconds <= _DAY // 2 and _DAY % seconds == 0:
-        return _DAY // seconds, "a day"
-    if seconds == _DAY:
-        return 7, "a week"
-    if seconds == _WEEK:
-        return 52, "a year"
-    from fedproto_app.report.check.forecasting import find_period
-
-    periods = [period for client in series if (period := find_period(client.values))]
-    if periods:
-        values, counts = np.unique(periods, return_counts=True)
-        best = int(values[counts.argmax()])
-        return best, f"by autocorrelation, of {counts.max()} of {len(series)} series"
-    default = DataSettings().period
-    return default, "the default, as the series have no clock and repeat nothing"
 
 
 def _calendar(series: Sequence[ClientSeries], period: int, seconds: int) -> str:

@@ -124,7 +124,7 @@ def offered(out: str) -> str:
 def test_the_offered_line_takes_the_period_that_was_found(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "quarters.csv").write_text("\n".join(of_a_period(96, 20)))
     outcome = check(tmp_path / "quarters.csv")
-    assert "checked with --period 24, not with 96" in outcome.out
+    assert "steps at period 96 (by autocorrelation, of 1 of 1 series)" in outcome.out
     assert offered(outcome.out).endswith("/quarters.csv --set data.period=96")
     as_told = check(tmp_path / "quarters.csv", "--period", 48)
     assert offered(as_told.out).endswith("/quarters.csv --set data.period=48")

@@ -61,6 +61,22 @@ def test_the_next_step_of_every_client_is_printed(
     assert "left out" not in outcome.err
 
 
+def test_times_that_never_have_a_value_are_empty_and_named(
+    fedproto: Fedproto, state: Path, tmp_path: Path
+) -> None:
+    frame = made_series()
+    frame.loc[frame.index.hour == 6, "steady"] = np.nan
+    frame.to_csv(tmp_path / "sites.csv")
+    outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "sites.csv", "--steps", 2)
+    assert outcome.code == 0
+    first, second = table(outcome.out)
+    assert first["steady"]
+    assert second["time"] == "2024-03-09 06:00:00"
+    assert second["gappy"]
+    assert not second["steady"]
+    assert "empty steady: no forecast at 06:00, as none ever had a value" in outcome.err
+
+
 def test_a_file_takes_a_day_of_one_client(
     fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
 ) -> None:

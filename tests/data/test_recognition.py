@@ -85,6 +85,10 @@ def test_folders_are_recognised_by_their_files(tmp_path: Path, files: str, sourc
         ({"x_train": (5, 8, 8, 3)}, np.float64, "image-npz"),
         ({"x_train": (5, 8, 28)}, np.uint8, "image-npz"),  # grey images are wider …
         ({"x_train": (5, 8, 2)}, np.uint8, "sequence-npz"),  # … than steps of bytes
+        ({"x": (5, 8, 8), "y": (5,)}, np.uint8, "image-npz"),
+        ({"x": (5, 8, 8, 3), "y": (5,)}, np.uint8, "image-npz"),
+        ({"x": (5, 8, 8), "y": (5,)}, np.float64, "sequence-npz"),
+        ({"x": (5, 90, 6), "y": (5,)}, np.uint8, "sequence-npz"),
     ],
 )
 def test_npz_archives_are_recognised_by_their_arrays(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.sources import load_series
+from fedproto_app.data.sources import load_histories, load_series
 from fedproto_app.settings import DataSettings
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -50,6 +51,19 @@ def test_the_first_clients_and_the_first_steps_of_the_clock() -> None:
     assert [s.values.tolist()[0] for s in clients] == [1, 1]
     assert [len(s.values) for s in clients] == [3, 1]  # positions 1 ... 12
     assert [len(s.values) for s in load(f"{MODULE}:own_data", max_steps=1)] == [1, 0, 0]
+
+
+def test_a_long_table_ends_with_its_newest_value(tmp_path: Path) -> None:
+    """Rows after it announce times that are to be forecast, perhaps with a covariate."""
+    rows = [
+        f"{name},{day},{value}"
+        for name, values in (("a", ("1", "", "", "")), ("b", ("1", "2", "", "")))
+        for day, value in enumerate(values)
+    ]
+    path = tmp_path / "sales.csv"
+    path.write_text("\n".join(["unique_id,ds,y", *rows]))
+    clients = load_histories(DataSettings(source="long-csv", path=str(path), time_unit="step"))
+    np.testing.assert_array_equal([client.values for client in clients], [[1, np.nan], [1, 2]])
 
 
 def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:

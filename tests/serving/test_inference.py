@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -29,6 +30,7 @@ from fedproto_app.serving import (
     limits_of,
     open_run,
     open_state,
+    reasons_for_gaps,
     write_csv,
 )
 from fedproto_app.strategies.common.learner import make_learner
@@ -236,6 +238,29 @@ def test_forecasts_of_what_is_never_negative_end_at_zero(tmp_path: Path) -> None
     assert negative.values[0] == pytest.approx(-1)
     [free], _ = forecast(state, [replace(below, values=np.append(below.values, -10.0))], 1)
     assert free.limits["lo-80"][0] < free.values[0] < 0
+
+
+def test_days_that_never_had_a_value_get_no_forecast(tmp_path: Path) -> None:
+    """Forecasts beyond a Sunday are those from a series in which the Sunday is missing."""
+    days = pd.date_range("2024-01-01", periods=7 * 16, freq="D", name="date")  # from a Monday on
+    shop = pd.Series(np.random.default_rng(5).uniform(20, 30, len(days)).round(1), index=days)
+    shop[days.day_of_week == 6] = np.nan
+    pd.DataFrame({"closed": shop, "open": shop.ffill()}).to_csv(tmp_path / "shops.csv")
+    _, folder = train_on(tmp_path / "shops.csv", tmp_path, **{"data.period": 7})
+    state, (closed, always_open) = open_state(folder), histories(tmp_path / "shops.csv")
+    (prediction, other), _ = forecast(state, [closed, always_open], 10)
+    assert np.flatnonzero(np.isnan(prediction.values)).tolist() == [6]
+    assert all(np.isnan(limit[6]) for limit in prediction.limits.values())
+    assert np.isfinite(other.values).all()
+    assert reasons_for_gaps([prediction, other]) == {
+        "closed": "no forecast on Sundays, as none ever had a value",
+        "open": None,
+    }
+    known = np.concatenate([closed.values, prediction.values[:9]])
+    assert one_step(state, replace(closed, values=known)) == pytest.approx(prediction.values[9])
+    text = io.StringIO()
+    write_csv([prediction], text)
+    assert text.getvalue().splitlines()[7] == "2024-04-28,,,,,"
 
 
 def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(

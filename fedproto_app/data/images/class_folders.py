@@ -11,7 +11,6 @@ single client is not taken as the client's name, unless the archive has that out
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.files import FileTree, open_tree
 from fedproto_app.data.images.pool import (
     ImagePool,
@@ -30,6 +28,7 @@ from fedproto_app.data.images.pool import (
     LoadedImages,
     Positions,
     all_classes,
+    drawn_for_test,
 )
 from fedproto_app.settings import DataSettings
 
@@ -46,7 +45,6 @@ _LAYOUT = re.compile(
     r"(?P<split>train|test)/(?P<label>[^/]+)/[^/]+"
 )
 _UNDIVIDED = re.compile(r"(?:(?P<client>[^/]+)/)?(?P<label>[^/]+)/[^/]+")
-_TEST_SHARE = 0.2
 _RESERVED = re.compile(rf"train|test|{_STAGE}")
 _MOST_STAGES = 9999
 
@@ -64,17 +62,22 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The first readable image, whose shape all images must have."""
+    """The first readable image, whose size all images have, and the shape of all.
+
+    notes: for `ImagePool.notes`.
+    """
 
     name: str
     shape: tuple[int, int, int]
+    notes: Mapping[str, str]
 
 
 def load_class_folders(settings: DataSettings) -> ImagePool:
     """Return the images of a folder or zip archive; they are decoded when pixels are requested.
 
-    Images become RGB, or grey if the first image is. An image of another size than the first is
-    refused when it is decoded; a damaged image is listed in `LoadedImages.corrupt`.
+    All images become RGB if the first one of some client or class is, else they are grey. An image
+    of another size than the first is refused when it is decoded, and so is colour among grey
+    images; a damaged image is listed in `LoadedImages.corrupt`.
     """
     path = Path(settings.path)
     with open_tree(path) as tree:
@@ -90,7 +93,7 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
     labels = {split: sorted({file.label for file in splits[split]}) for split in splits}
     classes = all_classes(labels["train"], labels["test"], settings, str(path))
     train, test = (_split(split, classes, pattern, path) for split in splits.values())
-    return ImagePool(classes, pattern.shape, train, test)
+    return ImagePool(classes, pattern.shape, train, test, pattern.notes)
 
 
 def _files(tree: FileTree, path: Path) -> list[ImageFile]:
@@ -115,21 +118,12 @@ def is_undivided(names: Sequence[str]) -> bool:
 
 def _divided(places: Mapping[str, str]) -> list[ImageFile]:
     """Return images with a train and a test part. places: their paths in the layout, by name."""
-    groups: dict[tuple[str | None, str], list[str]] = defaultdict(list)
-    for name, inside in places.items():
-        match = _UNDIVIDED.fullmatch(inside)
-        assert match is not None
-        groups[match["client"], match["label"]].append(name)
-    split_of: dict[str, str] = {}
-    for (client, label), names in groups.items():
-        tests = round(_TEST_SHARE * len(names)) if len(names) != 2 else 1
-        order = numpy_stream(0, "test images", client or "", label).permutation(len(names))
-        drawn = {names[place] for place in order[:tests]}
-        split_of |= {name: "test" if name in drawn else "train" for name in names}
-    group_of = {name: group for group, names in groups.items() for name in names}
+    matches = [_UNDIVIDED.fullmatch(inside) for inside in places.values()]
+    groups = [match.group("client", "label") for match in matches if match is not None]
+    tests = drawn_for_test([(client or "", label) for client, label in groups])
     return [
-        ImageFile(name, split_of[name], label, client, None)
-        for name, (client, label) in ((name, group_of[name]) for name in places)
+        ImageFile(name, "test" if is_test else "train", label, client, None)
+        for name, (client, label), is_test in zip(places, groups, tests, strict=True)
     ]
 
 
@@ -170,17 +164,32 @@ def _require_alike(files: Sequence[ImageFile], path: Path) -> None:
 
 
 def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
-    reason = ""
+    firsts: dict[str, ImageFile] = {}  # of each client and of each class
+    reason, first, size = "", "", (0, 0)
+    channels: dict[str, int] = {}  # of the images that were read
     for file in files:
+        is_first = {f"client {file.client}", f"class {file.label}"} - firsts.keys()
+        if channels and not is_first:
+            continue
         try:
-            channels, height, width = decode(tree.read(file.name)).shape
+            image = decode(tree.read(file.name))
         except (DataError, MemoryError):
             raise
         except Exception as error:
             reason = reason or f"{file.name}: {error}"
-        else:
-            return Pattern(file.name, (channels, height, width))
-    raise DataError(f"{path}: not one train image can be read; the first, {reason}")
+            continue
+        firsts |= dict.fromkeys(is_first, file)
+        channels[file.name] = len(image)
+        first, size = (first, size) if first else (file.name, image.shape[1:])
+    if not channels:
+        raise DataError(f"{path}: not one train image can be read; the first, {reason}")
+    colour = max(channels, key=channels.__getitem__)
+    grey = {
+        file.client or "": f"grey images such as {file.name} are read as colour, as is {colour}"
+        for file in reversed(firsts.values())  # a client's first image is the one that stays
+        if channels[file.name] < channels[colour]
+    }
+    return Pattern(first, (channels[colour], *size), grey)
 
 
 def _split(
@@ -205,18 +214,25 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
         for row, position in enumerate(positions):
             name = names[position]
             try:
-                image = decode(tree.read(name), pattern.shape[0])
+                image = decode(tree.read(name))
             except (DataError, MemoryError):
                 raise
             except Exception as error:  # Pillow raises many kinds of errors for damaged bytes
                 corrupt[row] = str(error) or type(error).__name__
                 continue
-            if image.shape != pattern.shape:
+            if image.shape[1:] != pattern.shape[1:]:
                 raise DataError(
                     f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} "
-                    f"{_size(pattern.shape)}; all images must have one size"
+                    f"{_size(pattern.shape)}; scale or crop all images to one size first"
                 )
-            pixels[row] = image
+            if len(image) > pattern.shape[0]:
+                if (image != image[:1]).any():
+                    raise DataError(
+                        f"{path}: {name} is in colour, but {pattern.name} and others are grey; "
+                        "save all images in one of the two"
+                    )
+                image = image[:1]
+            pixels[row] = image  # a grey one in each of the channels
     return LoadedImages(pixels, corrupt)
 
 
@@ -224,11 +240,11 @@ def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]} × {shape[1]}"
 
 
-def decode(data: bytes, channels: int | None = None) -> NDArray[np.uint8]:
+def decode(data: bytes) -> NDArray[np.uint8]:
     """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width], no transparency.
 
-    channels: 3 (red, green, blue) or 1 (grey); None: as in the file. Raises `ValueError` or one of
-    Pillow's errors if the file is damaged.
+    There are 3 channels (red, green, blue) or 1 (grey), as in the file. Raises `ValueError` or one
+    of Pillow's errors if the file is damaged.
     """
     from PIL import Image, UnidentifiedImageError  # needed by tasks on images only
 
@@ -243,10 +259,10 @@ def decode(data: bytes, channels: int | None = None) -> NDArray[np.uint8]:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS}")
         mode = image.mode
         if mode.startswith(_WIDE):
-            raise ValueError("more than 8 bits a pixel")
-        grey = mode in _GREY if channels is None else channels == 1
+            raise ValueError("more than 8 bits a pixel; save it with 8 bits a channel")
+        grey = mode in _GREY
         if mode in ("P", "PA"):
-            pixels = np.asarray(image.convert("RGBA").convert("L" if grey else "RGB"))
+            pixels = np.asarray(image.convert("RGBA").convert("RGB"))
         else:
             pixels = np.asarray(image.convert("L" if grey else "RGB"))
     return pixels[np.newaxis] if grey else pixels.transpose(2, 0, 1)

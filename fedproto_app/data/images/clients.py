@@ -40,8 +40,8 @@ class ImageStage:
 class ClientImages:
     """The images of one client.
 
-    class_counts: train images, a row per stage and a column per class. note: how many images were
-    left out as corrupt, or "".
+    class_counts: train images, a row per stage and a column per class. note: grey images that
+    were read as colour, and how many images were left out as corrupt, or "".
     """
 
     name: str
@@ -88,7 +88,7 @@ def make_image_clients(
     clients: dict[str, ClientImages] = {}
     refused: dict[str, str] = {}
     for holding in holdings:
-        client = _client(holding, train, test, len(pool.classes))
+        client = _client(holding, train, test, pool)
         reason = why_refused(client.stages, settings.partition)
         if reason is None:
             clients[client.name] = client
@@ -159,7 +159,7 @@ class _Loaded:
         return [self._split.names[p] for p in positions.tolist() if p in self.corrupt]
 
 
-def _client(holding: Holding, train: _Loaded, test: _Loaded, classes: int) -> ClientImages:
+def _client(holding: Holding, train: _Loaded, test: _Loaded, pool: ImagePool) -> ClientImages:
     stages = tuple(
         ImageStage(train.take(stage.train), train.take(stage.validation), test.take(stage.test))
         for stage in holding.stages
@@ -176,12 +176,13 @@ def _client(holding: Holding, train: _Loaded, test: _Loaded, classes: int) -> Cl
             for name in loaded.corrupt_of(positions)
         }
     )
-    note = ""
+    notes = [note for note in (pool.notes.get(holding.name),) if note]
     if left_out:
         more = f" and {len(left_out) - _NAMES_SHOWN} more" if len(left_out) > _NAMES_SHOWN else ""
         names = ", ".join(left_out[:_NAMES_SHOWN])
-        note = f"{len(left_out)} corrupt images left out: {names}{more}"
+        notes.append(f"{len(left_out)} corrupt images left out: {names}{more}")
     counts = tuple(
-        tuple(np.bincount(stage.train.labels, minlength=classes).tolist()) for stage in stages
+        tuple(np.bincount(stage.train.labels, minlength=len(pool.classes)).tolist())
+        for stage in stages
     )
-    return ClientImages(holding.name, stages, counts, note)
+    return ClientImages(holding.name, stages, counts, "; ".join(notes))

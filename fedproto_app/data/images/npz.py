@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedproto_app.data.images.pool import (
     LoadedImages,
     Positions,
     all_classes,
+    drawn_for_test,
 )
 from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.settings import DataSettings
@@ -23,6 +25,7 @@ from fedproto_app.settings import DataSettings
 _SPLITS = ("train", "test")
 _REQUIRED = tuple(f"{kind}_{split}" for split in _SPLITS for kind in ("x", "y"))
 _OPTIONAL = ("classes", *(f"{kind}_{split}" for kind in ("client", "stage") for split in _SPLITS))
+_UNDIVIDED = (("x", "y"), ("classes", "client"))  # required and optional without a test part
 
 
 def load_image_npz(settings: DataSettings) -> ImagePool:
@@ -35,9 +38,14 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
         y_train is a class, in ascending order.
     client_train, client_test: [n] texts or integers, optional: the client of each image.
     stage_train, stage_test: [n] integers from 0, optional: the stage of each image.
+
+    Or x, y and client alike, without stages: a fifth of every client's images of every class, drawn
+    at random, is then the test part.
     """
     path = Path(settings.path)
     with open_archive(path) as archive:
+        if "x" in archive.names:
+            return _undivided(archive, settings)
         _require_arrays(archive)
         layouts = {split: _layout(archive, f"x_{split}") for split in _SPLITS}
         if layouts["train"].image != layouts["test"].image:
@@ -45,10 +53,10 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
                 f"{path}: images of x_train are {layouts['train'].image}, of x_test "
                 f"{layouts['test'].image} (channels, height, width)"
             )
-        classes, labels = _labels(archive, settings)
+        classes, labels = _labels(archive, [f"y_{split}" for split in _SPLITS], settings)
         train, test = (
             ImageSplit(
-                labels[split],
+                labels[f"y_{split}"],
                 [f"{path.name}/x_{split}[{number}]" for number in range(layouts[split].images)],
                 _Pixels(path, f"x_{split}", layouts[split]).load,
                 archive.texts_of(f"client_{split}", layouts[split].images, "images"),
@@ -57,12 +65,42 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
             for split in _SPLITS
         )
         for split in _SPLITS:
-            if len(labels[split]) != layouts[split].images:
-                raise DataError(
-                    f"{path}: {len(labels[split])} labels in y_{split} for "
-                    f"{layouts[split].images} images in x_{split}"
-                )
+            _require_labels(labels, f"y_{split}", layouts[split], f"x_{split}", path)
     return ImagePool(classes, layouts["train"].image, train, test)
+
+
+def _undivided(archive: Archive, settings: DataSettings) -> ImagePool:
+    """Return the images of `x`, with a test part that is drawn."""
+    archive.require_names(*_UNDIVIDED)
+    path, layout = archive.path, _layout(archive, "x")
+    pixels = _Pixels(path, "x", layout)
+    classes, by_array = _labels(archive, ["y"], settings)
+    labels = by_array["y"]
+    _require_labels(by_array, "y", layout, "x", path)
+    clients = archive.texts_of("client", layout.images, "images")
+    owners = [""] * len(labels) if clients is None else clients.tolist()
+    class_names = [classes[label] for label in labels.tolist()]
+    is_test = drawn_for_test(list(zip(owners, class_names, strict=True)))
+
+    def split(places: Positions) -> ImageSplit:
+        return ImageSplit(
+            labels[places],
+            [f"{path.name}/x[{place}]" for place in places.tolist()],
+            lambda positions: pixels.load(places[positions]),
+            None if clients is None else clients[places],
+        )
+
+    train, test = (split(np.flatnonzero(part)) for part in (~is_test, is_test))
+    return ImagePool(classes, layout.image, train, test)
+
+
+def _require_labels(
+    labels: Mapping[str, NDArray[np.int64]], name: str, layout: Layout, images: str, path: Path
+) -> None:
+    if len(labels[name]) != layout.images:
+        raise DataError(
+            f"{path}: {len(labels[name])} labels in {name} for {layout.images} images in {images}"
+        )
 
 
 @dataclass(frozen=True)
@@ -127,27 +165,30 @@ def _layout(archive: Archive, name: str) -> Layout:
 
 
 def _labels(
-    archive: Archive, settings: DataSettings
+    archive: Archive, names: Sequence[str], settings: DataSettings
 ) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
-    """Return the classes, and the labels of both splits."""
-    path, values = archive.path, {split: archive.column(f"y_{split}", "iuU") for split in _SPLITS}
-    train, test = values["train"], values["test"]
-    if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
-        raise DataError(f"{path}: y_train holds {train.dtype}, y_test {test.dtype}")
+    """Return the classes, and the labels in each of these arrays, of which the first is to learn
+    from."""
+    path, values = archive.path, {name: archive.column(name, "iuU") for name in names}
+    first, *others = values.values()
+    for name, array in values.items():
+        if (array.dtype.kind == "U") != (first.dtype.kind == "U"):
+            raise DataError(f"{path}: {names[0]} holds {first.dtype}, {name} {array.dtype}")
     if "classes" not in archive.names:
-        classes = all_classes(_distinct(train), _distinct(test), settings, str(path))
+        further = [name for array in others for name in _distinct(array)]
+        classes = all_classes(_distinct(first), further, settings, str(path))
     else:
         classes = tuple(archive.column("classes", "U").tolist())
-        if train.dtype.kind != "U":
-            return classes, {split: values[split].astype(np.int64) for split in _SPLITS}
+        if first.dtype.kind != "U":
+            return classes, {name: array.astype(np.int64) for name, array in values.items()}
     label_of = {name: label for label, name in enumerate(classes)}
     labels = {}
-    for split in _SPLITS:
-        names, inverse = np.unique(values[split], return_inverse=True)
-        for name in names:
+    for array_name, array in values.items():
+        present, inverse = np.unique(array, return_inverse=True)
+        for name in present:
             if str(name) not in label_of:
-                raise DataError(f"{path}: y_{split} has class {str(name)!r}, 'classes' has not")
-        labels[split] = np.array([label_of[str(name)] for name in names], np.int64)[inverse]
+                raise DataError(f"{path}: {array_name} has class {str(name)!r}, 'classes' has not")
+        labels[array_name] = np.array([label_of[str(name)] for name in present], np.int64)[inverse]
     return classes, labels
 
 

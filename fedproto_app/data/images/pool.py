@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.settings import DataSettings
+
+_TEST_SHARE = 0.2
 
 Positions = NDArray[np.int64]
 
@@ -46,12 +50,34 @@ class ImageSplit:
 
 @dataclass(frozen=True)
 class ImagePool:
-    """All images of a source. shape: channels, height, width of every image."""
+    """All images of a source.
+
+    shape: channels, height, width of every image. notes: what a person should know of how the
+    images of a client were read, by its name, "" for a source without clients.
+    """
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
     train: ImageSplit
     test: ImageSplit
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def drawn_for_test(groups: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
+    """Return which images [n] of a source without a test part are its test part.
+
+    They are a fifth of the images of each group, drawn at random. groups: the client, "" without
+    one, and the class of each image.
+    """
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        places[group].append(place)
+    is_test = np.zeros(len(groups), dtype=bool)
+    for group, of_group in places.items():
+        tests = round(_TEST_SHARE * len(of_group)) if len(of_group) != 2 else 1
+        order = numpy_stream(0, "test images", *group).permutation(len(of_group))
+        is_test[np.array(of_group)[order[:tests]]] = True
+    return is_test
 
 
 def all_classes(

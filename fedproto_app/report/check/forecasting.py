@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from fedproto_app.data.period import find_period, period_of
 from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import (
@@ -20,6 +21,7 @@ from fedproto_app.data.windows import (
     train_values,
     why_refused,
 )
+from fedproto_app.report.check.doubts import doubts_about_series
 from fedproto_app.report.check.findings import (
     Cell,
     Checked,
@@ -31,13 +33,6 @@ from fedproto_app.report.check.findings import (
 )
 from fedproto_app.settings import DataSettings, Settings
 
-# An autocorrelation below this is no period; noise of T values reaches about 3 / √T.
-FAINTEST_PERIOD = 0.2
-NOISE_PEAK = 4.0
-# A shorter lag is the period if it is nearly as strong as the strongest: 24 before 48 and 168.
-NEARLY = 0.75
-FEWEST_VALUES = 12
-
 FARTHEST = 10  # robust deviations; normal values are farther with probability 10⁻²³
 LARGEST_SHIFT = 1.0  # of the mean, in train deviations: adds 1 to the MSE
 LARGEST_RATIO = 2.0  # of deviations, either way
@@ -45,56 +40,6 @@ LARGEST_SCALED = 1e15  # in train deviations: its square is the largest error th
 _NORMAL = 1.4826  # deviation of normal values over the median distance from their median
 
 Vector = NDArray[np.float64]
-
-
-def find_period(values: Vector) -> int | None:
-    """Return the period in steps by autocorrelation, or None if no lag stands out.
-
-    values: [T], NaN where missing. The period is the strongest lag between the first sign change of
-    the autocorrelation and a third of the series. A shorter lag that is nearly as strong wins,
-    because every multiple of a period is a period too.
-    """
-    present = np.isfinite(values)
-    if present.sum() < FEWEST_VALUES or np.ptp(values[present]) == 0:
-        return None
-    correlation = _autocorrelation(_without_trend(values, present))
-    candidates = correlation[: len(values) // 3 + 1].copy()
-    negative = np.flatnonzero(candidates < 0)
-    if not negative.size:
-        return None
-    candidates[: negative[0]] = 0.0  # neighbouring values are similar; that is no period
-    strongest = candidates.max()
-    if strongest < max(FAINTEST_PERIOD, NOISE_PEAK / np.sqrt(len(values))):
-        return None
-    first = int(np.argmax(candidates >= NEARLY * strongest))
-    hill = int(np.argmax(np.append(candidates[first:], -1.0) < 0))
-    return _sharpened(first + int(np.argmax(candidates[first : first + hill])), correlation)
-
-
-def _without_trend(values: Vector, present: NDArray[np.bool_]) -> Vector:
-    """Return [T] values with gaps interpolated and a cubic trend (growth, seasons) removed."""
-    steps = np.arange(len(values), dtype=np.float64)
-    filled = np.interp(steps, steps[present], values[present])
-    trend = np.polynomial.Polynomial.fit(steps, filled, 3)
-    return np.asarray(filled - trend(steps), dtype=np.float64)
-
-
-def _autocorrelation(values: Vector) -> Vector:
-    """Return the correlation of the series with itself at each lag, [T // 2], over the overlap."""
-    length = len(values)
-    spectrum = np.fft.rfft(values, 2 * length)  # twice the length: no wrap-around
-    products = np.fft.irfft(spectrum * spectrum.conj(), 2 * length)[: length // 2]
-    products /= np.arange(length, length - length // 2, -1)
-    variance = float(products[0])
-    return products / variance if variance > 0 else np.zeros_like(products)
-
-
-def _sharpened(lag: int, correlation: Vector) -> int:
-    """Return the lag within 5% whose multiples correlate best: noise rarely shifts all peaks."""
-    reach = lag // 20
-    near = np.arange(lag - reach, lag + reach + 1)
-    multiples = np.arange(1, max(1, (len(correlation) - 1) // (lag + reach)) + 1)
-    return int(near[np.argmax(correlation[np.outer(near, multiples)].mean(axis=1))])
 
 
 @dataclass(frozen=True)
@@ -240,9 +185,18 @@ class ClientFacts:
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print the source's clients, all or the first; return whether any is usable."""
-    data = settings.data
-    sources = load_series(data)
+    """Print the source's clients, all or the first; return whether any is usable.
+
+    Without ``data.period`` the data are checked with their own period, which is proposed to a run.
+    """
+    sources = load_series(settings.data)
+    period, why = period_of(sources)
+    data = with_period = settings.data.model_copy(update={"period": period})
+    fits = _some_usable(sources, with_period)
+    if "period" in settings.data.model_fields_set or (
+        not fits and _some_usable(sources, settings.data)
+    ):
+        data, why = settings.data, ""
     clients = [facts_of(series, data) for series in sources]
     titles: list[Cell] = ["client", "steps", "start", "period", "missing", "verdict"]
     noted = any(client.notes for client in clients)
@@ -253,15 +207,21 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         rows.append((client.name, *map(str, numbers), client.verdict, *notes))
     Findings(
         rows,
-        [*_summary(clients, data), *(("note", note) for note in notes_of(sources))],
+        [*_summary(clients, data, why), *(("note", note) for note in notes_of(sources))],
         refusals({client.name: client.refused for client in clients}),
-        [*too_large((client.name, client.largest) for client in clients), *_warnings(clients)],
+        [
+            *doubts_about_series(sources, data),
+            *too_large((client.name, client.largest) for client in clients),
+            *_warnings(clients),
+        ],
     ).print(all_rows)
-    common_period = _common_period(clients)
-    with_period = data.model_copy(update={"period": common_period})
-    fits = common_period and any(why_refused(series, with_period) is None for series in sources)
-    proposed = {"data.period": common_period} if fits and common_period != data.period else {}
+    is_proposed = (fits or data is with_period) and period != settings.data.period
+    proposed = {"data.period": period} if is_proposed else {}
     return Checked(any(client.refused is None for client in clients), proposed)
+
+
+def _some_usable(sources: Sequence[ClientSeries], data: DataSettings) -> bool:
+    return any(why_refused(series, data) is None for series in sources)
 
 
 def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
@@ -293,12 +253,6 @@ def period_votes(clients: Sequence[ClientFacts]) -> list[tuple[int, int]]:
     """Return (period, number of clients), most clients first, shorter periods first on a tie."""
     votes = Counter(client.period for client in clients if client.period is not None)
     return sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
-
-
-def _common_period(clients: Sequence[ClientFacts]) -> int:
-    """Return the period of the majority of all clients, 0 if there is none."""
-    votes = period_votes(clients)
-    return votes[0][0] if votes and 2 * votes[0][1] > len(clients) else 0
 
 
 def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
@@ -349,7 +303,10 @@ def _most_affected(
     return [f"{listed(names)}: {text.format(values[names[0]])}"] if names else []
 
 
-def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tuple[str, Cell]]:
+def _summary(
+    clients: Sequence[ClientFacts], settings: DataSettings, why: str
+) -> list[tuple[str, Cell]]:
+    """Return facts about all clients. why: where the period comes from, "" if it was set."""
     lengths = [client.length for client in clients]
     usable = sum(client.refused is None for client in clients)
     steps = f"{min(lengths)} shortest, {median(lengths):g} median, {max(lengths)} longest"
@@ -358,10 +315,11 @@ def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tup
     missing /= max(sum(max(length, 1) for length in lengths), 1)
     votes = period_votes(clients)
     periods = [f"{period} ({count} client{'s' * (count > 1)})" for period, count in votes[:3]]
+    at_period = f"period {settings.period}{f' ({why})' if why else ''}"
     facts: list[tuple[str, Cell]] = [
         ("clients", f"{len(clients)}, of them {usable} usable"),
         ("steps", steps),
-        ("needed", f"{shortest_length(settings)} steps at period {settings.period}"),
+        ("needed", f"{shortest_length(settings)} steps at {at_period}"),
         ("period found", ", ".join(periods) or "none"),
     ]
     if votes and votes[0][0] != settings.period:

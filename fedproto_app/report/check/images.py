@@ -15,6 +15,7 @@ from fedproto_app.data.images.clients import why_refused
 from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
+from fedproto_app.report.check.doubts import doubts_about_images
 from fedproto_app.report.check.findings import (
     MOST_LISTED,
     Cell,
@@ -70,7 +71,8 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     decoded, corrupt = decode(pool)
     skips = data.corrupt_images == "skip"
     torn = _corrupt_lines(decoded, corrupt)
-    partition, refused, warnings = None, [] if skips else torn, torn if skips else []
+    partition, refused = None, [] if skips else torn
+    warnings = [*doubts_about_images(pool), *(torn if skips else [])]
     try:
         partition = deal(pool, data, settings.seed)
         refused += refusals(partition.refused)

@@ -14,6 +14,7 @@ from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.partition import deal_sequences, split_holding, why_refused
 from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.report.check.doubts import doubts_about_sequences
 from fedproto_app.report.check.findings import (
     Cell,
     Checked,
@@ -84,7 +85,9 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     all_rows: list all classes, or clients where targets are real numbers.
     """
     pool = load_sequences(settings.data)
-    data = with_own_clients(settings.data, "clusters", pool.clients is not None)
+    # Only classes can be dealt, so sequences with real numbers stay with the source's clients.
+    own_clients = pool.clients is not None or not pool.classes
+    data = with_own_clients(settings.data, "clusters", own_clients)
     require_fitting_targets(settings, targets_of(pool))
     dealing = None
     try:
@@ -97,7 +100,8 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         facts += [(f"  {title}", text) for title, text in _dealing_facts(pool, dealing, data)]
     rows = _class_rows(pool, dealing) if pool.classes else _client_rows(dealing)
     sizes = (float(np.abs(values).max()) for values in (*pool.sequences, pool.targets))
-    Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(all_rows)
+    warnings = [*doubts_about_sequences(pool), *too_large([(data.title, max(sizes))])]
+    Findings(rows, facts, refused, warnings).print(all_rows)
     usable = dealing is not None and len(dealing.refused) < len(dealing.clients)
     dealt = _charts(dealing, pool) if dealing is not None and pool.classes else ()
     own = {"data.clusters.scheme": "given"} if data.clusters.scheme == "given" else {}

@@ -6,6 +6,7 @@ Reserved images are the same for all schemes, and without them nothing changes.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,14 @@ def test_a_client_whose_images_are_all_corrupt_cannot_take_part() -> None:
 
 def test_the_first_clients_only() -> None:
     assert list(clients_of(max_clients=2)[0]) == ["client-000", "client-001"]
+
+
+def test_how_a_clients_images_were_read_is_noted() -> None:
+    pool = replace(pool_of(corrupt=[1], owned=True), notes={"y": "grey is read as colour"})
+    settings = settings_of(scheme="given", corrupt_images="skip")
+    clients, _ = make_image_clients(pool, partition_pool(pool, settings, 0), settings)
+    assert clients["x"].note == ""
+    assert clients["y"].note == "grey is read as colour; 1 corrupt images left out: 1.png"
 
 
 @pytest.mark.parametrize("scheme", ["long-tail", "dirichlet", "given"])

@@ -95,6 +95,27 @@ def test_clients_and_stages(tmp_path: Path) -> None:
     assert pool.train.stages.dtype == np.int64
 
 
+def test_images_in_one_part_get_a_test_part(tmp_path: Path) -> None:
+    """A fifth of each client's images of each class; the others keep their order."""
+    pixels, owner = noise(3, 40, 4, 5), np.repeat(["ann", "bob"], 20)
+    labels = np.tile([7, 9], 20)
+    np.savez(tmp_path / "x.npz", x=pixels, y=labels, client=owner)
+    pool = pool_of("image-npz", tmp_path / "x.npz")
+    assert (pool.classes, pool.shape) == (("7", "9"), (1, 4, 5))
+    for split, fewest in ((pool.train, 8), (pool.test, 2)):
+        places = np.array([int(name.partition("[")[2][:-1]) for name in split.names])
+        assert (np.diff(places) > 0).all()
+        np.testing.assert_array_equal(pixels_of(split)[:, 0], pixels[places])
+        np.testing.assert_array_equal(split.labels, places % 2)
+        assert split.clients is not None
+        np.testing.assert_array_equal(split.clients, owner[places])
+        counts = np.unique(np.stack([split.clients, split.labels]), axis=1, return_counts=True)[1]
+        assert counts.tolist() == [fewest] * 4
+    np.savez(tmp_path / "y.npz", x=pixels, y=labels[1:])
+    with pytest.raises(DataError, match="39 labels in y for 40 images in x"):
+        pool_of("image-npz", tmp_path / "y.npz")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedproto_app.data.period import find_period
 from fedproto_app.data.sources import load_series
-from fedproto_app.report.check.forecasting import find_period
 from fedproto_app.settings import DataSettings
 from tests.real_data import real_data
 from tests.waves import wave

@@ -1,0 +1,97 @@
+"""The period of series in steps: by their clock, or by autocorrelation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.settings import DataSettings
+
+# An autocorrelation below this is no period; noise of T values reaches about 3 / √T.
+FAINTEST_PERIOD = 0.2
+NOISE_PEAK = 4.0
+# A shorter lag is the period if it is nearly as strong as the strongest: 24 before 48 and 168.
+NEARLY = 0.75
+FEWEST_VALUES = 12
+_DAY, _WEEK = 86_400, 7 * 86_400  # seconds
+
+Vector = NDArray[np.float64]
+
+
+def step_seconds(series: Sequence[ClientSeries]) -> int:
+    """Return the sampling step in seconds, 0 without a common clock of whole seconds."""
+    steps = {None if client.clock is None else client.clock.step for client in series}
+    step = steps.pop()
+    second = np.timedelta64(1, "s")
+    return 0 if steps or step is None or step % second else int(step // second)
+
+
+def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
+    """Return the period in steps and where it comes from: the clock, else autocorrelation."""
+    seconds = step_seconds(series)
+    if seconds and seconds <= _DAY // 2 and _DAY % seconds == 0:
+        return _DAY // seconds, "a day"
+    if seconds == _DAY:
+        return 7, "a week"
+    if seconds == _WEEK:
+        return 52, "a year"
+    periods = [period for client in series if (period := find_period(client.values))]
+    if periods:
+        values, counts = np.unique(periods, return_counts=True)
+        best = int(values[counts.argmax()])
+        return best, f"by autocorrelation, of {counts.max()} of {len(series)} series"
+    default = DataSettings().period
+    return default, "the default, as the series have no clock and repeat nothing"
+
+
+def find_period(values: Vector) -> int | None:
+    """Return the period in steps by autocorrelation, or None if no lag stands out.
+
+    values: [T], NaN where missing. The period is the strongest lag between the first sign change of
+    the autocorrelation and a third of the series. A shorter lag that is nearly as strong wins,
+    because every multiple of a period is a period too.
+    """
+    present = np.isfinite(values)
+    if present.sum() < FEWEST_VALUES or np.ptp(values[present]) == 0:
+        return None
+    correlation = _autocorrelation(_without_trend(values, present))
+    candidates = correlation[: len(values) // 3 + 1].copy()
+    negative = np.flatnonzero(candidates < 0)
+    if not negative.size:
+        return None
+    candidates[: negative[0]] = 0.0  # neighbouring values are similar; that is no period
+    strongest = candidates.max()
+    if strongest < max(FAINTEST_PERIOD, NOISE_PEAK / np.sqrt(len(values))):
+        return None
+    first = int(np.argmax(candidates >= NEARLY * strongest))
+    hill = int(np.argmax(np.append(candidates[first:], -1.0) < 0))
+    return _sharpened(first + int(np.argmax(candidates[first : first + hill])), correlation)
+
+
+def _without_trend(values: Vector, present: NDArray[np.bool_]) -> Vector:
+    """Return [T] values with gaps interpolated and a cubic trend (growth, seasons) removed."""
+    steps = np.arange(len(values), dtype=np.float64)
+    filled = np.interp(steps, steps[present], values[present])
+    trend = np.polynomial.Polynomial.fit(steps, filled, 3)
+    return np.asarray(filled - trend(steps), dtype=np.float64)
+
+
+def _autocorrelation(values: Vector) -> Vector:
+    """Return the correlation of the series with itself at each lag, [T // 2], over the overlap."""
+    length = len(values)
+    spectrum = np.fft.rfft(values, 2 * length)  # twice the length: no wrap-around
+    products = np.fft.irfft(spectrum * spectrum.conj(), 2 * length)[: length // 2]
+    products /= np.arange(length, length - length // 2, -1)
+    variance = float(products[0])
+    return products / variance if variance > 0 else np.zeros_like(products)
+
+
+def _sharpened(lag: int, correlation: Vector) -> int:
+    """Return the lag within 5% whose multiples correlate best: noise rarely shifts all peaks."""
+    reach = lag // 20
+    near = np.arange(lag - reach, lag + reach + 1)
+    multiples = np.arange(1, max(1, (len(correlation) - 1) // (lag + reach)) + 1)
+    return int(near[np.argmax(correlation[np.outer(near, multiples)].mean(axis=1))])

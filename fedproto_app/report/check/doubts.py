@@ -1,0 +1,342 @@
+"""Doubts about what values and classes mean: a line each, with what to do now.
+
+A run accepts such data. But a code for missing values, a meter's total or a copy of another client
+makes its answer wrong, and the data do not say what they mean. A false alarm costs trust, so each
+rule says what it requires.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.empty_times import empty_times_text
+from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.sequences.pool import NO_CLASS, SequencePool
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import lookback
+from fedproto_app.report.check.findings import LARGEST_VALUE, listed
+from fedproto_app.settings import DataSettings
+
+_FEWEST_REPEATS = 5  # of a value far outside, to be a code
+_FEWEST_VALUES = 100  # of a counter
+_MOST_RESETS = 0.01  # of a counter's changes
+_FEWEST_RISES = 0.2  # of a counter's changes
+_FEWEST_ZEROS = 24  # at an end of a series
+_WINDOW = 32  # values that are looked for in other series
+_WINDOWS = 8  # of a series, from which those to look for are chosen
+_FEWEST_DISTINCT = 4  # values in a window
+_EQUAL = 0.95  # share of the values that a copy has in common
+_NO_NAMES = {"nan", "none", "null", "na", "n/a"}
+
+Vector = NDArray[np.float64]
+
+
+def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
+    """Return the doubts about series, as `load_series` gives them."""
+    clients = [client for client in series if len(client.values)]
+    return [
+        *_copies(clients),
+        *_codes(clients),
+        *_counters(clients),
+        *_zeros_at_the_ends(clients, settings.period),
+        *_empty_times(clients, settings.period),
+        *_lacking(clients, settings),
+    ]
+
+
+def _codes(clients: Iterable[ClientSeries]) -> list[str]:
+    """Name values such as -999 that repeat far outside the others."""
+    parts = [
+        f"{code:g} comes {count} times in {client.name}"
+        for client in clients
+        for code, count in codes_in(client.values)
+    ]
+    doubt = "far from the other values: if it stands for a missing value, leave those cells empty"
+    return [f"{listed(parts)}, {doubt}"] if parts else []
+
+
+def codes_in(values: Vector) -> list[tuple[float, int]]:
+    """Return the values that may be codes for "missing", and how often each comes.
+
+    A code is the lowest or highest of the values [T], is not 0, comes `_FEWEST_REPEATS` times, and
+    is farther from the next value than the others are from each other, not counting a code at the
+    other end. The highest is a code only if it is written like one, since a machine that is on or
+    off has a highest value too.
+    """
+    values = values[np.isfinite(values)]
+    ends = (values.min(), values.max()) if len(values) else ()
+    if not any(end and np.count_nonzero(values == end) >= _FEWEST_REPEATS for end in ends):
+        return []
+    sizes, counts = np.unique(values, return_counts=True)
+    low, high = 0, len(sizes) - 1
+    codes = []
+    while high - low > _FEWEST_REPEATS:
+        repeats = counts >= _FEWEST_REPEATS
+        others_low, others_high = low + int(repeats[low]), high - int(repeats[high])
+        spread = sizes[others_high] - sizes[others_low]
+        if repeats[low] and sizes[low] and sizes[low + 1] - sizes[low] > spread:
+            codes.append((float(sizes[low]), int(counts[low])))
+            low += 1
+        elif (
+            repeats[high]
+            and _is_written_like_a_code(sizes[high])
+            and (sizes[high] - sizes[high - 1] > spread)
+        ):
+            codes.append((float(sizes[high]), int(counts[high])))
+            high -= 1
+        else:
+            break
+    return codes
+
+
+def _is_written_like_a_code(value: float) -> bool:
+    """Return whether a value is like 999.9 or 8888, the largest of some integers, or like 1e20."""
+    digits = f"{value:.7g}".replace(".", "")
+    is_largest = value in (2**7 - 1, 2**8 - 1, 2**15 - 1, 2**16 - 1, 2**31 - 1, 2**32 - 1)
+    return is_largest or value >= LARGEST_VALUE or (len(digits) > 1 and len(set(digits)) == 1)
+
+
+def _counters(clients: Iterable[ClientSeries]) -> list[str]:
+    """Name series that only rise, like a meter's total."""
+    names = [client.name for client in clients if is_counter(client.values)]
+    doubt = (
+        "the values only rise, like a meter's total; to forecast what is used in each step, "
+        "replace them by the differences between neighbouring rows"
+    )
+    return [f"{listed(names)}: {doubt}"] if names else []
+
+
+def is_counter(values: Vector) -> bool:
+    """Return whether values [T] rise all the time, apart from a few resets, and not just rarely."""
+    changes = np.diff(values[np.isfinite(values)])
+    if len(changes) < _FEWEST_VALUES:
+        return False
+    falls, rises = int((changes < 0).sum()), int((changes > 0).sum())
+    return falls <= _MOST_RESETS * len(changes) and rises >= _FEWEST_RISES * len(changes)
+
+
+def _zeros_at_the_ends(clients: Iterable[ClientSeries], period: int) -> list[str]:
+    """Name series that begin or end with long zeros, as before a client existed."""
+    parts = [
+        f"{client.name} {verb} with {_duration(client, zeros)} of zeros"
+        for client in clients
+        for verb, zeros in zip(
+            ("begins", "ends"), zeros_at_the_ends(client.values, period), strict=True
+        )
+        if zeros
+    ]
+    doubt = "if the client did not exist then, leave those cells empty"
+    return [f"{listed(parts)}: {doubt}"] if parts else []
+
+
+def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
+    """Return how many zeros values [T] begin and end with, 0 for numbers without a meaning.
+
+    They have one if they last two periods and twice as long as any zeros between, and if at least
+    half of the values between are not 0.
+    """
+    not_zero = np.flatnonzero(values != 0)
+    if not len(not_zero):
+        return 0, 0
+    first, last = int(not_zero[0]), int(not_zero[-1])
+    between = int(np.diff(not_zero).max(initial=1)) - 1
+    fewest = max(_FEWEST_ZEROS, 2 * period, 2 * between + 1)
+    if 2 * len(not_zero) < last - first + 1:
+        return 0, 0
+    begin, end = (count if count >= fewest else 0 for count in (first, len(values) - 1 - last))
+    return begin, end
+
+
+def _duration(client: ClientSeries, steps: int) -> str:
+    """Return a number of steps in words, in days if they last at least two."""
+    if client.clock is not None:
+        first, end = client.clock.moments(np.array([0, steps]))
+        if (days := (end - first) / np.timedelta64(1, "D")) >= 2:
+            return f"{days:.0f} days"
+    return f"{steps} steps"
+
+
+def _empty_times(clients: Iterable[ClientSeries], period: int) -> list[str]:
+    """Name the weekdays and times of day without values."""
+    names: dict[str, list[str]] = {}
+    for client in clients:
+        if words := empty_times_text(client, period):
+            names.setdefault(words, []).append(client.name)
+    return [
+        f"{listed(of_words)}: never a value {words}, so there is no forecast for these times"
+        for words, of_words in names.items()
+    ]
+
+
+def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
+    """Name series that end early, are short, or lack many values."""
+    if not clients:
+        return []
+    newest = max(client.start + len(client.values) for client in clients)
+    longest = max(len(client.values) for client in clients)
+    back = lookback(settings)
+    early = {client.name: newest - client.start - len(client.values) for client in clients}
+    short = {client.name: longest - len(client.values) for client in clients}
+    gaps = {client.name: float(np.isnan(client.values).mean()) for client in clients}
+    return [
+        *_line_about(
+            {name: steps for name, steps in early.items() if steps >= back},
+            "the last value is up to {:.0f} steps older than the newest of all, and a forecast "
+            "starts from it",
+        ),
+        *_line_about(
+            {name: steps for name, steps in short.items() if 2 * steps > longest},
+            "up to {:.0f} steps shorter than the longest, so with less to learn from",
+        ),
+        *_line_about(
+            {name: share for name, share in gaps.items() if 3 * share > 1},
+            "up to {:.0%} of the values are missing, and errors are of the others",
+        ),
+    ]
+
+
+def _line_about(sizes: Mapping[str, float], text: str) -> list[str]:
+    """Return a line about these clients, the largest first. text: with a place for its size."""
+    names = sorted(sizes, key=lambda name: -sizes[name])
+    return [f"{listed(names)}: {text.format(sizes[names[0]])}"] if names else []
+
+
+def _copies(clients: Sequence[ClientSeries]) -> list[str]:
+    """Name clients with the values of another client, perhaps shifted in time."""
+    parts = [
+        f"{copy} has the values of {first}"
+        + (f" {abs(shift)} steps {'later' if shift > 0 else 'earlier'}" if shift else "")
+        for copy, first, shift in copies_among(clients)
+    ]
+    doubt = (
+        "what such clients gain by sharing is no gain; leave out all but one of them (data.clients "
+        "names those that take part)"
+    )
+    return [f"{listed(parts)}: {doubt}"] if parts else []
+
+
+def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
+    """Return each copy, the first client with its values, and how many steps later the copy is.
+
+    Two series are copies if `_EQUAL` of the values that both have are equal, over half of the
+    shorter series at least. Candidates have an equal window of `_WINDOW` values, with
+    `_FEWEST_DISTINCT` different ones, so series of hardly any different values have no copies.
+    """
+    copies: list[tuple[str, str, int]] = []
+    windows: dict[int, list[tuple[ClientSeries, int]]] = {}  # client and place, by hash
+    hashes: NDArray[np.uint64] = np.empty(0, np.uint64)  # of these windows, in ascending order
+    for client in clients:
+        window_hashes = _window_hashes(client.values)
+        shifts: dict[str, tuple[ClientSeries, int]] = {}
+        for place in np.flatnonzero(np.isin(window_hashes, hashes)).tolist():
+            for first, first_place in windows[int(window_hashes[place])]:
+                shift = client.start + place - first.start - first_place
+                if first.name not in shifts or abs(shift) < abs(shifts[first.name][1]):
+                    shifts[first.name] = first, shift
+        for first, shift in sorted(shifts.values(), key=lambda pair: abs(pair[1])):
+            if _are_copies(first, client, shift):
+                copies.append((client.name, first.name, shift))
+                break
+        else:
+            for place in _telling_windows(client.values):
+                windows.setdefault(int(window_hashes[place]), []).append((client, place))
+                hashes = np.union1d(hashes, window_hashes[place])
+    return copies
+
+
+def _window_hashes(values: Vector) -> NDArray[np.uint64]:
+    """Return a hash of each window of values [T], [T - _WINDOW + 1]."""
+    hashes = (values + 0.0).view(np.uint64)  # + 0.0: no -0
+    hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+    width = 1
+    while width < _WINDOW:  # from the hashes of two halves
+        mixed = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = mixed[:-width] + hashes[width:]
+        width *= 2
+    return hashes
+
+
+def _telling_windows(values: Vector) -> list[int]:
+    """Return the places of two windows, one in each half, with many different values."""
+    last = len(values) - _WINDOW
+    if last < 0:
+        return []
+    places = np.linspace(0, last, _WINDOWS).astype(int)
+    distinct = np.array([len(np.unique(values[place : place + _WINDOW])) for place in places])
+    missing = [np.isnan(values[place : place + _WINDOW]).any() for place in places]
+    distinct[missing] = 0
+    half = _WINDOWS // 2
+    best = {int(np.argmax(distinct[:half])), half + int(np.argmax(distinct[half:]))}
+    return [int(places[number]) for number in best if distinct[number] >= _FEWEST_DISTINCT]
+
+
+def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
+    """Return whether the client has the first client's values, so many steps later."""
+    moved = first.start + shift
+    start = max(moved, client.start)
+    end = min(moved + len(first.values), client.start + len(client.values))
+    if 2 * (end - start) < min(len(first.values), len(client.values)):
+        return False
+    values = client.values[start - client.start : end - client.start]
+    first_values = first.values[start - moved : end - moved]
+    common = np.isfinite(values) & np.isfinite(first_values)
+    equal = values[common] == first_values[common]
+    return bool(len(equal) and equal.mean() >= _EQUAL)
+
+
+def doubts_about_classes(names: Sequence[str]) -> list[str]:
+    """Return the doubts about the names of classes.
+
+    They may differ in case, blanks and form of Unicode only, or say that there is no class.
+    """
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        key = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        spellings.setdefault(key, []).append(repr(name))
+    alike = [" and ".join(group) for group in spellings.values() if len(group) > 1]
+    none = [name for key in _NO_NAMES & spellings.keys() for name in spellings[key]]
+    lines = []
+    if alike:
+        lines.append(f"classes spelt almost alike are different classes: {listed(alike)}")
+    if none:
+        lines.append(
+            f"{listed(sorted(none))}: read as classes of that name; leave such samples out if "
+            f"their class is not known (sequences of unknown class have {NO_CLASS[0]!r})"
+        )
+    return lines
+
+
+def doubts_about_images(pool: ImagePool) -> list[str]:
+    """Return the doubts about images: their classes, and how they were read."""
+    notes = doubts_about_classes(pool.classes)
+    if pool.notes:
+        clients = listed([name for name in pool.notes if name])
+        note = next(iter(pool.notes.values()))
+        notes.append(f"{clients}: {note}" if clients else note)
+    return notes
+
+
+def doubts_about_sequences(pool: SequencePool) -> list[str]:
+    """Return the doubts about labelled sequences: their classes, and sensors that never change."""
+    names = np.zeros(len(pool.sequences), int) if pool.clients is None else pool.clients
+    low, high = (
+        np.stack([reduce(steps, axis=0) for steps in pool.sequences]) for reduce in (np.min, np.max)
+    )
+    dead: dict[str, list[str]] = {}
+    for name in np.unique(names):
+        of_client = names == name
+        still = low[of_client].min(axis=0) == high[of_client].max(axis=0)
+        for dimension in np.flatnonzero(still):
+            dead.setdefault(pool.dimensions[dimension], []).append(str(name))
+    of_all = len(np.unique(names))
+    lines = [
+        f"{dimension} never changes"
+        + (f" for {listed(clients)}" if len(clients) < of_all else "")
+        + ": is the sensor dead?"
+        for dimension, clients in dead.items()
+    ]
+    return [*doubts_about_classes(pool.classes), *lines]

@@ -1,0 +1,146 @@
+"""Doubts about values: each rule where it holds, and just where it does not."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.report.check.doubts import (
+    codes_in,
+    copies_among,
+    doubts_about_classes,
+    doubts_about_sequences,
+    doubts_about_series,
+    is_counter,
+    zeros_at_the_ends,
+)
+from fedproto_app.settings import DataSettings
+from tests.waves import wave
+
+PLAIN = np.arange(10.0, 61.0)  # a range of 50
+
+
+@pytest.mark.parametrize(
+    ("more", "codes"),
+    [
+        ([-999] * 5, [(-999, 5)]),
+        ([-999] * 4, []),  # too few
+        ([0] * 9, []),  # a zero is a zero
+        ([-39] * 5, []),  # below the others by less than their range
+        ([-41] * 5, [(-41, 5)]),
+        ([999.9] * 6 + [-99] * 5, [(-99, 5), (999.9, 6)]),
+        ([-999] * 5 + [-9999] * 7, [(-9999, 7), (-999, 5)]),
+        ([900, 1000, 1500] + [2000] * 9, []),  # a limit that high values reach
+        ([2_500_000] * 9, []),  # a machine that is on
+        ([65535] * 5, [(65535, 5)]),
+        ([1e20] * 5, [(1e20, 5)]),
+        ([], []),
+    ],
+)
+def test_codes(more: list[float], codes: list[tuple[float, int]]) -> None:
+    values = np.concatenate([PLAIN, [np.nan], np.array(more, dtype=float)])
+    assert codes_in(values) == codes
+
+
+@given(st.integers(0, 99))
+def test_noise_holds_no_code_and_is_no_counter(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for values in (rng.normal(size=300), rng.poisson(2.0, 300).astype(float), rng.pareto(1, 300)):
+        assert codes_in(values) == []
+        assert not is_counter(values)
+        assert zeros_at_the_ends(values, 24) == (0, 0)
+
+
+def test_counters_rise_with_few_resets_and_not_rarely() -> None:
+    rising = np.cumsum(np.random.default_rng(0).uniform(0, 2, 400))
+    with_reset = rising.copy()
+    with_reset[200:] -= with_reset[200]
+    assert is_counter(rising)
+    assert is_counter(with_reset)
+    assert not is_counter(rising[:100])
+    assert not is_counter(np.repeat([1.0, 2.0], 200))  # a single step up
+    assert not is_counter(rising % 40)  # it falls once in 40
+
+
+def test_zeros_at_the_ends_last_longer_than_any_between() -> None:
+    day = np.r_[np.zeros(8), np.ones(16)]
+    days = np.tile(day, 20)
+    assert zeros_at_the_ends(np.r_[np.zeros(48), days], 24) == (56, 0)
+    assert zeros_at_the_ends(np.r_[days, np.zeros(48)], 24) == (0, 48)
+    assert zeros_at_the_ends(np.r_[np.zeros(39), days], 24) == (0, 0)  # shorter than two days
+    closed = np.r_[np.zeros(48), days, np.zeros(30), days]
+    assert zeros_at_the_ends(closed, 24) == (0, 0)  # 38 zeros between
+    assert zeros_at_the_ends(np.zeros(500), 24) == (0, 0)
+    assert zeros_at_the_ends(np.r_[np.zeros(90), 5, np.zeros(20), 5], 24) == (0, 0)  # mostly 0
+
+
+def test_copies_are_found_at_any_shift_with_few_other_values() -> None:
+    rng = np.random.default_rng(1)
+    first, other = rng.normal(size=(2, 500)).round(1)
+    mended = first.copy()
+    mended[::50], mended[7:9] = 0.0, np.nan
+    clients = [
+        ClientSeries("first", first, start=1000),
+        ClientSeries("other", other, start=1000),
+        ClientSeries("mended", mended, start=1000),
+        ClientSeries("moved", first[100:], start=1000),
+        ClientSeries("later", np.r_[other[:200], first[:300]], start=1000),
+    ]
+    assert copies_among(clients) == [
+        ("mended", "first", 0),
+        ("moved", "first", -100),
+        ("later", "first", 200),
+    ]
+
+
+def test_series_of_hardly_any_values_have_no_copies() -> None:
+    rng = np.random.default_rng(2)
+    clients = [
+        ClientSeries("still", np.ones(300)),
+        ClientSeries("still too", np.ones(300)),
+        ClientSeries("short", PLAIN[:20]),
+        ClientSeries("short too", PLAIN[:20]),
+        *(ClientSeries(f"{k}", rng.poisson(1.0, 900).astype(float)) for k in range(20)),
+    ]
+    assert copies_among(clients) == []
+
+
+def test_what_series_lack_is_said_from_a_threshold_on() -> None:
+    settings = DataSettings()  # looks back 72 steps
+    gappy = wave(24, 400, noise=0.5, seed=4)
+    gappy[np.random.default_rng(0).random(400) < 0.4] = np.nan
+    gappy[[0, -1]] = 1.0
+    series = [
+        ClientSeries("whole", wave(24, 400)),
+        ClientSeries("fresh", wave(24, 329, noise=0.5, seed=1)),
+        ClientSeries("old", wave(24, 328, noise=0.5, seed=2)),
+        ClientSeries("short", wave(24, 199, noise=0.5, seed=3), start=201),
+        ClientSeries("gappy", gappy),
+        ClientSeries("empty", np.empty(0)),
+    ]
+    lines = doubts_about_series(series, settings)
+    assert lines[0].startswith("old: the last value is up to 72 steps older")
+    assert lines[1].startswith("short: up to 201 steps shorter")
+    assert lines[2].startswith("gappy: up to ")
+    assert len(lines) == 3
+    assert doubts_about_series(series[:2], settings) == []
+
+
+def test_names_of_classes_that_look_alike() -> None:
+    composed, apart = "Süd", unicodedata.normalize("NFD", "Süd")
+    assert doubts_about_classes(["walk", "walks", "unknown"]) == []
+    [line] = doubts_about_classes([composed, apart, "a  b", "A b"])
+    assert line.endswith(f": {composed!r} and {apart!r}, 'a  b' and 'A b'")
+
+
+def test_a_sensor_that_never_changes_for_anyone() -> None:
+    steps = np.random.default_rng(0).normal(size=(6, 10, 2)).astype(np.float32)
+    steps[..., 1] = 3
+    pool = SequencePool(("x", "y"), ("a", "b"), list(steps), np.array([0, 1] * 3))
+    assert doubts_about_sequences(pool) == ["y never changes: is the sensor dead?"]
