@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -136,7 +137,8 @@ def real_errors(
 ) -> list[tuple[Floats, Floats]]:
     """Return each client's validation errors [n, H] and test errors [m, H], standardised."""
     path = data_root() / FILES[name]
-    table = reading_of(path).all_settings | {"data.path": str(path), "method": "analytic"}
+    table: dict[str, Any] = {**reading_of(path).all_settings, "data.path": str(path)}
+    table |= {"method": "analytic"}
     table |= {"data.horizon": horizon, "data.calendar": calendar}
     series = load_series(settings_from(table).data)
     table = with_period(series, table)
@@ -161,12 +163,13 @@ def real_errors(
         with torch.no_grad():
             forecasts = task.forecast(model, samples.inputs)
         error = (forecasts - samples.targets)[0].double().numpy()
-        complete = windows.present.all(axis=1)
-        validation, test = (
-            error[part][complete[part]] for part in (windows.validation, windows.test)
+        complete = np.flatnonzero(windows.present.all(axis=1))
+        validated, tested = (
+            complete[(complete >= part.start) & (complete < (part.stop or len(error)))]
+            for part in (windows.validation, windows.test)
         )
-        if len(validation) and len(test):
-            errors.append((validation, test))
+        if len(validated) and len(tested):
+            errors.append((error[validated], error[tested]))
     return errors
 
 
@@ -200,8 +203,8 @@ def main() -> None:
     order = ("before, unmoved", "after, unmoved", "before, following", "after, following")
     print(f"| data, steps ahead, calendar | clients | n | {' | '.join(order)} |")
     print("|---|---|---|---|---|---|---|")
-    for name, horizon, calendar, count in REAL:
-        clients = real_errors(name, horizon, calendar, count)
+    for name, horizon, calendar, wanted in REAL:
+        clients = real_errors(name, horizon, calendar, wanted)
         number = int(np.median([len(validation) for validation, _ in clients]))
         coverage = real_coverage(clients)
         cells = " | ".join(pair(coverage[key]) for key in order)

@@ -107,7 +107,9 @@ def test_a_site_chooses_columns_as_in_training(
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
     command = ("forecast", "--state", state, "--layout", "long", "--data", tmp_path / "sites.csv")
-    assert "cannot be forecast: not in the data" in fedproto(*command).err  # its notes seem clients
+    assert (
+        "cannot be forecast: it did not train" in fedproto(*command).err
+    )  # its notes seem clients
     outcome = fedproto(*command, "--site", site)
     assert [row["unique_id"] for row in table(outcome.out)] == ["late", "steady"]
     wide = table(fedproto(*command, "--site", site, "--layout", "as-data").out)
@@ -129,7 +131,7 @@ def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
     all_rows = table(fedproto("forecast", "--state", state, "--data", data, "--steps", 3).out)
     without_steady = [{k: v for k, v in row.items() if "steady" not in k} for row in all_rows]
     assert table(out.read_text()) == without_steady
-    assert f"left out steady: no kept model in {run / 'state'}" in outcome.err
+    assert f"left out steady: it did not train: no kept model in {run / 'state'}" in outcome.err
     assert picture.read_bytes().startswith(b"\x89PNG")
 
     for settings in run.glob("state/*/settings.toml"):  # the run's own source
@@ -150,7 +152,7 @@ def test_others_clients_are_named_and_left_out(
     outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "other.csv")
     assert outcome.code == 0
     assert list(table(outcome.out)[0])[:3] == ["time", "gappy", "late"]
-    assert f"left out new: no kept model in {state}\n" in outcome.err
+    assert f"left out new: it did not train: no kept model in {state}\n" in outcome.err
     assert "left out steady: not in the data\n" in outcome.err
 
 

@@ -94,7 +94,8 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
         needed = level / (100 - level)
         shape = (number * _quantile(ordered, count, level) + needed * z * root) / (number + needed)
         widths.append((shape * t / z)[:, None] * scales)
-    return np.maximum(np.stack(widths), _SMALLEST)
+    first: Floats = np.maximum(np.stack(widths), _SMALLEST)
+    return first
 
 
 def independent_errors(errors: Floats, present: Bools) -> Floats:
@@ -121,7 +122,8 @@ def independent_errors(errors: Floats, present: Bools) -> Floats:
         squares += _sum(both * (errors[earlier] ** 2 + errors[later] ** 2) / 2).sum(axis=1)
     square = (products / np.maximum(squares, _SMALLEST**2)) ** 2 - 1 / np.maximum(number - 1, 1)
     square = np.maximum(square, 0.0)
-    return np.maximum(number * (1 - square) / (1 + square), 1.0)
+    independent: Floats = np.maximum(number * (1 - square) / (1 + square), 1.0)
+    return independent
 
 
 def _sum(values: Floats) -> Floats:
