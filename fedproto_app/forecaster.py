@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -213,20 +214,20 @@ def _offset(freq: str | int) -> Any:
 
     if isinstance(freq, int):
         return None
-    try:
-        offset = to_offset(freq)
-    except ValueError:
-        try:
-            to_offset(freq.lower())
-        except ValueError:
-            raise DataError(f"freq = {freq!r}: pandas knows no such step") from None
-        raise DataError(f"freq = {freq!r}: pandas writes {freq.lower()!r}") from None
+    for text in (freq, f"{freq}E", freq.lower()):  # earlier pandas wrote M for ME and H for h
+        with suppress(ValueError):
+            offset = to_offset(text)
+            break
+    else:
+        raise DataError(f"freq = {freq!r}: pandas knows no such step")
     if not isinstance(offset, Tick | Day | Week):
         raise DataError(
             f"freq = {freq!r}: steps of the calendar, such as months, differ in length and are not "
             "supported yet; what works are the numbers of the steps, 0, 1, 2, …, in the time "
             "column, with freq=1, and for months with period=12"
         )
+    if text != freq:
+        raise DataError(f"freq = {freq!r}: pandas writes {text!r}")
     return offset
 
 

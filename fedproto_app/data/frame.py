@@ -97,7 +97,8 @@ class Labels:
                 shift = "shift_forward"
                 times = times.dt.tz_localize(self.zone, ambiguous=is_summer, nonexistent=shift)
             times = times.dt.tz_convert(self.zone)
-        return forecasts.assign(unique_id=self.ids.iloc[rows].array, ds=times)
+        ids = self.ids.iloc[rows].infer_objects()
+        return forecasts.assign(unique_id=ids.array, ds=times)
 
 
 def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Labels:
