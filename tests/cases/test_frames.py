@@ -82,8 +82,7 @@ def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
 def test_every_form_of_a_frame_gives_the_same_rows(forecaster: Forecaster, change: Change) -> None:
     expected = forecaster.predict(level=[80])
     ours = forecaster.predict(level=[80], new_df=change(base()))
-    if change(base()) is not None and list(ours["unique_id"]) != list(expected["unique_id"]):
-        ours = ours.sort_values(["unique_id", "ds"]).reset_index(drop=True)
+    ours = ours.sort_values(["unique_id", "ds"]).reset_index(drop=True)  # shuffled frames
     pd.testing.assert_frame_equal(ours, expected, check_dtype=False)
 
 
@@ -124,7 +123,6 @@ def test_hours_come_back_in_their_zone_over_a_change_of_clocks(first: str) -> No
     """The clocks change in the night to 31 March and to 27 October."""
     frame = base(first=first)
     local = pd.date_range(first, periods=24 * 14, freq="h", tz="Europe/Berlin")
-    frame["ds"] = list(local) * len(NAMES)
     frame["ds"] = pd.Series(list(local) * len(NAMES), dtype=local.dtype)
     forecaster = trained(frame)
     for ours in (forecaster.predict(), forecaster.predict(new_df=frame)):
@@ -234,7 +232,7 @@ def test_later_values_after_a_gap_and_with_different_ends(forecaster: Forecaster
     [
         (
             lambda frame: frame.groupby("unique_id").tail(10),
-            "10 steps from its first value on, too",
+            "10 steps from its first value",
         ),
         (lambda frame: frame.iloc[::2], "has the step 2:00:00, but its model was trained on"),
     ],
