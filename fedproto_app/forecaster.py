@@ -214,7 +214,7 @@ def _offset(freq: str | int) -> Any:
 
     if isinstance(freq, int):
         return None
-    for text in (freq, f"{freq}E", freq.lower()):  # earlier pandas wrote M for ME and H for h
+    for text in (freq, f"{freq}E", str(freq).lower()):  # earlier pandas wrote M for ME and H for h
         with suppress(ValueError):
             offset = to_offset(text)
             break

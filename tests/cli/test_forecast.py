@@ -84,6 +84,22 @@ def test_a_file_takes_a_day_of_one_client(
     ]
 
 
+def test_levels_are_chosen(fedproto: Fedproto, state: Path, data: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "next.png"
+    command = ("forecast", "--state", state, "--data", data, "--layout", "long")
+    chosen = ("--level", "90", "--level", "50", "--level", "99", "--level", "90")
+    outcome = fedproto(*command, *chosen, "--picture", picture)
+    assert outcome.code == 0, outcome.err
+    [row, *_] = table(outcome.out)
+    names = ["lo-90", "hi-90", "lo-50", "hi-50", "lo-99", "hi-99"]
+    assert list(row) == ["unique_id", "ds", "y_hat", *names]
+    usual = table(fedproto(*command).out)[0]
+    inside = [row["hi-50"], usual["hi-80"], row["hi-90"], usual["hi-95"], row["hi-99"]]
+    assert inside == sorted(inside, key=float)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert fedproto(*command, "--level", "100").code == 2
+
+
 def test_a_folder_of_files_gives_the_same(
     fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
 ) -> None:
