@@ -44,6 +44,7 @@ from fedproto_app.report.runs import find_runs, group_runs, read_rounds, read_ru
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
+from fedproto_app.tasks.forecasting.metrics import LEVELS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -368,6 +369,7 @@ class Run:
         steps: int | None = None,
         clients: Collection[str] = (),
         *,
+        levels: Sequence[int] = LEVELS,
         id_col: str = "",
         time_col: str = "",
         target_col: str = "",
@@ -376,15 +378,17 @@ class Run:
 
         frame: the series up to now, with columns as for `run`; None: the series that the run's
         source has now. steps: None: data.horizon. clients: the clients that must be forecast; ():
-        all clients that can be forecast. Returns a row per client and step with the columns
-        unique_id, ds (a time, or a step without times), y_hat, and the interval ends lo-80, hi-80,
-        lo-95 and hi-95; these are NaN beyond data.horizon steps. At weekdays and times of day that
-        never have a value, forecasts are NaN and a warning says so. Raises `FedProtoError` if one
-        of `clients`, or every client, cannot be forecast.
+        all clients that can be forecast. levels: of the intervals, in percent, from 1 to 99.
+        Returns a row per client and step with the columns unique_id, ds (a time, or a step without
+        times), y_hat, and the interval ends, such as lo-80 and hi-80; these are NaN beyond
+        data.horizon steps. Ids and times are written as in the frame. At weekdays and times of day
+        that never have a value, forecasts are NaN and a warning says so. Warns of clients in the
+        data that cannot be forecast, for instance because they did not train, and raises
+        `FedProtoError` if one of `clients`, or every client, cannot.
         """
         import numpy as np
 
-        from fedproto_app.data.frame import series_of_frame
+        from fedproto_app.data.frame import labels_of, series_of_frame
         from fedproto_app.data.sources import histories_of, load_histories
         from fedproto_app.report.check.findings import refusals
         from fedproto_app.serving import forecast, open_run, reasons_for_gaps
@@ -400,21 +404,18 @@ class Run:
         else:
             loaded = series_of_frame(frame, id_col, time_col, target_col)
             series = histories_of(loaded)
-        known_clients = sorted(name for state in states for name in state.store.kept_clients())
-        unknown = [name for name in clients if name not in known_clients]
-        if unknown or not any(client.name in known_clients for client in series):
-            available = ", ".join(known_clients[:20])
-            raise FedProtoError(
-                f"no kept model of {unknown or 'any column'}; there are: {available}"
-            )
-        results, _ = forecast(states, series, steps, clients)
+        results, left_out = forecast(states, series, steps, clients, list(dict.fromkeys(levels)))
+        in_data = {client.name for client in series}
+        if lines := refusals({name: why for name, why in left_out.items() if name in in_data}):
+            warnings.warn(f"not forecast: {'; '.join(lines)}", stacklevel=2)
         for line in refusals(reasons_for_gaps(results)):
             warnings.warn(line, stacklevel=2)
-        return _frame(
+        forecasts = _frame(
             [result.client for result in results],
             _moments(results, [result.first + np.arange(steps) for result in results]),
             [{"y_hat": result.values, **result.limits} for result in results],
         )
+        return forecasts if frame is None else labels_of(frame, id_col, time_col).put_on(forecasts)
 
     def _require_forecasts(self) -> None:
         if not task_record(self.settings.task).forecasts:

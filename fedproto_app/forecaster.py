@@ -3,7 +3,8 @@
     forecaster = Forecaster(method="kindred", freq="h", horizon=24).fit(frame)
     forecaster.predict(level=[80, 95])
 
-It trains one run (`fedproto_app.run`), which stays in ``run_``.
+It trains one run (`fedproto_app.run`), which stays in ``run_``. A copy, or a forecaster that was
+written to a file and read by another process, has the run's models and series with it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedproto_app.api import Run, run
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.experiments.simulation import OnRound
 from fedproto_app.settings.reading import flat
 
@@ -37,7 +40,8 @@ class Forecaster:
     `run`. settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
 
-    run_: the `Run` after `fit`.
+    run_: the `Run` after `fit`. Of a copy without `folder` it is a part of the run, in a temporary
+    folder of the copy: its settings, results, models and series, without what training needs.
     """
 
     method: str = "kindred"
@@ -71,10 +75,11 @@ class Forecaster:
 
         Raises `FedProtoError` for data or parameters that cannot be used.
         """
-        from fedproto_app.data.frame import series_of_frame
+        from fedproto_app.data.frame import labels_of, series_of_frame
 
+        offset = None if self.freq is None else _offset(self.freq)
         if self.freq is not None:
-            _require_step(series_of_frame(df, id_col, time_col, target_col), self.freq)
+            _require_step(series_of_frame(df, id_col, time_col, target_col), self.freq, offset)
         changes: dict[str, Any] = {"method": self.method, "data__horizon": self.horizon}
         optional = {"data__period": self.period, "data__calendar": self.calendar}
         changes |= {key: value for key, value in optional.items() if value is not None}
@@ -82,7 +87,7 @@ class Forecaster:
             if key.replace(".", "__") in changes:
                 name = key.removeprefix("data.")
                 raise SettingsError(f"settings: {key} is the parameter {name} of the forecaster")
-        self.run_: Run = run(
+        self._run = run(
             df,
             {"output.dir": self._output(), "output.pictures": False, **(self.settings or {})},
             id_col=id_col,
@@ -94,6 +99,7 @@ class Forecaster:
             **changes,
         )
         self._columns = id_col, time_col, target_col
+        self._labels = labels_of(df, id_col, time_col)
         return self
 
     def predict(
@@ -104,42 +110,132 @@ class Forecaster:
     ) -> DataFrame:
         """Forecast the next h values of every series; None: the horizon.
 
-        level: the intervals to add, in percent, of 80 and 95. new_df: newer values of the same
-        series, in columns as for `fit`. Returns the columns unique_id, ds and y_hat, and for each
-        level lo and hi, such as lo-80 and hi-80; the first two have the names given to `fit`.
+        level: the intervals to add, in percent, from 1 to 99. new_df: the values up to now of
+        clients that trained, in columns as for `fit`. Returns the columns unique_id, ds and y_hat,
+        and for each level lo and hi, such as lo-80 and hi-80; the first two have the names given to
+        `fit`, and are written as in the frame. Warns of clients of new_df that did not train, have
+        too few values, or whose values end before those of the training; raises `FedProtoError` if
+        no client can be forecast.
         """
         import numpy as np
 
-        from fedproto_app.tasks.forecasting.metrics import LEVELS
-
-        if not hasattr(self, "run_"):
+        if not hasattr(self, "_run"):
             raise FedProtoError("predict: the forecaster has no run yet; call fit first")
         levels = np.atleast_1d([] if level is None else level).tolist()
-        for percent in levels:
-            if percent not in LEVELS:
-                raise FedProtoError(f"level = {percent!r}: known are {', '.join(map(str, LEVELS))}")
         id_col, time_col, target_col = self._columns
         forecasts = self.run_.forecast(
-            new_df, h, id_col=id_col, time_col=time_col, target_col=target_col
+            new_df, h, levels=levels, id_col=id_col, time_col=time_col, target_col=target_col
         )
-        limits = [f"{side}-{percent}" for percent in levels for side in ("lo", "hi")]
-        columns = {"unique_id": id_col or "unique_id", "ds": time_col or "ds"}
-        return forecasts[["unique_id", "ds", "y_hat", *limits]].rename(columns=columns)
+        if new_df is None:
+            forecasts = self._labels.put_on(forecasts)
+        return forecasts.rename(
+            columns={"unique_id": id_col or "unique_id", "ds": time_col or "ds"}
+        )
+
+    @property
+    def run_(self) -> Run:
+        """The run after `fit`."""
+        return self._run
 
     def _output(self) -> str:
         """Return the folder of the runs."""
-        if self.folder is not None:
-            return str(self.folder)
+        return str(self._temporary_folder() if self.folder is None else self.folder)
+
+    def _temporary_folder(self) -> Path:
+        """Return a folder that is removed with the forecaster."""
         if not hasattr(self, "_temporary"):
-            self._temporary = tempfile.mkdtemp(prefix="fedproto-")
+            self._temporary = Path(tempfile.mkdtemp(prefix="fedproto-"))
             weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
         return self._temporary
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs, with the run's files if they lie in the temporary folder."""
+        state = {**self.__dict__}
+        temporary = state.pop("_temporary", None)
+        if "_run" in state and temporary is not None and self.run_.path.is_relative_to(temporary):
+            state["_files"] = _packed(state.pop("_run"))
+        return state
 
-def _require_step(series: Sequence[ClientSeries], freq: str | int) -> None:
-    """Raise `DataError` if the series have another step than freq."""
-    import pandas as pd
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.pop("_files", None)
+        self.__dict__ |= state
+        if files is not None:
+            self._run = _unpacked(files, self._temporary_folder())
+
+
+# The files of a run's folder that `Run` reads, without checkpoints, reports and pictures.
+_PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
+_RUN, _SERIES = "run", "series.npz"  # in the folder of a copy
+
+
+def _packed(run: Run) -> dict[str, bytes]:
+    """Return the content of the files that forecasts need, by their path in the folder of a copy.
+
+    Raises `FedProtoError` if they are gone.
+    """
+    from fedproto_app.node.state_file import FILE_NAME, StateFile
+
+    try:
+        paths = [path for part in _PARTS for path in sorted(run.path.glob(part))]
+        files = {f"{_RUN}/{path.relative_to(run.path)}": path.read_bytes() for path in paths}
+        for path in sorted(run.path.glob(f"state/*/{FILE_NAME}")):
+            content = StateFile(path.parent).without_training()
+            files[f"{_RUN}/{path.relative_to(run.path)}"] = content
+        files[_SERIES] = Path(run.settings.data.path).read_bytes()
+    except OSError as error:
+        raise FedProtoError(
+            f"the forecaster's models cannot be copied: {error.filename}: {error.strerror}; fit it "
+            "again, or with a folder, where its runs stay"
+        ) from None
+    return files
+
+
+def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
+    """Write the files into the folder, for this user alone, and return the run that reads them."""
+    for name, content in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise FedProtoError(f"{name!r}: a file of the forecaster lies outside its folder")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, content, private=True)
+    unpacked = Run(folder / _RUN)
+    data = unpacked.settings.data.model_copy(update={"path": str(folder / _SERIES)})
+    unpacked.settings = unpacked.settings.model_copy(update={"data": data})
+    return unpacked
+
+
+def _offset(freq: str | int) -> Any:
+    """Return the step that pandas writes so, None for an int; raise `DataError` for no such step.
+
+    Steps of the calendar, whose lengths differ, are refused.
+    """
     from pandas.tseries.frequencies import to_offset
+    from pandas.tseries.offsets import Day, Tick, Week
+
+    if isinstance(freq, int):
+        return None
+    for text in (freq, f"{freq}E", str(freq).lower()):  # earlier pandas wrote M for ME and H for h
+        with suppress(ValueError):
+            offset = to_offset(text)
+            break
+    else:
+        raise DataError(f"freq = {freq!r}: pandas knows no such step")
+    if not isinstance(offset, Tick | Day | Week):
+        raise DataError(
+            f"freq = {freq!r}: steps of the calendar, such as months, differ in length and are not "
+            "supported yet; what works are the numbers of the steps, 0, 1, 2, …, in the time "
+            "column, with freq=1, and for months with period=12"
+        )
+    if text != freq:
+        raise DataError(f"freq = {freq!r}: pandas writes {text!r}")
+    return offset
+
+
+def _require_step(series: Sequence[ClientSeries], freq: str | int, offset: Any) -> None:
+    """Raise `DataError` if the series have another step than freq, whose offset in pandas is given,
+    None for an int."""
+    import pandas as pd
+    from pandas.tseries.offsets import Week
 
     clock, start = next(
         ((client.clock, client.start) for client in series if client.clock is not None), (None, 0)
@@ -151,13 +247,14 @@ def _require_step(series: Sequence[ClientSeries], freq: str | int) -> None:
         return
     if clock is None:
         raise DataError(f"freq = {freq!r}: the series have no times, or one value each")
-    try:
-        offset = to_offset(freq)
-    except ValueError:
-        raise DataError(f"freq = {freq!r}: pandas knows no such step") from None
     step = pd.Timedelta(clock.step)
     first = pd.Timestamp("1970-01-01") + pd.Timedelta(clock.offset) + start * step
     if first + offset - first != step:
+        weeks = ""
+        if isinstance(offset, Week) and step == pd.Timedelta(weeks=1):
+            name = f"W-{first:%a}".upper()
+            weeks = f"; {freq!r} are weeks from {first + offset:%A} on, write {name!r} or '7D'"
         raise DataError(
-            f"freq = {freq!r}: the series have a step of {step}, from {first:%A, %Y-%m-%d %H:%M} on"
+            f"freq = {freq!r}: the series have a step of {step}, from {first:%A, %Y-%m-%d %H:%M} "
+            f"on{weeks}"
         )

@@ -6,8 +6,8 @@ forecasts H values at once; further values come from blocks of H, which take the
 them as values.
 
 If models see the calendar, times are read from the source's clock, so a file may begin anywhere. A
-source without times counts steps: its data must begin where the training data began, and data that
-end before the training data are refused.
+source without times counts steps: its data must begin where the training data began. A client whose
+values end before those that it was trained on is not forecast, as far as that can be seen.
 
 Forecasts and intervals of a client end at 0 if neither its train part nor the new values are ever
 negative. They are written with the data's decimals, in the layout of the data.
@@ -54,7 +54,6 @@ from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-LIMITS = tuple(f"{side}-{level}" for level in LEVELS for side in ("lo", "hi"))
 Layout = Literal["as-data", "long"]
 _LONG = ColumnNames("ds", "y_hat", "unique_id")
 _MOST_DECIMALS = 9
@@ -64,12 +63,12 @@ _MOST_DECIMALS = 9
 class ClientForecast:
     """A client's next values, in the series' own units.
 
-    values: [n], NaN at the client's empty times. limits: the columns `LIMITS`, [n] each, the ends
-    of the intervals, NaN where unknown. first: position of the first value on the source's clock.
-    last: the newest observed value. gap: number of missing values between `last` and the first
-    forecast. columns: of the table that the series comes from. decimals: of the series' values,
-    None for many. empty_times: the times without a forecast in words, such as "on Sundays", "" if
-    all have a forecast.
+    values: [n], NaN at the client's empty times. limits: by column, such as lo-80 and hi-80, the
+    ends of the intervals, [n] each, NaN where unknown. first: position of the first value on the
+    source's clock. last: the newest observed value. gap: number of missing values between `last`
+    and the first forecast. columns: of the table that the series comes from. decimals: of the
+    series' values, None for many. empty_times: the times without a forecast in words, such as "on
+    Sundays", "" if all have a forecast.
     """
 
     client: str
@@ -82,6 +81,11 @@ class ClientForecast:
     columns: ColumnNames | None = None
     decimals: int | None = None
     empty_times: str = ""
+
+    @property
+    def levels(self) -> list[int]:
+        """The levels of the intervals, in percent."""
+        return [int(name.removeprefix("lo-")) for name in self.limits if name.startswith("lo-")]
 
     def when(self, ahead: int) -> str:
         """Return the time of a forecast, or its step (from 0) if the source has no times."""
@@ -101,23 +105,23 @@ class ClientForecast:
 def write_csv(
     forecasts: Sequence[ClientForecast], file: TextIO, layout: Layout = "as-data"
 ) -> None:
-    """Write values and `LIMITS` as the data's table is written; unknown values are empty.
+    """Write values and limits as the data's table is written; unknown values are empty.
 
     A long table has a row per client and step. A wide one has a row per step and a column per
     client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are the data's.
-    layout: "long" writes ``unique_id, ds, y_hat`` and `LIMITS`, with commas and decimal points,
+    layout: "long" writes ``unique_id, ds, y_hat`` and limits, with commas and decimal points,
     whatever the data's layout, as do forecasts of data that are no table.
     """
-    columns = forecasts[0].columns
+    columns, names_of_limits = forecasts[0].columns, list(forecasts[0].limits)
     if layout == "long" or columns is None:
         columns = _LONG
     table = csv.writer(file, delimiter=columns.delimiter, lineterminator="\n")
     if columns.clients:
-        table.writerow([columns.clients, columns.times, columns.values, *LIMITS])
+        table.writerow([columns.clients, columns.times, columns.values, *names_of_limits])
         table.writerows(row for f in forecasts for row in _long_rows(f, columns.decimal))
     else:
         names = [forecast.client for forecast in forecasts]
-        limits = [f"{name}-{limit}" for name in names for limit in LIMITS]
+        limits = [f"{name}-{limit}" for name in names for limit in names_of_limits]
         table.writerow([columns.times or "step", *names, *limits])
         table.writerows(_wide_rows(forecasts, columns.decimal))
 
@@ -277,32 +281,43 @@ def forecast(
     series: Sequence[ClientSeries],
     steps: int,
     clients: Collection[str] = (),
+    levels: Sequence[int] = LEVELS,
 ) -> tuple[list[ClientForecast], dict[str, str]]:
     """Return the clients' forecasts in the order of the series, and the reasons of the others.
 
     states: of one node, or of all nodes of a run. series: see `load_histories`. clients: the
-    clients that must be forecast; if empty, all that can be. Raises `DataError` if a required
-    client cannot be forecast, if none can, if the steps do not fit into memory, or if a series has
-    another sampling step than in training, or another count of steps.
+    clients that must be forecast; if empty, all that can be. levels: of the intervals, in percent,
+    from 1 to 99. Raises `DataError` if a required client cannot be forecast, if none can, if the
+    steps do not fit into memory, or if a series has another sampling step than in training, or
+    another kind of times.
     """
+    for level in levels:
+        if level not in range(1, 100):
+            raise FedProtoError(f"level = {level!r}: expected a whole number from 1 to 99, percent")
+    levels = [int(level) for level in levels]
     nodes = [states] if isinstance(states, NodeState) else list(states)
     for node in nodes:
         require_forecasts(node.settings)
     owners = {name: node for node in nodes for name in node.store.kept_clients()}
     reasons = _reasons_against(nodes, owners, series)
-    for name in clients or ([] if None in reasons.values() else sorted(reasons)):
+    # If no client can be forecast, the reason of the first in the data, else in the state.
+    every = [*(history.name for history in series), *reasons]
+    for name in clients or ([] if None in reasons.values() else every):
         if (reason := reasons.get(name, "neither in the data nor in the state")) is not None:
-            raise DataError(f"client {name!r} cannot be forecast: {reason}")
+            trained = ", ".join(sorted(owners)[:_MOST_CHOICES])
+            models = "" if name in owners else f"; there are models of {trained}"
+            raise DataError(f"client {name!r} cannot be forecast: {reason}{models}")
     chosen = [history for history in series if reasons[history.name] is None]
     chosen = [history for history in chosen if not clients or history.name in clients]
     for history in chosen:
         node = owners[history.name]
         _require_same_clock(history, node.store.record(history.name).scale, node.settings.data)
-    require_room(8 * (2 + len(LIMITS)) * steps * len(chosen), f"{steps} steps ahead")
+    require_room(8 * (2 + 2 * len(levels)) * steps * len(chosen), f"{steps} steps ahead")
     forecasts: dict[str, ClientForecast] = {}
     for node in nodes:
         node_series = [history for history in chosen if owners[history.name] is node]
-        forecasts |= {result.client: result for result in _forecasts(node, node_series, steps)}
+        results = _forecasts(node, node_series, steps, levels)
+        forecasts |= {result.client: result for result in results}
     left_out = {} if clients else {n: why for n, why in reasons.items() if why is not None}
     return [forecasts[history.name] for history in chosen], left_out
 
@@ -313,39 +328,51 @@ def _reasons_against(
     """Return for each client of the data or the states why it cannot be forecast, or None."""
     place = nodes[0].folder if len(nodes) == 1 else nodes[0].folder.parent
     reasons: dict[str, str | None] = {
-        history.name: _why_too_short(history, owners[history.name].settings.data)
+        history.name: _why_not(history, owners[history.name])
         if history.name in owners
-        else f"no kept model in {place}"
+        else f"it did not train: no kept model in {place}"
         for history in series
     }
     return {**dict.fromkeys(sorted(owners), "not in the data"), **reasons}
 
 
-def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
-    length = len(series.values)
+def _why_not(series: ClientSeries, node: NodeState) -> str | None:
+    """Return why the client's values are too few or too old, or None."""
+    length, data = len(series.values), node.settings.data
     if length == 0:
         return "no value is present"
     if length < lookback(data):
         return f"{length} steps from its first value on, too few for {lookback_text(data)}"
-    return None
+    scale = node.store.record(series.name).scale
+    end, trained_end = series.start + length, int(scale.get("end", 0))
+    if end >= trained_end:
+        return None
+    if (clock := series.clock) is not None:
+        if (scale.get("step"), scale.get("utc")) != (_seconds(clock), clock.utc):
+            return None  # another clock, which `_require_same_clock` refuses where it matters
+        return (
+            f"its values end at {clock.time(end - 1)}, before those that it was trained on, which "
+            f"end at {clock.time(trained_end - 1)}; give its values up to now"
+        )
+    if data.times:
+        return (
+            f"it has no times and ends at step {end}, but its training data ended at step "
+            f"{trained_end}; with data.calendar = {data.calendar!r} give the data from where the "
+            "training's began, so that steps are counted alike"
+        )
+    return None  # without times and calendar, a file of the newest values may begin anywhere
+
+
+def _seconds(clock: Clock) -> float:
+    """Return the clock's step."""
+    return float(clock.step / np.timedelta64(1, "s"))
 
 
 def _require_same_clock(
     series: ClientSeries, scale: Mapping[str, float], data: DataSettings
 ) -> None:
     """Refuse data with another sampling step, because a period would have another length, and
-    local times for a model of times in UTC or the reverse, because hours would differ.
-
-    Also refuse data without times whose count cannot begin where the training data began.
-    """
-    if data.times and series.clock is None and "end" in scale:
-        end = series.start + len(series.values)
-        if end < scale["end"]:
-            raise DataError(
-                f"client {series.name!r} has no times and ends at step {end}, but its training "
-                f"data ended at step {scale['end']:.0f}; with data.calendar = {data.calendar!r} "
-                "give the data from where the training's began, so that steps are counted alike"
-            )
+    local times for a model of times in UTC or the reverse, because hours would differ."""
     if "step" not in scale:
         if data.times and series.clock is not None:
             raise DataError(
@@ -371,7 +398,7 @@ def _require_same_clock(
 
 
 def _forecasts(
-    state: NodeState, series: Sequence[ClientSeries], steps: int
+    state: NodeState, series: Sequence[ClientSeries], steps: int, levels: Sequence[int]
 ) -> Iterator[ClientForecast]:
     """Yield the clients' forecasts, computed cohort by cohort, as in training."""
     size, by_name = state.settings.cohort_on_cpu, {client.name: client for client in series}
@@ -393,7 +420,7 @@ def _forecasts(
             values = _next_values(task, stacked, history, begin, empty)
             rows = zip(cohort, records, values[:, :steps], empty[:, :steps], strict=True)
             for client, record, scaled, of_client in rows:
-                yield _in_units(client, record, scaled, of_client, period)
+                yield _in_units(client, record, scaled, of_client, period, levels)
 
 
 def _histories(
@@ -442,6 +469,7 @@ def _in_units(
     scaled: NDArray[np.float64],
     empty: NDArray[np.bool_],
     period: int,
+    levels: Sequence[int],
 ) -> ClientForecast:
     """Return a forecast in the series' units, without values at its empty times; only its first H
     values have intervals."""
@@ -450,14 +478,14 @@ def _in_units(
     if not np.isfinite(values).all():
         raise DataError(f"client {series.name!r}: its kept model gives no finite forecast")
     values[empty] = np.nan
-    half_widths = kept_half_widths(record.private, len(values)) * std
+    half_widths = kept_half_widths(record.private, len(values), levels) * std
     floor = record.scale.get("floor", -np.inf) if np.nanmin(series.values) >= 0 else -np.inf
     present = np.flatnonzero(np.isfinite(series.values))
     length = len(series.values)
     return ClientForecast(
         client=series.name,
         values=np.maximum(values, floor),
-        limits=limits_of(values, half_widths, floor),
+        limits=limits_of(values, half_widths, floor, levels),
         first=series.start + length,
         clock=series.clock,
         last=float(series.values[present[-1]]),
@@ -469,8 +497,12 @@ def _in_units(
 
 
 def limits_of(
-    values: NDArray[np.float64], half_widths: NDArray[np.float64], floor: float
+    values: NDArray[np.float64],
+    half_widths: NDArray[np.float64],
+    floor: float,
+    levels: Sequence[int] = LEVELS,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the columns `LIMITS`, [n] each: values [n] ± half_widths [L, n], at least floor."""
+    """Return lo and hi of each level, [n] each: values [n] ± half_widths [L, n], at least floor."""
+    names = [f"{side}-{level}" for level in levels for side in ("lo", "hi")]
     ends = [values + sign * half for half in half_widths for sign in (-1, 1)]
-    return dict(zip(LIMITS, (np.maximum(end, floor) for end in ends), strict=True))
+    return dict(zip(names, (np.maximum(end, floor) for end in ends), strict=True))

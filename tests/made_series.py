@@ -69,8 +69,12 @@ def histories(data: Path) -> list[ClientSeries]:
 
 
 def one_step(state: NodeState, series: ClientSeries) -> float:
-    """Forecast the next value of the series."""
-    [prediction], _ = forecast(state, [series], 1)
+    """Forecast the next value of the series, which may end before the training data.
+
+    It is moved by whole weeks to a time after them, since earlier ends are refused.
+    """
+    moved = replace(series, start=series.start + 7 * PERIOD * ROWS)
+    [prediction], _ = forecast(state, [moved], 1)
     return float(prediction.values[0])
 
 

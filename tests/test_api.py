@@ -153,7 +153,9 @@ def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> N
 
 def test_impossible_forecasts_are_refused(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
-    with pytest.raises(FedProtoError, match=r"no kept model of \['z'\]; there are: a, b, c, d"):
+    with pytest.raises(
+        FedProtoError, match=r"'z' cannot be forecast: .*; there are models of a, b, c, d"
+    ):
         run.forecast(frame, clients=["z"])
     with pytest.raises(DataError, match="column 'a', row 0: 'x' is not a number"):
         run.forecast(frame[["a"]].assign(a="x"))

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,8 +50,10 @@ def test_levels_add_intervals(fitted: Forecaster) -> None:
     assert (day["lo-95"] <= day["y_hat"]).all()
     assert list(fitted.predict(level=80).columns) == [*day.columns[:3], "lo-80", "hi-80"]
     assert fitted.predict(level=np.array([95, 80])).columns.equals(day.columns)
-    with pytest.raises(FedProtoError, match="level = 90: known are 80, 95"):
-        fitted.predict(level=[90])
+    between = fitted.predict(h=2, level=90)
+    assert ((day["hi-80"] < between["hi-90"]) & (between["hi-90"] < day["hi-95"])).all()
+    with pytest.raises(FedProtoError, match="level = 100: expected a whole number from 1 to 99"):
+        fitted.predict(level=[100])
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,73 @@ def test_parameters_are_as_scikit_learn_knows_them(fitted: Forecaster) -> None:
         copy.set_params(steps=2)
 
 
+COPIES = {"pickle": lambda forecaster: pickle.loads(pickle.dumps(forecaster)), "copy": deepcopy}
+
+
+@pytest.mark.parametrize("way", list(COPIES))
+def test_a_copy_outlives_the_original(way: str) -> None:
+    forecaster = Forecaster(method="naive").fit(LONG, **COLUMNS)
+    expected, original = forecaster.predict(level=90), forecaster.run_.path
+    copied = COPIES[way](forecaster)
+    again = COPIES[way](copied)
+    del forecaster
+    assert not original.exists()
+    folder = copied.run_.path.parent
+    assert folder.stat().st_mode & 0o077 == 0
+    pd.testing.assert_frame_equal(copied.predict(level=90), expected)
+    assert set(copied.run_.predictions()["unique_id"]) == set("abc")
+    del copied
+    assert not folder.exists()
+    pd.testing.assert_frame_equal(again.predict(level=90), expected)
+
+
+def test_another_process_reads_a_forecaster(tmp_path: Path) -> None:
+    forecaster = Forecaster(method="naive").fit(LONG, **COLUMNS)
+    joblib.dump(forecaster, tmp_path / "forecaster.joblib")
+    expected = forecaster.predict()["y_hat"].tolist()
+    del forecaster
+    program = "import joblib, sys; print(joblib.load(sys.argv[1]).predict()['y_hat'].tolist())"
+    command = [sys.executable, "-c", program, str(tmp_path / "forecaster.joblib")]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert answer.stdout.strip() == str(expected)
+
+
+def test_a_copy_has_what_forecasts_need_and_no_more() -> None:
+    trained = Forecaster(method="solo", settings={"rounds": 1}).fit(LONG, **COLUMNS)
+    files = trained.__getstate__()["_files"]
+    assert {name.split("/")[-1] for name in files} == {
+        "summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state.sqlite", "series.npz"
+    }  # fmt: skip
+    state = next(content for name, content in files.items() if name.endswith("state.sqlite"))
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(state)
+        counts = [
+            database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
+            for table in ("models", "training")
+        ]
+    assert counts[0] > 0
+    assert counts[1] == 0
+
+
+def test_a_copy_of_a_run_that_is_gone_is_refused() -> None:
+    forecaster = Forecaster(method="naive").fit(LONG, **COLUMNS)
+    shutil.rmtree(forecaster.run_.path.parent)
+    with pytest.raises(FedProtoError, match=r"models cannot be copied: .*No such file"):
+        pickle.dumps(forecaster)
+
+
+def test_a_file_outside_its_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match=r"'\.\./x': a file of the forecaster lies outside"):
+        Forecaster().__setstate__({"_files": {"../x": b""}})
+
+
+def test_with_a_folder_the_models_stay_in_it(tmp_path: Path) -> None:
+    forecaster = Forecaster(method="naive", folder=tmp_path).fit(LONG, **COLUMNS)
+    copied = deepcopy(forecaster)
+    assert copied.run_.path == forecaster.run_.path
+    assert copied.predict().equals(forecaster.predict())
+
+
 def test_its_runs_are_removed_with_it() -> None:
     forecaster = Forecaster(method="naive").fit(LONG, **COLUMNS)
     folder = forecaster.run_.path
@@ -90,11 +167,13 @@ def test_its_runs_are_removed_with_it() -> None:
     ("freq", "frame", "message"),
     [
         ("30min", LONG, "freq = '30min': the series have a step of 0 days 01:00:00"),
-        ("MS", LONG, "freq = 'MS': the series have a step"),
+        ("MS", LONG, "freq = 'MS': steps of the calendar, such as months, differ in length"),
+        ("M", LONG, "freq = 'M': steps of the calendar, such as months, differ in length"),
+        ("H", LONG, "freq = 'H': pandas writes 'h'"),
         (
             "W",
             LONG.assign(when=[*pd.date_range("2026-01-05", periods=len(HOURS), freq="7D")] * 3),
-            "freq = 'W': the series have a step of 7 days 00:00:00, from Monday, 2026-01-05",
+            "from Monday, 2026-01-05 00:00 on; 'W' are weeks from Sunday on, write 'W-MON' or '7D'",
         ),
         ("hour-ish", LONG, "freq = 'hour-ish': pandas knows no such step"),
         (1, LONG, "freq = 1: the series have times"),

@@ -77,6 +77,17 @@ def forecast(
             "are less accurate, and have no intervals.",
         ),
     ] = 1,
+    levels: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--level",
+            metavar="PERCENT",
+            min=1,
+            max=99,
+            help="How often an interval should hold the value; may be repeated. Default: 80 and "
+            "95.",
+        ),
+    ] = None,
     clients: Annotated[
         list[str] | None,
         typer.Option(
@@ -120,8 +131,9 @@ def forecast(
     client, as north-lo-80. Data that are no table, and --layout long, give
     unique_id, ds, y_hat. Without times steps are counted: the first row of
     a file is step 0. A table of the clients goes to stderr. Clients without
-    a model, or with too few values, are listed and left out; for a client
-    named by --client, this is an error.
+    a model, with too few values, or whose values end before those of the
+    training, are listed and left out; for a client named by --client, this
+    is an error.
     Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]
@@ -138,6 +150,7 @@ def forecast(
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving import forecast as forecasts_of
     from fedproto_app.serving import reasons_for_gaps, write_csv
+    from fedproto_app.tasks.forecasting.metrics import LEVELS
 
     nodes = _states(run, state)
     if state is not None and data is None and site is None:
@@ -148,7 +161,9 @@ def forecast(
             _require_writable(option, file, reading.path)
     look_here_for_users_code()  # model and source may be the user's code
     series = load_histories(reading)
-    client_forecasts, left_out = forecasts_of(nodes, series, steps, clients or ())
+    client_forecasts, left_out = forecasts_of(
+        nodes, series, steps, clients or (), list(dict.fromkeys(levels or LEVELS))
+    )
 
     text = io.StringIO()
     write_csv(client_forecasts, text, layout)

@@ -129,6 +129,12 @@ def on_the_clock(
     offsets = times - times[0]
     irregular = np.flatnonzero(offsets % step)
     if irregular.size:
+        if name := _calendar_step(times):
+            raise DataError(
+                f"{where}: its rows are a {name} apart; steps of the calendar differ in length and "
+                "are not supported yet; write the numbers of the steps, 0, 1, 2, …, in place of "
+                "the times (in a file with data.time-unit = 'step')"
+            )
         late = int(irregular[0])
         raise DataError(
             f"{where}: irregular times: {_text(times[late])} in {row(late)} lies "
@@ -149,6 +155,13 @@ def on_the_clock(
     grid[rows] = values
     origin = np.datetime64(0, "us")
     return grid, int((times[0] - origin) // step)
+
+
+def _calendar_step(times: Times) -> str:
+    """Return the step of the calendar by which most of the times differ, or ""."""
+    days = float(np.median(np.diff(times) / np.timedelta64(1, "D")))
+    steps = {"month": (28, 31), "quarter": (90, 92), "year": (365, 366)}
+    return next((name for name, (low, high) in steps.items() if low <= days <= high), "")
 
 
 def _require_increasing(times: Times, where: object, row: Callable[[int], str]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.array_source import save_series
@@ -18,7 +19,9 @@ from fedproto_app.data.table_source import CLIENT_NAMES, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from datetime import tzinfo
+
+    from pandas import DataFrame, Series
 
 WHERE = "the frame"
 # Arguments in place of settings that read files.
@@ -41,18 +44,12 @@ def series_of_frame(
     and y. Otherwise every column is a client, and the times are the index, time_col or a column
     with a usual name. Without times rows are counted. Raises `DataError` as for a file.
     """
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise DataError(f"{WHERE} is a {type(frame).__name__}, expected a pandas DataFrame")
-    flat = _with_times(_with_index_as_columns(frame))
-    names = [str(name) for name in flat.columns]
-    if not len(flat) or not names:
-        raise DataError(f"{WHERE} has {len(flat)} rows and {len(names)} columns")
-    is_long = bool(id_col) or any(name.lower() in CLIENT_NAMES for name in names)
-    if target_col and not is_long:
+    form = _form_of(frame, id_col, time_col)
+    flat, names = form.flat, form.names
+    if target_col and not form.is_long:
         raise DataError(f"target_col = {target_col!r}: for long frames; name id_col as well")
-    flat.columns, flat.index = pd.RangeIndex(len(names)), pd.RangeIndex(len(flat))
+    if form.ids is not None:
+        _require_distinct(flat[form.ids], names[form.ids])
     head = Head(WHERE, names, _time_place(names, flat))
 
     def read(_: Path, select_columns: ColumnSelector, __: DataSettings) -> Table:
@@ -64,15 +61,127 @@ def series_of_frame(
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
     settings = DataSettings.model_validate(choice)
     try:
-        clients = load_long(settings, read) if is_long else load_wide(settings, read)
+        clients = load_long(settings, read) if form.is_long else load_wide(settings, read)
         return checked_clients(clients, settings, WHERE)
     except DataError as error:
         message = str(error)
         for key, argument in _ARGUMENTS.items():
             message = message.replace(key, argument)
-        if not is_long and message.endswith("is not a number"):
+        if not form.is_long and message.endswith("is not a number"):
             message += "; of a long frame, name the columns: id_col, time_col, target_col"
         raise DataError(message) from None
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How a frame writes what a forecast returns: its clients' ids and the zone of its times.
+
+    ids: [N], with the type of the column, or of the names of a wide frame's columns. names: [N],
+    the clients' names. zone: None for times without a zone, or no times.
+    """
+
+    ids: Series
+    names: list[str]
+    zone: tzinfo | None
+
+    def put_on(self, forecasts: DataFrame) -> DataFrame:
+        """Return forecasts with the columns unique_id, names, and ds as the frame writes them."""
+        import numpy as np
+
+        places = {name: place for place, name in enumerate(self.names)}
+        rows = [places[name] for name in forecasts["unique_id"]]
+        times = forecasts["ds"]
+        if self.zone is not None and times.dtype.kind == "M":
+            if times.dt.tz is None:  # local days; in autumn an hour is there twice, in spring never
+                is_summer = np.ones(len(times), dtype=np.bool_)
+                shift = "shift_forward"
+                times = times.dt.tz_localize(self.zone, ambiguous=is_summer, nonexistent=shift)
+            times = times.dt.tz_convert(self.zone)
+        ids = self.ids.iloc[rows].infer_objects()
+        return forecasts.assign(unique_id=ids.array, ds=times)
+
+
+def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Labels:
+    """Return the labels of a frame that `series_of_frame` can read."""
+    import pandas as pd
+
+    form = _form_of(frame, id_col, time_col)
+    if form.ids is None:
+        return Labels(pd.Series(form.labels), form.names, form.zone)
+    column = form.flat[form.ids]
+    names = _names_in(column)
+    is_first = ~names.duplicated()
+    return Labels(column[is_first], names[is_first].tolist(), form.zone)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A frame with its index as columns.
+
+    flat: columns and rows are numbered. names: of the columns, as texts; labels: as the frame has
+    them. is_long: whether it has a row for each client and time. ids: the place of a long frame's
+    column of clients, None if it is missing. zone: of its times.
+    """
+
+    flat: DataFrame
+    names: list[str]
+    labels: Any
+    is_long: bool
+    ids: int | None
+    zone: tzinfo | None
+
+
+def _form_of(frame: Any, id_col: str, time_col: str) -> _Form:
+    """Return the frame's form; raise `DataError` if it is no frame, empty or ambiguous."""
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame) and callable(getattr(frame, "to_pandas", None)):
+        try:
+            frame = frame.to_pandas()  # for instance of polars
+        except ImportError as error:
+            raise DataError(
+                f"{WHERE} is no pandas DataFrame, and its to_pandas() fails: {error}"
+            ) from None
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(f"{WHERE} is a {type(frame).__name__}, expected a pandas DataFrame")
+    flat = _with_times(_with_index_as_columns(frame))
+    labels = flat.columns
+    names = [str(name) for name in labels]
+    if not len(flat) or not names:
+        raise DataError(f"{WHERE} has {len(flat)} rows and {len(names)} columns")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{WHERE}: two columns are named {twice!r}; rename one of them")
+    flat.columns, flat.index = pd.RangeIndex(len(names)), pd.RangeIndex(len(flat))
+    usual = (place for place, name in enumerate(names) if name.lower() in CLIENT_NAMES)
+    ids = names.index(id_col) if id_col in names else None if id_col else next(usual, None)
+    times = names.index(time_col) if time_col in names else _time_place(names, flat)
+    zone = None
+    if times is not None and isinstance(flat[times].dtype, pd.DatetimeTZDtype):
+        zone = flat[times].dt.tz
+        local = flat[times].dt.tz_localize(None)
+        if len(local) > 1 and (local - local.dt.normalize()).nunique() == 1:
+            flat[times] = local  # days, which are not of one length in UTC when clocks change
+    return _Form(flat, names, labels, bool(id_col) or ids is not None, ids, zone)
+
+
+def _names_in(column: Series) -> Series:
+    """Return the names of the clients in a column, as `Table.clients` does."""
+    return column.astype(str).str.strip()
+
+
+def _require_distinct(column: Series, title: str) -> None:
+    """Raise `DataError` for two ids that would be one client, such as 2 and "2"."""
+    import pandas as pd
+
+    pairs = pd.DataFrame({"id": column, "name": _names_in(column)}).drop_duplicates()
+    if (twice := pairs["name"].duplicated()).any():
+        name = pairs["name"][twice].iloc[0]
+        first, second = pairs["id"][pairs["name"] == name].tolist()[:2]
+        raise DataError(
+            f"{WHERE}: column {title!r} holds {first!r} and {second!r}, which would both be client "
+            f"{name!r}; write each id in one way"
+        )
 
 
 def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
@@ -93,7 +202,16 @@ def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
 
 
 def _with_index_as_columns(frame: DataFrame) -> DataFrame:
-    """Return a shallow copy whose first columns are the index, unless it only numbers the rows."""
+    """Return a shallow copy whose first columns are the index, unless it only numbers the rows.
+
+    A level of the index that a column repeats, as `set_index(…, drop=False)` leaves it, is dropped.
+    """
+    columns: list[Any] = list(frame.columns)
+    for name in [name for name in frame.index.names if name is not None]:
+        if columns.count(name) == 1:
+            level = frame.index.get_level_values(frame.index.names.index(name))
+            if (level == frame[name].array).all():
+                frame = frame.reset_index(name, drop=True)
     index = frame.index
     is_named = any(str(name).lower() in {*CLIENT_NAMES, *TIME_NAMES} for name in index.names)
     if index.nlevels == 1 and index.dtype.kind in "iu" and not is_named:

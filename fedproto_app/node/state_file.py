@@ -96,6 +96,16 @@ class StateFile:
             yield Tables(database)
             database.execute("COMMIT")
 
+    def without_training(self) -> bytes:
+        """Return the bytes of a state file with everything but the table `training`."""
+        with _plain_errors(self.path), closing(self._connect("ro")) as database:
+            self._is_new(database)
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+                database.backup(copy)
+                copy.execute("DELETE FROM training")
+                copy.execute("VACUUM")
+                return copy.serialize()
+
     def _connect(self, mode: str) -> sqlite3.Connection:
         database = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={mode}",

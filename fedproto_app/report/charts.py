@@ -333,8 +333,6 @@ def forecast_charts(
     forecasts: Sequence[ClientForecast], series: Sequence[ClientSeries], period: int
 ) -> list[Lines]:
     """Return charts of the first `MOST_CLIENTS` forecasts, after the end of each series."""
-    from fedproto_app.tasks.forecasting.metrics import LEVELS
-
     histories = {client.name: client for client in series}
     charts = []
     for forecast in forecasts[:MOST_CLIENTS]:
@@ -348,7 +346,7 @@ def forecast_charts(
             f"{level}% interval": np.stack(
                 [values - limits[f"lo-{level}"], limits[f"hi-{level}"] - values]
             )
-            for level in LEVELS
+            for level in sorted(forecast.levels)
         }
         lines = [
             Line("known", places[: len(history)], history.astype(np.float64)),

@@ -273,7 +273,8 @@ class _Panel:
         finite = np.isfinite(y)
         beside = np.pad(finite, 1)
         alone = finite & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
-        for (label, width), alpha in zip(line.bands.items(), (0.3, 0.15), strict=False):
+        for rank, (label, width) in enumerate(line.bands.items()):
+            alpha = 0.3 / 2**rank  # the narrowest first
             low, high = map(_drawable, _ends(line, width))
             bands[label] = self.axes.fill_between(
                 x, low, high, color=colour, alpha=alpha, linewidth=0, clip_on=False

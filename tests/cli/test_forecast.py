@@ -100,6 +100,22 @@ def test_a_file_takes_a_day_of_one_client(
     ]
 
 
+def test_levels_are_chosen(fedproto: Fedproto, state: Path, data: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "next.png"
+    command = ("forecast", "--state", state, "--data", data, "--layout", "long")
+    chosen = ("--level", "90", "--level", "50", "--level", "99", "--level", "90")
+    outcome = fedproto(*command, *chosen, "--picture", picture)
+    assert outcome.code == 0, outcome.err
+    [row, *_] = table(outcome.out)
+    names = ["lo-90", "hi-90", "lo-50", "hi-50", "lo-99", "hi-99"]
+    assert list(row) == ["unique_id", "ds", "y_hat", *names]
+    usual = table(fedproto(*command).out)[0]
+    inside = [row["hi-50"], usual["hi-80"], row["hi-90"], usual["hi-95"], row["hi-99"]]
+    assert inside == sorted(inside, key=float)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert fedproto(*command, "--level", "100").code == 2
+
+
 def test_a_folder_of_files_gives_the_same(
     fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -123,7 +139,9 @@ def test_a_site_chooses_columns_as_in_training(
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
     command = ("forecast", "--state", state, "--layout", "long", "--data", tmp_path / "sites.csv")
-    assert "cannot be forecast: not in the data" in fedproto(*command).err  # its notes seem clients
+    assert (
+        "cannot be forecast: it did not train" in fedproto(*command).err
+    )  # its notes seem clients
     outcome = fedproto(*command, "--site", site)
     assert [row["unique_id"] for row in table(outcome.out)] == ["late", "steady"]
     wide = table(fedproto(*command, "--site", site, "--layout", "as-data").out)
@@ -145,7 +163,7 @@ def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
     all_rows = table(fedproto("forecast", "--state", state, "--data", data, "--steps", 3).out)
     without_steady = [{k: v for k, v in row.items() if "steady" not in k} for row in all_rows]
     assert table(out.read_text()) == without_steady
-    assert f"left out steady: no kept model in {run / 'state'}" in outcome.err
+    assert f"left out steady: it did not train: no kept model in {run / 'state'}" in outcome.err
     assert picture.read_bytes().startswith(b"\x89PNG")
 
     for settings in run.glob("state/*/settings.toml"):  # the run's own source
@@ -166,7 +184,7 @@ def test_others_clients_are_named_and_left_out(
     outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "other.csv")
     assert outcome.code == 0
     assert list(table(outcome.out)[0])[:3] == ["time", "gappy", "late"]
-    assert f"left out new: no kept model in {state}\n" in outcome.err
+    assert f"left out new: it did not train: no kept model in {state}\n" in outcome.err
     assert "left out steady: not in the data\n" in outcome.err
 
 

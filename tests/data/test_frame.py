@@ -93,8 +93,9 @@ def test_steps_zones_and_rows_count_as_in_files() -> None:
         (LONG.assign(ds=pd.NaT), {}, "row 0: expected a time"),
         (WIDE.assign(a=np.inf), {}, "client 'a': value number 1 is infinite"),
         (pd.concat([WIDE, WIDE], axis=1), {}, "two columns are named 'a'"),
-        (pd.concat([LONG, LONG[["y"]]], axis=1), {}, "target_col: .* has 2 columns 'y'; rename"),
-        (pd.concat([LONG, LONG[["unique_id"]]], axis=1), {}, "id_col: .* 2 columns 'unique_id'"),
+        (pd.concat([LONG, LONG[["y"]]], axis=1), {}, "two columns are named 'y'; rename one"),
+        (pd.concat([LONG, LONG[["unique_id"]]], axis=1), {}, "columns are named 'unique_id'"),
+        (pd.concat([LONG, LONG[["ds"]]], axis=1), {}, "two columns are named 'ds'"),
         (pd.concat([WIDE, WIDE.tail(1)]), {}, "comes twice, again in row 5"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.serving import (
-    LIMITS,
     ClientForecast,
     Layout,
     NodeState,
@@ -47,6 +47,8 @@ from tests.made_series import (
     train_on,
 )
 from tests.node.stored import changed, copied_with
+
+LIMITS = ("lo-80", "hi-80", "lo-95", "hi-95")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def test_the_scale_is_that_of_training(trained: tuple[NodeState, list[ClientSeri
     newer = replace(
         series, values=np.append(1000 * series.values[:-LOOKBACK], series.values[-LOOKBACK:])
     )
-    newest = replace(series, values=series.values[-LOOKBACK:], start=0)
+    newest = replace(series, values=series.values[-LOOKBACK:])
     assert one_step(state, newer) == one_step(state, series) == one_step(state, newest)
 
 
@@ -273,10 +275,11 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
     assert left_out == {
         "late": "11 steps from its first value on, too few for a look-back of 12 steps "
         "(2 periodic values at period 6)",
-        "new": f"no kept model in {state.folder}",
+        "new": f"it did not train: no kept model in {state.folder}",
         "steady": "not in the data",
     }
-    exactly = replace(late, values=late.values[:LOOKBACK])
+    start = late.start + len(late.values) - LOOKBACK
+    exactly = replace(late, values=late.values[-LOOKBACK:], start=start)
     assert [result.client for result in forecast(state, [exactly], 1)[0]] == ["late"]
 
 
@@ -285,7 +288,7 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
     [
         ("late", "no value is present"),
         ("steady", "not in the data"),
-        ("new", "no kept model in"),
+        ("new", "it did not train: no kept model in .*; there are models of gappy, late, steady"),
         ("nobody", "neither in the data nor in the state"),
     ],
 )
@@ -304,6 +307,43 @@ def test_nothing_to_forecast_is_an_error(trained: tuple[NodeState, list[ClientSe
     state, (gappy, *_) = trained
     with pytest.raises(DataError, match="client 'gappy' cannot be forecast: no value is present"):
         forecast(state, [replace(gappy, values=gappy.values[:0])], 1)
+
+
+def test_values_that_end_before_the_trainings_are_left_out(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, (gappy, late, steady) = trained
+    older = replace(late, values=late.values[:-1])
+    forecasts, left_out = forecast(state, [gappy, older, steady], 1)
+    assert [result.client for result in forecasts] == ["gappy", "steady"]
+    assert left_out["late"] == (
+        "its values end at 2024-03-09 03:00:00, before those that it was trained on, which end at "
+        "2024-03-09 04:00:00; give its values up to now"
+    )
+    with pytest.raises(DataError, match="client 'late' cannot be forecast: its values end at"):
+        forecast(state, [older], 1)
+
+
+@pytest.mark.parametrize("level", [0, 100, 90.5, "90"])
+def test_a_level_that_is_no_percentage_is_refused(
+    trained: tuple[NodeState, list[ClientSeries]], level: Any
+) -> None:
+    state, series = trained
+    with pytest.raises(FedProtoError, match=f"level = {level!r}: expected a whole number from 1"):
+        forecast(state, series, 1, levels=[level])
+
+
+def test_a_higher_level_has_a_wider_interval(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, series = trained
+    levels = range(1, 100)
+    [result, *_], _ = forecast(state, series, 1, levels=levels)
+    assert result.levels == list(levels)
+    widths = [result.limits[f"hi-{n}"][0] - result.limits[f"lo-{n}"][0] for n in levels]
+    assert all(narrow < wide for narrow, wide in pairwise(widths))
+    [usual, *_], _ = forecast(state, series, 1)
+    assert all(result.limits[name] == usual.limits[name] for name in LIMITS)
 
 
 def test_another_step_is_refused(trained: tuple[NodeState, list[ClientSeries]]) -> None:
@@ -384,7 +424,7 @@ def test_without_times_the_calendar_needs_the_data_from_their_beginning(tmp_path
     longer = replace(series, values=np.append(series.values, series.values[-1]))
     assert forecast(state, [longer], 1)[0][0].first == ROWS + 1
     newest = replace(series, values=series.values[-LOOKBACK:])
-    with pytest.raises(DataError, match=r"'steady' has no times and ends at step 12, but .* 120;"):
+    with pytest.raises(DataError, match=r"'steady' .* no times and ends at step 12, but .* 120;"):
         forecast(state, [newest], 1)
 
 
@@ -399,7 +439,7 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
     states = open_run(tmp_path / "run")
     forecasts, left_out = forecast(states, series, 2)
     assert [result.client for result in forecasts] == ["gappy", "late"]
-    assert left_out == {"steady": f"no kept model in {tmp_path / 'run/state'}"}
+    assert left_out == {"steady": f"it did not train: no kept model in {tmp_path / 'run/state'}"}
     for ours, alone in zip(forecasts, forecast(open_state(folder), series, 2)[0], strict=False):
         assert np.array_equal(ours.values, alone.values)
         for name, limit in ours.limits.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.tasks.forecasting.metrics import COVERAGES, LEVELS, WIDTHS
@@ -22,19 +23,29 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # A score is the size of an error, |forecast - truth|, so an interval is the forecast ± a half
-# width. The first half width is split conformal (Vovk et al. 2005; Lei et al. 2018): a quantile of
-# the scores of the validation part, which has the nominal coverage if later errors are alike. In
-# series they are not, so later half widths follow the errors by quantile tracking (Angelopoulos et
-# al. 2023, Conformal PID control for time series prediction) on the logarithm of the score. A value
-# outside widens the next interval, a value inside narrows it, by amounts that balance at the
-# nominal coverage. The score of a forecast h steps ahead is used only h steps later.
+# width. The first half width is a quantile of the validation part's scores. A short validation part
+# has few forecasts of each step ahead, and forecasts that begin a step apart share all their target
+# times but one, so their errors repeat each other. Therefore the errors of all steps ahead are
+# pooled, each divided by the scale of its step, and the quantile is widened for the number of
+# independent errors (`first_half_widths`).
+#
+# Later errors differ from those of the validation part, so later half widths follow the errors by
+# quantile tracking (Angelopoulos et al. 2023, Conformal PID control for time series prediction) on
+# the logarithm of the score. A value outside widens the next interval, a value inside narrows it,
+# by amounts that balance at the nominal coverage. The score of a forecast h steps ahead is used
+# only h steps later.
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 
+# The levels that are tracked and kept, in percent. Any other level lies between two of them, or
+# between 0 and the first.
+KEPT_LEVELS = (50, *LEVELS, 99)
+
 GAIN = 0.1  # of the tracking
 _LONGEST_DELAY = 24  # steps; with longer delays, a smaller gain keeps the widths from swinging
 _SMALLEST = 1e-6  # a width of 0 could not grow
+_SMALLEST_SHARE = 0.01  # of the mean square, for a step's: a few errors may all be near 0
 _NARROWEST = 0.01  # share of the first width: a sensor that stood still may start again
 
 
@@ -48,27 +59,94 @@ class Tracked(NamedTuple):
     after: Floats
 
 
-def conformal_quantile(scores: Floats, present: Bools, level: int) -> Floats:
-    """Return the ⌈(n + 1) · level / 100⌉-th smallest of the n present scores, [K, H].
+def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> Floats:
+    """Return the first half widths, [L, K, H], from the errors of validation forecasts [K, n, H].
 
-    scores, present: [K, n, H]. level: percent. If n is below level / (100 - level), no score is
-    large enough for the level and the largest is returned; NaN if n = 0.
+    present: [K, n, H]; sample i + 1 begins a step after sample i. levels: percent.
+
+    With the mean square v_h of the n errors at step h and v of all, the scale s_h of a step has
+    log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap hold about n / H separate
+    observations of how errors grow with the step, and v counts as one more. Of the errors divided
+    by s_h, q is the quantile of the level and r the root mean square. The shape between them is
+    shrunk to the normal distribution's z · r with the weight of m = level / (100 - level) errors,
+    the fewest that show such a quantile, against N independent errors (`independent_errors`). The
+    half width is s_h · (N · q + m · z · r) / (N + m) · t / z, where t is the quantile of Student's
+    distribution with N degrees of freedom; t / z makes up for a scale that is estimated from N
+    errors, exactly so for normal errors. A client without any present error has NaN.
     """
-    ordered = np.sort(np.where(present, scores, np.inf), axis=1)
-    count = present.sum(axis=1)
-    rank = np.minimum(-(-(count + 1) * level // 100), count)
-    quantiles = np.take_along_axis(ordered, np.maximum(rank - 1, 0)[:, None], axis=1)[:, 0]
-    return np.where(count > 0, quantiles, np.nan)
+    errors = np.where(present, errors, 0.0)
+    counts = present.sum(axis=1)  # (K, H)
+    horizon, count = counts.shape[1], counts.sum(axis=1)  # (K)
+    squares = _sum(errors**2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = squares.sum(axis=1) / count
+    of_step = np.maximum(squares / np.maximum(counts, 1), _SMALLEST_SHARE * mean[:, None])
+    counted = counts * np.log(np.maximum(of_step, _SMALLEST**2))
+    of_all = horizon * np.log(np.maximum(mean, _SMALLEST**2))
+    scales = np.exp((counted + of_all[:, None]) / (counts + horizon) / 2)
+    scaled = errors / scales[:, None]
+    number = independent_errors(scaled, present)
+    root = np.sqrt(_sum(scaled**2).sum(axis=1) / np.maximum(count, 1))
+    ordered = np.sort(np.where(present, np.abs(scaled), np.inf).reshape(len(errors), -1), axis=1)
+    widths = []
+    for level in levels:
+        z, t = ndtri(0.5 + level / 200), stdtrit(number, 0.5 + level / 200)
+        needed = level / (100 - level)
+        shape = (number * _quantile(ordered, count, level) + needed * z * root) / (number + needed)
+        widths.append((shape * t / z)[:, None] * scales)
+    first: Floats = np.maximum(np.stack(widths), _SMALLEST)
+    return first
 
 
-def first_half_widths(scores: Floats, present: Bools, levels: Sequence[int]) -> Floats:
-    """Return the first half widths, [L, K, H], from scores of validation forecasts [K, n, H].
+def independent_errors(errors: Floats, present: Bools) -> Floats:
+    """Return how many independent errors [K] tell as much as these dependent ones [K, n, H].
 
-    A step ahead without any score gets the largest half width of the other steps.
+    Errors of one target time count once, so there are T of them. If the correlation of errors at
+    neighbouring times is ρ and falls off as that of a first-order autoregression, squared errors
+    correlate by ρ² and T of them tell as much about the spread as T · (1 - ρ²) / (1 + ρ²)
+    independent ones. 1 / (T - 1), the mean of the squared correlation without any dependence, is
+    subtracted from ρ². At least 1.
     """
-    widths = np.stack([conformal_quantile(scores, present, level) for level in levels])
-    largest = np.fmax.reduce(widths, axis=2, keepdims=True)
-    return np.maximum(np.where(np.isnan(widths), largest, widths), _SMALLEST)
+    clients, samples, horizon = errors.shape
+    times = np.zeros((clients, samples + horizon - 1), dtype=bool)
+    for ahead in range(horizon):
+        times[:, ahead : ahead + samples] |= present[:, :, ahead]
+    number = np.maximum(times.sum(axis=1), 1)
+    products, squares = np.zeros((2, clients))
+    for earlier, later in (
+        (np.s_[:, :, :-1], np.s_[:, :, 1:]),  # of one forecast
+        (np.s_[:, :-1], np.s_[:, 1:]),  # of two forecasts, equally far ahead
+    ):
+        both = present[earlier] & present[later]
+        products += _sum(both * errors[earlier] * errors[later]).sum(axis=1)
+        squares += _sum(both * (errors[earlier] ** 2 + errors[later] ** 2) / 2).sum(axis=1)
+    square = (products / np.maximum(squares, _SMALLEST**2)) ** 2 - 1 / np.maximum(number - 1, 1)
+    square = np.maximum(square, 0.0)
+    independent: Floats = np.maximum(number * (1 - square) / (1 + square), 1.0)
+    return independent
+
+
+def _sum(values: Floats) -> Floats:
+    """Return the sums over samples, [K, H] of [K, n, H], added in the order of time.
+
+    A client's sums are thus the same in every cohort, whose longest series decides on n.
+    """
+    return np.add.accumulate(values, axis=1)[:, -1] if values.shape[1] else values.sum(axis=1)
+
+
+def _quantile(ordered: Floats, count: NDArray[np.integer], level: int) -> Floats:
+    """Return the level's quantile [K] of the first `count` scores in each row, between two scores.
+
+    The k-th smallest of n stands for the share k / (n + 1); beyond the largest, the largest.
+    """
+    place = np.clip(level / 100 * (count + 1) - 1, 0, np.maximum(count - 1, 0))
+    lower = place.astype(np.intp)
+    upper = np.minimum(lower + 1, np.maximum(count - 1, 0))
+    rows = np.arange(len(ordered))
+    share = place - lower
+    with np.errstate(invalid="ignore"):
+        quantile = (1 - share) * ordered[rows, lower] + share * ordered[rows, upper]
+    return np.where(count > 0, quantile, np.nan)
 
 
 def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int]) -> Tracked:
@@ -112,29 +190,38 @@ def is_half_width(name: str) -> bool:
     return name.startswith(_HALF_WIDTH)
 
 
-def kept_half_widths(stored: Mapping[str, float], steps: int) -> NDArray[np.float64]:
-    """Return the half widths that a node has stored, [L, steps]; NaN if missing."""
-    return np.array(
-        [
-            [stored.get(half_width(level, ahead), np.nan) for ahead in range(steps)]
-            for level in LEVELS
-        ]
-    )
+def kept_half_widths(
+    stored: Mapping[str, float], steps: int, levels: Sequence[int] = LEVELS
+) -> NDArray[np.float64]:
+    """Return the half widths that a node has stored, [L, steps]; NaN if missing.
+
+    levels: percent, from 1 to 99. Between two stored levels the half width rises in proportion to
+    the normal distribution's quantile, and below the first stored level from 0.
+    """
+    kept = [
+        [stored.get(half_width(level, ahead), np.nan) for level in KEPT_LEVELS]
+        for ahead in range(steps)
+    ]
+    places, wanted = (ndtri(0.5 + np.array(shares) / 200) for shares in ((0, *KEPT_LEVELS), levels))
+    return np.stack([np.interp(wanted, places, (0.0, *widths)) for widths in kept], axis=1)
 
 
 def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:
     """Return the half widths of all forecasts from their errors [K, n, H].
 
-    validation, test: [K, n, H], not 0 for the present values of the part.
+    validation, test: [K, n, H], not 0 for the present values of the part. Returns `at` for
+    `LEVELS` and `after` for `KEPT_LEVELS`.
     """
-    scores = error.abs().double().cpu().numpy()
+    errors = error.double().cpu().numpy()
     of_validation, of_test = (part.bool().cpu().numpy() for part in (validation, test))
     # Tracking starts at the first test sample of any client, as series may differ in length.
     begin = int(of_test.any(axis=(0, 2)).argmax())
-    first = first_half_widths(scores, of_validation, LEVELS)
-    later = tracked(first, scores[:, begin:], of_test[:, begin:], LEVELS)
+    end = int(np.flatnonzero(of_validation.any(axis=(0, 2))).max(initial=-1)) + 1
+    first = first_half_widths(errors[:, :end], of_validation[:, :end], KEPT_LEVELS)
+    later = tracked(first, np.abs(errors[:, begin:]), of_test[:, begin:], KEPT_LEVELS)
     before = np.repeat(first[:, :, None].astype(np.float32), begin, axis=2)
-    return Tracked(np.concatenate([before, later.at], axis=2), later.after)
+    shown = [KEPT_LEVELS.index(level) for level in LEVELS]
+    return Tracked(np.concatenate([before, later.at], axis=2)[shown], later.after)
 
 
 def interval_metrics(error: Tensor, validation: Tensor, test: Tensor) -> dict[Metric, list[float]]:
@@ -153,7 +240,7 @@ def interval_metrics(error: Tensor, validation: Tensor, test: Tensor) -> dict[Me
     for metric, values in zip(WIDTHS, widths.at, strict=True):
         mean = np.where(judged, values, 0).sum(axis=(1, 2), dtype=np.float64) / count
         metrics[metric] = (2 * mean).tolist()
-    for level, after in zip(LEVELS, widths.after, strict=True):
+    for level, after in zip(KEPT_LEVELS, widths.after, strict=True):
         for ahead in range(after.shape[1]):
             metrics[Metric(half_width(level, ahead))] = after[:, ahead].tolist()
     return metrics

@@ -209,16 +209,14 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
         """Return the mean and deviation, 0 as the floor of forecasts of values that are never
-        negative, and the clock's step in seconds and whether its times were in UTC, or without a
-        clock the position at which the data end."""
-        scale = {"mean": client.mean, "std": client.std}
+        negative, the position at which the data end, and of a clock its step in seconds and whether
+        its times were in UTC."""
+        scale = {"mean": client.mean, "std": client.std, "end": float(client.end)}
         if not client.is_negative:
             scale["floor"] = 0.0
         if client.clock is not None:
             scale["step"] = float(client.clock.step / np.timedelta64(1, "s"))
             scale["utc"] = float(client.clock.utc)
-        else:
-            scale["end"] = float(client.end)
         return scale
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.interval_coverage import simulated_coverage
 from fedproto_app.core.metrics import Metric
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.intervals import (
     GAIN,
-    conformal_quantile,
+    KEPT_LEVELS,
     first_half_widths,
     half_width,
+    independent_errors,
     interval_metrics,
     is_half_width,
     kept_half_widths,
@@ -27,34 +31,81 @@ def series_of(values: list[float]) -> np.ndarray:
     return np.array(values)[None, :, None]
 
 
-@pytest.mark.parametrize(
-    ("n", "level", "rank"),
-    [
-        (9, 80, 8),  # ⌈10 · 0.8⌉
-        (10, 80, 9),  # ⌈8.8⌉
-        (4, 80, 4),  # ⌈5 · 0.8⌉ = 4, the least n that has an 80% quantile
-        (3, 80, 3),  # ⌈3.2⌉ = 4 of 3: the largest
-        (19, 95, 19),  # ⌈20 · 0.95⌉ = 19, the least n that has a 95% quantile
-        (18, 95, 18),  # ⌈18.05⌉ = 19 of 18: the largest
-        (39, 95, 38),
-        (100, 95, 96),  # ⌈95.95⌉
-        (1, 95, 1),
-    ],
-)
-def test_the_quantile_has_the_finite_sample_rank(n: int, level: int, rank: int) -> None:
-    scores = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
-    quantile = conformal_quantile(series_of(list(scores)), np.ones((1, n, 1), dtype=bool), level)
-    assert quantile.tolist() == [[rank]]
+def first_widths(errors: list[list[float]] | np.ndarray, *levels: int) -> np.ndarray:
+    """The first half widths [L, H] of one client, all of whose errors [n, H] are present."""
+    client = np.array(errors, dtype=float)[None]
+    return first_half_widths(client, np.ones(client.shape, dtype=bool), levels)[:, 0]
 
 
-def test_missing_scores_count_for_nothing() -> None:
-    scores = np.arange(1.0, 13.0).reshape(1, 6, 2)  # odd numbers one step ahead, even ones two
-    present = np.ones((1, 6, 2), dtype=bool)
-    present[0, 4:, 0] = False
-    assert conformal_quantile(scores, present, 80).tolist() == [[7, 12]]  # 4 of 4, 6 of 6
-    present[0, :, 0] = False
-    assert np.isnan(conformal_quantile(scores, present, 80)[0, 0])
-    assert first_half_widths(scores, present, LEVELS)[:, 0].tolist() == [[12, 12], [12, 12]]
+def test_the_width_of_a_single_error_by_hand() -> None:
+    """One error of 2: s = 2, q = r = 1, N = 1; level 50 has m = 1, z = 0.67449 and t = 1."""
+    z = 0.67449
+    assert first_widths([[2.0]], 50) == pytest.approx(2 * (1 + z) / 2 / z, rel=1e-5)
+
+
+def test_the_width_of_many_equal_errors_by_hand() -> None:
+    """Nine errors of size 3 that alternate in pairs: ρ = 0, so N = 9; level 80 has m = 4."""
+    errors = 3.0 * np.array([1, 1, -1, -1, 1, 1, -1, -1, 1])[:, None]
+    z, t = 1.281552, 1.383029  # of 90% one-sided, t with 9 degrees of freedom
+    assert first_widths(errors, 80) == pytest.approx(3 * (9 + 4 * z) / 13 * t / z, rel=1e-5)
+
+
+def test_the_scale_of_a_step_is_between_that_of_the_step_and_of_all() -> None:
+    """Two forecasts two steps ahead: v = 4 and 16; with weights of 2 and 2, s² = √(v_h · v)."""
+    [near, far] = first_widths([[2.0, -4.0], [2.0, 4.0]], 80)[0]
+    assert far / near == pytest.approx((16 / 4) ** 0.25)
+    [near, far] = first_widths([[0.0, -4.0], [0.0, 4.0]], 80)[0]  # 8 / 100 instead of 0
+    assert far / near == pytest.approx((16 / 0.08) ** 0.25)
+
+
+def test_missing_errors_count_for_nothing() -> None:
+    errors = np.array([[1.0, 99.0], [2.0, 4.0], [3.0, 5.0]])[None]
+    present = np.array([[True, False], [True, True], [True, True]])[None]
+    changed = np.where(present, errors, -7.0)
+    assert np.array_equal(
+        first_half_widths(errors, present, LEVELS), first_half_widths(changed, present, LEVELS)
+    )
+    present[0, :, 1] = False  # a step without any error: its scale is that of all errors
+    widths = first_half_widths(errors, present, LEVELS)[:, 0]
+    assert widths[:, 1] == pytest.approx(widths[:, 0])
+    assert np.isnan(first_half_widths(errors, np.zeros_like(present), LEVELS)).all()
+
+
+def test_a_longer_client_in_the_cohort_changes_no_width() -> None:
+    """Bit for bit: intervals must not depend on who is computed together."""
+    rng = np.random.default_rng(2)
+    for horizon in (1, 7):
+        errors = rng.normal(size=(2, 300, horizon))
+        present = np.ones(errors.shape, dtype=bool)
+        present[0, :13], present[0, 90:] = False, False
+        together = first_half_widths(errors, present, KEPT_LEVELS)[:, 0]
+        alone = first_half_widths(errors[:1, :95], present[:1, :95], KEPT_LEVELS)[:, 0]
+        assert np.array_equal(together, alone)
+
+
+def test_independent_errors_by_hand() -> None:
+    def number(errors: list[list[float]]) -> float:
+        client = np.array(errors)[None]
+        return float(independent_errors(client, np.ones(client.shape, dtype=bool))[0])
+
+    assert number([[5.0]]) == 1
+    # ρ = 0: products 1, -1, 1, -1, 1 of squares 5 give 0.2² < 1 / 5.
+    assert number([[1.0], [1], [-1], [-1], [1], [1]]) == 6
+    # One forecast that keeps its sign: ρ = 1, so ρ² - 1 / 5 = 4 / 5, and 6 · 0.2 / 1.8 is below 1.
+    assert number([[1.0, 1, 1, 1, 1, 1]]) == 1
+    # Two forecasts two steps ahead have three target times.
+    assert number([[1.0, -1], [-1, 1]]) == pytest.approx(3 * 0.5 / 1.5)
+    assert number([[0.0], [0], [0]]) == 3
+
+
+def test_few_validation_errors_cover_as_often_as_asked() -> None:
+    """As benchmarks/interval_coverage.py: with 5 to 20 forecasts, dependent or not."""
+    for case, by_count in simulated_coverage().items():
+        for count, coverage in by_count.items():
+            least = 89 if "walk" in case else 91.5
+            assert least < coverage["after"][1] < 97, (case, count)
+            assert 76 < coverage["after"][0] < 86, (case, count)
+    assert min(rules["before"][1] for rules in by_count.values()) < 75  # a random walk
 
 
 def test_tracking_by_hand() -> None:
@@ -116,9 +167,10 @@ def test_series_of_several_lengths_are_followed_as_each_alone() -> None:
 def test_known_noise_is_covered_as_often_as_asked(drift: float, horizon: int) -> None:
     """Checked on 20 series, also if errors grow threefold after the validation part."""
     rng = np.random.default_rng(3)
-    scores = np.abs(rng.standard_t(5, size=(20, 460, horizon)))
-    scores[:, 60:] *= drift
-    first = first_half_widths(scores[:, :60], np.ones((20, 60, horizon), dtype=bool), LEVELS)
+    errors = rng.standard_t(5, size=(20, 460, horizon))
+    errors[:, 60:] *= drift
+    scores = np.abs(errors)
+    first = first_half_widths(errors[:, :60], np.ones((20, 60, horizon), dtype=bool), LEVELS)
     result = tracked(first, scores[:, 60:], np.ones((20, 400, horizon), dtype=bool), LEVELS)
     for level, widths in zip(LEVELS, result.at, strict=True):
         assert (scores[:, 60:] <= widths).mean() == pytest.approx(level / 100, abs=0.03)
@@ -131,9 +183,10 @@ def test_known_noise_is_covered_as_often_as_asked(drift: float, horizon: int) ->
 def test_late_answers_do_not_make_widths_swing() -> None:
     """A value two days ahead of hours: its answers come in long runs of misses and hits."""
     rng = np.random.default_rng(4)
-    scores = np.abs(rng.normal(size=(4, 1000, 48)))
-    scores[:, 300:340] *= 20
-    first = first_half_widths(scores[:, :100], np.ones((4, 100, 48), dtype=bool), LEVELS)
+    errors = rng.normal(size=(4, 1000, 48))
+    errors[:, 300:340] *= 20
+    scores = np.abs(errors)
+    first = first_half_widths(errors[:, :100], np.ones((4, 100, 48), dtype=bool), LEVELS)
     widths = tracked(first, scores, np.ones(scores.shape, dtype=bool), LEVELS).at
     assert widths.max() < 20 * scores[:, :100].max()
 
@@ -159,21 +212,22 @@ def parts(validation: int, test: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_coverage_and_width_of_few_values_by_hand() -> None:
-    """Four validation errors: the largest, 4, is the half width of both levels at first."""
-    error = torch.tensor([1.0, -4, 2, 3, 3.9, -5, 100, 4.05])[None, :, None].double()
+    """Five test errors, of which the third is missing; widths move by the rule of `tracked`."""
+    error = torch.tensor([1.0, -4, 2, 3, 0.1, -50, 100, 0.2])[None, :, None].double()
     validation, test = parts(4, 4)
     test[0, 6] = 0  # missing
     metrics = {m.name: values[0] for m, values in interval_metrics(error, validation, test).items()}
-    # 80%: 4, then narrower, missed and so wider; the missing value changes nothing.
-    widths = {80: [4, 4 * np.exp(-0.02), 4 * np.exp(0.06)]}
-    widths[95] = [4, 4 * np.exp(-0.005), 4 * np.exp(0.09)]
-    for level in LEVELS:
+    for level, width in zip(
+        LEVELS, first_widths([[1], [-4], [2], [3]], *LEVELS)[:, 0], strict=True
+    ):
+        # Inside, then outside; the missing value changes nothing.
+        inside, outside = np.exp(GAIN * (level / 100 - 1)), np.exp(GAIN * level / 100)
+        widths = width * np.array([1, inside, inside * outside])
         assert metrics[f"coverage-{level}"] == pytest.approx(2 / 3)
-        assert metrics[f"width-{level}"] == pytest.approx(2 * np.mean(widths[level]), rel=1e-6)
-        later = {80: -0.02, 95: -0.005}[level]
-        assert metrics[half_width(level, 0)] == pytest.approx(widths[level][-1] * np.exp(later))
+        assert metrics[f"width-{level}"] == pytest.approx(2 * np.mean(widths), rel=1e-6)
+        assert metrics[half_width(level, 0)] == pytest.approx(widths[-1] * inside)
     reported = {metric.name for metric in (*COVERAGES, *WIDTHS)}
-    assert set(metrics) == {*reported, half_width(80, 0), half_width(95, 0)}
+    assert set(metrics) == {*reported, *(half_width(level, 0) for level in KEPT_LEVELS)}
 
 
 def test_each_step_ahead_has_separate_widths() -> None:
@@ -182,13 +236,26 @@ def test_each_step_ahead_has_separate_widths() -> None:
     validation, test = parts(48, 2)
     validation, test = validation.expand_as(error), test.expand_as(error)
     metrics = interval_metrics(error, validation, test)
-    static = conformal_quantile(error.abs().numpy(), validation.numpy() > 0, 95)
     stored = {metric.name: values[1] for metric, values in metrics.items()}
     half_widths = kept_half_widths(stored, 3)
     assert half_widths.shape == (2, 3)
-    assert half_widths[1, :2] == pytest.approx(static[1], rel=0.25)  # two values taught little
+    assert 7 < half_widths[1, 1] / half_widths[1, 0] < 13
     assert np.isnan(half_widths[:, 2]).all()
     assert (half_widths[0, :2] <= half_widths[1, :2]).all()
+
+
+def test_other_levels_lie_between_the_kept_ones() -> None:
+    """Normal errors: half widths of all levels from 1 to 99 are z, as those of the kept ones."""
+    z = {level: NormalDist().inv_cdf(0.5 + level / 200) for level in range(1, 100)}
+    stored = {half_width(level, 0): 3 * z[level] for level in KEPT_LEVELS}
+    widths = kept_half_widths(stored, 1, list(z))
+    np.testing.assert_allclose(widths[:, 0], [3 * value for value in z.values()], rtol=1e-12)
+    stored[half_width(95, 0)] = 10.0
+    assert kept_half_widths(stored, 1, (95, 80)).tolist() == [[10.0], [3 * z[80]]]
+    between = (z[90] - z[80]) / (z[95] - z[80])
+    assert kept_half_widths(stored, 1, (90,))[0, 0] == pytest.approx(
+        3 * z[80] + between * (10 - 3 * z[80])
+    )
 
 
 def test_half_widths_stay_and_the_server_takes_none() -> None:

@@ -1,0 +1,217 @@
+"""How often intervals hold the value if the validation part has few forecasts.
+
+    python -m benchmarks.interval_coverage                # simulated errors
+    python -m benchmarks.interval_coverage --real         # milano, electricity, m4, METR-LA
+
+*before* is split conformal for each step ahead alone: the ⌈(n + 1) · level⌉-th smallest of the n
+sizes of its validation errors, or the largest. *after* is `first_half_widths`.
+
+Simulated: the errors of 2,000 series, of n validation forecasts that begin a step apart, and of the
+first forecast whose values all come later. Its coverage is the mean over series and steps. Real:
+`analytic` is trained once with each length of the validation part; the half widths of its
+validation errors are held against all test forecasts, as they are and as they follow the errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import fedproto_app
+from benchmarks.forecasting_results import FILES
+from benchmarks.pages import data_root
+from fedproto_app.data.recognition import reading_of
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import lookback, make_windows
+from fedproto_app.experiments.trial import with_period
+from fedproto_app.report.forecasting.examples import evaluated_clients, find_examples
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.forecasting.intervals import first_half_widths, tracked
+from fedproto_app.tasks.forecasting.metrics import LEVELS
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+Floats = NDArray[np.floating]
+Draw = Callable[[tuple[int, ...]], Floats]
+Rule = Callable[[Floats], Floats]  # errors [K, n, H] → half widths [L, K, H] of LEVELS
+
+SERIES = 2000
+COUNTS = (5, 8, 12, 20)  # validation forecasts
+HORIZON = 24
+# Name, steps ahead, calendar; and numbers of validation forecasts, None: data.validation-share.
+REAL = (
+    *(("milano", HORIZON, "week", count) for count in (*COUNTS, None)),
+    *(("electricity", HORIZON, "week", count) for count in (*COUNTS, None)),
+    ("m4", HORIZON, "week", None),
+    ("metr-la", 12, "phase", None),
+    ("milano", 1, "none", None),
+    ("electricity", 1, "none", None),
+    ("m4", 1, "week", None),
+    ("metr-la", 1, "phase", None),
+)
+
+
+def split_conformal(errors: Floats) -> Floats:
+    """Return the half widths of the rule before, [L, K, H], of errors [K, n, H]."""
+    ordered, count = np.sort(np.abs(errors), axis=1), errors.shape[1]
+    ranks = [min(-(-(count + 1) * level // 100), count) for level in LEVELS]
+    return np.stack([ordered[:, rank - 1] for rank in ranks])
+
+
+def pooled(errors: Floats) -> Floats:
+    """Return the half widths of the rule now, [L, K, H], of errors [K, n, H]."""
+    return first_half_widths(errors, np.ones(errors.shape, dtype=bool), LEVELS)
+
+
+RULES: dict[str, Rule] = {"before": split_conformal, "after": pooled}
+
+
+def of_their_time(errors: Floats, horizon: int) -> Floats:
+    """Return [K, n, H] where a target time has the same error in every forecast, of [K, T]."""
+    samples = errors.shape[1] - horizon + 1
+    return np.stack([errors[:, ahead : ahead + samples] for ahead in range(horizon)], axis=2)
+
+
+def autoregression(draw: Draw, shape: tuple[int, int], correlation: float) -> Floats:
+    """Return first-order autoregressions [K, T], after a start of 100 steps."""
+    noise = draw((shape[0], shape[1] + 100))
+    values = np.zeros_like(noise)
+    for time in range(1, noise.shape[1]):
+        values[:, time] = correlation * values[:, time - 1] + noise[:, time]
+    return values[:, 100:]
+
+
+def best_forecasts(draw: Draw, shape: tuple[int, int, int], correlation: float) -> Floats:
+    """Return the errors [K, n, H] of the best forecasts of a first-order autoregression.
+
+    They are those of a random walk if the correlation is 1, and grow with the step ahead.
+    """
+    series, samples, horizon = shape
+    noise, errors = draw((series, samples + horizon)), np.zeros(shape)
+    for ahead in range(horizon):
+        for past in range(ahead + 1):
+            weight = correlation ** (ahead - past)
+            errors[:, :, ahead] += weight * noise[:, past : past + samples]
+    return errors
+
+
+def simulated_errors(generator: np.random.Generator, samples: int) -> dict[str, Floats]:
+    """Return the errors [K, samples, H] of each case."""
+    normal: Draw = lambda shape: generator.normal(size=shape)  # noqa: E731
+    heavy: Draw = lambda shape: generator.standard_t(3, size=shape)  # noqa: E731
+    times, day = (SERIES, samples), (SERIES, samples + HORIZON - 1)
+    return {
+        "1 step, independent": of_their_time(normal(times), 1),
+        "1 step, independent, Student's t with 3 degrees": of_their_time(heavy(times), 1),
+        "1 step, correlation 0.7": of_their_time(autoregression(normal, times, 0.7), 1),
+        "24 steps, independent times": of_their_time(normal(day), HORIZON),
+        "24 steps, correlation 0.7": of_their_time(autoregression(normal, day, 0.7), HORIZON),
+        "24 steps, correlation 0.9": of_their_time(autoregression(normal, day, 0.9), HORIZON),
+        "24 steps, best forecasts, 0.8": best_forecasts(normal, (SERIES, samples, HORIZON), 0.8),
+        "24 steps, a random walk": best_forecasts(normal, (SERIES, samples, HORIZON), 1.0),
+    }
+
+
+def simulated_coverage(seed: int = 0) -> dict[str, dict[int, dict[str, list[float]]]]:
+    """Return the coverage of each level in percent, by case, number of forecasts and rule."""
+    generator = np.random.default_rng(seed)
+    coverages: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for count in COUNTS:
+        # The first forecast after the last validation target begins HORIZON steps later.
+        for case, errors in simulated_errors(generator, count + HORIZON).items():
+            later = np.abs(errors[:, count - 1 + errors.shape[2]])
+            coverages.setdefault(case, {})[count] = {
+                name: [100 * float((later <= widths).mean()) for widths in rule(errors[:, :count])]
+                for name, rule in RULES.items()
+            }
+    return coverages
+
+
+def real_errors(
+    name: str, horizon: int, calendar: str, count: int | None
+) -> list[tuple[Floats, Floats]]:
+    """Return each client's validation errors [n, H] and test errors [m, H], standardised."""
+    path = data_root() / FILES[name]
+    table: dict[str, Any] = {**reading_of(path).all_settings, "data.path": str(path)}
+    table |= {"method": "analytic"}
+    table |= {"data.horizon": horizon, "data.calendar": calendar}
+    series = load_series(settings_from(table).data)
+    table = with_period(series, table)
+    if count is not None:
+        shortest = min(len(client.values) for client in series)
+        values = shortest - lookback(settings_from(table).data)
+        table["data.validation-share"] = (count + horizon - 1) / values
+    with tempfile.TemporaryDirectory() as folder:
+        output = {"output.dir": folder, "output.pictures": False}
+        run = fedproto_app.run({**table, **output}, workers=1, progress=False)
+        names = evaluated_clients(run.path)
+        examples = find_examples(run.path, run.settings, dict(zip(names, names, strict=True)))
+    parameters = {example.client: example.parameters for example in examples}
+    errors = []
+    for client in series:
+        if client.name not in parameters:
+            continue
+        windows = make_windows(client, run.settings.data)
+        task = ForecastingTask(run.settings.of_client(client.name))
+        samples = task.gather([windows], 1)
+        model = {key: value.unsqueeze(0) for key, value in parameters[client.name].items()}
+        with torch.no_grad():
+            forecasts = task.forecast(model, samples.inputs)
+        error = (forecasts - samples.targets)[0].double().numpy()
+        complete = np.flatnonzero(windows.present.all(axis=1))
+        validated, tested = (
+            complete[(complete >= part.start) & (complete < (part.stop or len(error)))]
+            for part in (windows.validation, windows.test)
+        )
+        if len(validated) and len(tested):
+            errors.append((error[validated], error[tested]))
+    return errors
+
+
+def real_coverage(clients: Sequence[tuple[Floats, Floats]]) -> dict[str, list[float]]:
+    """Return the mean coverage of each level in percent, by rule, unmoved and following."""
+    covered: dict[str, list[list[float]]] = {}
+    for validation, test in clients:
+        scores = np.abs(test)[None]
+        for rule_name, rule in RULES.items():
+            first = rule(validation[None])
+            followed = tracked(first, scores, np.ones(scores.shape, dtype=bool), LEVELS).at
+            for state, widths in (("unmoved", first[:, :, None]), ("following", followed)):
+                shares = [100 * float((scores <= level).mean()) for level in widths]
+                covered.setdefault(f"{rule_name}, {state}", []).append(shares)
+    return {name: np.mean(shares, axis=0).tolist() for name, shares in covered.items()}
+
+
+def pair(coverage: Sequence[float]) -> str:
+    return " / ".join(f"{share:.1f}" for share in coverage)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Coverage of intervals from few errors.")
+    parser.add_argument("--real", action="store_true", help="real series instead of simulated")
+    if not parser.parse_args().real:
+        print("| errors | n | before | after |\n|---|---|---|---|")
+        for case, by_count in simulated_coverage().items():
+            for count, rules in by_count.items():
+                print(f"| {case} | {count} | {pair(rules['before'])} | {pair(rules['after'])} |")
+        return
+    order = ("before, unmoved", "after, unmoved", "before, following", "after, following")
+    print(f"| data, steps ahead, calendar | clients | n | {' | '.join(order)} |")
+    print("|---|---|---|---|---|---|---|")
+    for name, horizon, calendar, wanted in REAL:
+        clients = real_errors(name, horizon, calendar, wanted)
+        number = int(np.median([len(validation) for validation, _ in clients]))
+        coverage = real_coverage(clients)
+        cells = " | ".join(pair(coverage[key]) for key in order)
+        print(
+            f"| {name}, {horizon}, {calendar} | {len(clients)} | {number} | {cells} |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
