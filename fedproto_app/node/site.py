@@ -136,6 +136,7 @@ class Site(Section):
             target = {"target": data.sequences.target}
             update["sequences"] = run.sequences.model_copy(update=target)
         if not self.is_dealt:
+            update["least_periods"] = self.limits.least_periods
             scheme = {"scheme": "given"}
             update["clusters"] = run.clusters.model_copy(update=scheme)
             # The site's images are its own, so none are reserved for a shared pool.
