@@ -147,17 +147,25 @@ def _of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vec
         end = _end_of_training(client, settings)
         length, first = back + DAY, end - back - DAY
 
-        def sent(values: Tensor, _: Tensor) -> list[Tensor]:
+        def sent(values: Tensor, width: int) -> list[Tensor]:
             features = learner.model.encode({}, _inputs(values, settings).float()).double()
             residuals = values[back:, None] - features[:, learner.model.newest, None]
-            gram, moment = sums(features, residuals, torch.ones(DAY))
+            gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
             return [gram / DAY, moment / DAY]
 
         truth = _standardised(samples, row, length)
-        observed = [value.float().double() for value in sent(truth, truth[:1])]
         day = torch.from_numpy(_prototypes(run)[row])
-        phases = (client.start + first + np.arange(length)) % DAY
-        guess = inverted(sent, observed, day[phases], torch.zeros(1).double(), 3000)
+        guess = day[(client.start + first + np.arange(length)) % DAY]
+        # First by the products of values, which are smooth, then by those of the waves as well.
+        for width in (learner.model.plain_width, learner.model.representation_dim):
+            observed = [value.float().double() for value in sent(truth, width)]
+            guess = inverted(
+                lambda values, _, width=width: sent(values, width),
+                observed,
+                guess,
+                torch.zeros(1).double(),
+                1000,
+            )
         figures.append(_correlation(guess.numpy(), truth.numpy()))
     return np.array(figures)
 
