@@ -198,7 +198,7 @@ def _of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Ve
     run = _run(victims, series, limited, "analytic", **more)
     if run is None:
         return None
-    settings, samples = run
+    _, samples = run
     task = victims.learner("analytic", **more).task
     grams = task.regression_sums(samples)[0][:, 0].float().double().numpy()
     figures = []

@@ -43,6 +43,8 @@ SHORT_KEYS = {
     "data-root": ("data", "root"),
     "data-source": ("data", "source"),
     "data-path": ("data", "path"),
+    "least-periods": ("limits", "least-periods"),
+    "least-samples": ("limits", "least-samples"),
 }
 
 # Settings that describe the site's files. Missing ones are detected, never taken from the run.
