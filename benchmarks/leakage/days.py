@@ -43,10 +43,10 @@ def day_attacks(victims: Victims) -> list[DayAttack]:
     """Run all attacks on the first clients."""
     series = load_series(victims.settings("kindred").data)[:CLIENTS]
     attacks: list[tuple[str, Callable[[Victims, list[ClientSeries], bool], Vectors | None]]] = [
-        ("a day from the prototype of a run with `history = 1`", _of_one_day),
-        ("a day from the prototypes of two runs, of seven days and of eight", _of_difference),
-        ("all values from Kindred's sums of a run with `history = 1`", _of_sums),
-        (f"the last day from `analytic`'s sums with `close-window = {_TOGETHER}`", _of_edges),
+        ("a day from the prototype of a run with `history = 1`", of_one_day),
+        ("a day from the prototypes of two runs, of seven days and of eight", of_difference),
+        ("all values from Kindred's sums of a run with `history = 1`", of_sums),
+        (f"the last day from `analytic`'s sums with `close-window = {_TOGETHER}`", of_edges),
     ]
     rows = []
     for says, attack in attacks:
@@ -98,7 +98,7 @@ def _prototypes(run: tuple[Settings, CohortSamples]) -> Vectors:
     return mean_day(run[1]).double().numpy()
 
 
-def _of_one_day(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
+def of_one_day(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
     """The prototype is the day, by phase."""
     figures = []
     for earlier in range(DAYS):
@@ -113,7 +113,7 @@ def _of_one_day(victims: Victims, series: list[ClientSeries], limited: bool) -> 
     return np.array(figures)
 
 
-def _of_difference(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
+def of_difference(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
     """Eight times a mean of eight days less seven times that of the later seven is the first day,
     if their scales are taken as equal."""
     figures = []
@@ -133,7 +133,7 @@ def _of_difference(victims: Victims, series: list[ClientSeries], limited: bool) 
     return np.array(figures)
 
 
-def _of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
+def of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
     """Search for the series, the look-back and the day, whose A and B are those that are sent."""
     more = {"data.history": 1}
     run = _run(victims, series, limited, "kindred", **more)
@@ -191,7 +191,7 @@ def _inputs(values: Tensor, settings: Settings) -> Tensor:
     return values[torch.cat([places - close, places - torch.tensor(data.distances)], dim=1)]
 
 
-def _of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
+def of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
     """Neighbouring entries of A differ by the values at the two ends of the part: Σ v_{t−k} less
     Σ v_{t−k−1} is a − b, and so for the squares, a² − b²; a + b is their ratio."""
     more = {"data.close-window": _TOGETHER}
