@@ -141,11 +141,12 @@ class HostileGrid(LocalGrid):
     def _worst(self, own: Arrays, claimed: int) -> Arrays:
         known = self._honest if self._trial.attack and self._trial.attack.knows_total else [own]
         factor = (CLIENTS - self._trial.hostile) / len(known)
-        gram, moment = (factor * sum(_unpacked(sums)[part] for sums in known) for part in (0, 1))
+        grams, moments = zip(*map(_unpacked, known), strict=True)
+        gram, moment = (factor * torch.stack(parts).sum(dim=0) for parts in (grams, moments))
         steps = zip(gram, moment, _unpacked(own)[0], strict=True)
         worst = [self._worst_of_step(Knowledge(*step), claimed) for step in steps]
-        grams, moments = (torch.stack(parts) for parts in zip(*worst, strict=True))
-        packed = {"gram": triangle(grams)[None], "moment": moments[None]}
+        false_gram, false_moment = (torch.stack(parts) for parts in zip(*worst, strict=True))
+        packed = {"gram": triangle(false_gram)[None], "moment": false_moment[None]}
         return {name: value.float().numpy() for name, value in packed.items()}
 
     def _worst_of_step(self, knowledge: Knowledge, claimed: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -119,16 +120,21 @@ def of_difference(victims: Victims, series: list[ClientSeries], limited: bool) -
     figures = []
     for earlier in range(DAYS):
         share = _share_ending(earlier, victims, series[0])
-        means = []
-        for history in (WEEK, WEEK + 1):
-            more = {"data.history": history, "data.train-share": share}
-            run = _run(victims, series, limited, "kindred", **more)
-            if run is None:
-                return None
-            means.append(_prototypes(run))
-        guesses = (WEEK + 1) * means[1] - WEEK * means[0]
+        later, longer = (
+            _run(
+                victims,
+                series,
+                limited,
+                "kindred",
+                **{"data.history": history, "data.train-share": share},
+            )
+            for history in (WEEK, WEEK + 1)
+        )
+        if later is None or longer is None:
+            return None
+        guesses = (WEEK + 1) * _prototypes(longer) - WEEK * _prototypes(later)
         for client, guess in zip(series, guesses, strict=True):
-            first = _end_of_training(client, run[0]) - DAY * (WEEK + 1)
+            first = _end_of_training(client, longer[0]) - DAY * (WEEK + 1)
             figures.append(_correlation(guess, _by_phase(client, first, first + DAY)))
     return np.array(figures)
 
@@ -147,7 +153,7 @@ def of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vect
         end = _end_of_training(client, settings)
         length, first = back + DAY, end - back - DAY
 
-        def sent(values: Tensor, width: int) -> list[Tensor]:
+        def sent(width: int, values: Tensor, _: Tensor) -> list[Tensor]:
             features = learner.model.encode({}, _inputs(values, settings).float()).double()
             residuals = values[back:, None] - features[:, learner.model.newest, None]
             gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
@@ -158,14 +164,9 @@ def of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vect
         guess = day[(client.start + first + np.arange(length)) % DAY]
         # First by the products of values, which are smooth, then by those of the waves as well.
         for width in (learner.model.plain_width, learner.model.representation_dim):
-            observed = [value.float().double() for value in sent(truth, width)]
-            guess = inverted(
-                lambda values, _, width=width: sent(values, width),
-                observed,
-                guess,
-                torch.zeros(1).double(),
-                1000,
-            )
+            observed = [value.float().double() for value in sent(width, truth, truth)]
+            sent_of_width = partial(sent, width)
+            guess = inverted(sent_of_width, observed, guess, torch.zeros(1).double(), 1000)
         figures.append(_correlation(guess.numpy(), truth.numpy()))
     return np.array(figures)
 
