@@ -82,7 +82,8 @@ def solo_node(tmp_path: Path, **config: Any) -> LocalGrid:
     """Return a node with two clients that train alone."""
     settings = small_settings(tmp_path, method="solo", **{"data.synthetic.clients": 2})
     common = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
-    return LocalGrid(settings, [{**common, "node-name": "harbour", **config}])
+    more = {"node-name": "harbour", "least-periods": 0, **config}
+    return LocalGrid(settings, [{**common, **more}])
 
 
 def test_a_node_that_is_alive_says_so_without_loading_anything(tmp_path: Path) -> None:

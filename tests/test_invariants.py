@@ -149,6 +149,7 @@ def test_clients_of_unequal_length_train_as_they_would_alone(tmp_path: Path) -> 
         changes = {"output.name": label, "cohort-size": cohort_size}
         node = {
             "data-source": "wide-csv",
+            "least-periods": 0,
             "data-path": str(data),
             "state-dir": str(tmp_path / "state"),
         }

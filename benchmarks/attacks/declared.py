@@ -116,18 +116,18 @@ class DeclaringGrid(LocalGrid):
         if self._lie is None or message.metadata.dst_node_id != LIAR or reply is None:
             return reply
         if message.metadata.message_type == ROSTER:
-            fields = _fields(reply)
-            _say(reply, samples=dict.fromkeys(fields["samples"], DECLARED))
+            fields = fields_of(reply)
+            say(reply, samples=dict.fromkeys(fields["samples"], DECLARED))
         elif message.metadata.message_type == MessageType.TRAIN:
-            order, names = read_order(message), _fields(reply)["names"]
-            count, true = min(DECLARED, order.most_samples or DECLARED), _fields(reply)["samples"]
-            _say(reply, samples=[count] * len(names))
+            order, names = read_order(message), fields_of(reply)["names"]
+            count, true = min(DECLARED, order.most_samples or DECLARED), fields_of(reply)["samples"]
+            say(reply, samples=[count] * len(names))
             if ARRAYS in reply.content:
                 honest = numpy_arrays(reply.content.array_records[ARRAYS])
                 false_reply = self._lie(order, honest, count / max(true))
                 reply.content[ARRAYS] = array_record(false_reply.arrays)
-                if _fields(reply)["steps"]:
-                    _say(reply, steps=[false_reply.step] * len(names))
+                if fields_of(reply)["steps"]:
+                    say(reply, steps=[false_reply.step] * len(names))
         return reply
 
 
@@ -136,15 +136,15 @@ def _limits(guarded: bool) -> dict[str, float]:
     return {"aggregation.weight-limit": weight, "aggregation.step-limit": step}
 
 
-def _fields(reply: Message) -> dict[str, Any]:
+def fields_of(reply: Message) -> dict[str, Any]:
     text = reply.content.config_records[FIELDS][JSON]
     assert isinstance(text, bytes)
     fields: dict[str, Any] = json.loads(text)
     return fields
 
 
-def _say(reply: Message, **changed: Any) -> None:
-    reply.content.config_records[FIELDS][JSON] = json.dumps(_fields(reply) | changed).encode()
+def say(reply: Message, **changed: Any) -> None:
+    reply.content.config_records[FIELDS][JSON] = json.dumps(fields_of(reply) | changed).encode()
 
 
 def error_of(trial: Trial) -> float | None:

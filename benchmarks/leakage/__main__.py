@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from benchmarks.leakage.attackers import Estimate, Vectors
+from benchmarks.leakage.days import DayAttack, day_attacks, day_table
 from benchmarks.leakage.membership import Membership, memberships
 from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
 from benchmarks.leakage.victims import REAL, Victims, data_settings
@@ -37,6 +38,7 @@ class Figures(NamedTuple):
     profiles: list[Reconstruction]
     window: Reconstruction
     memberships: list[Membership]
+    single_days: list[DayAttack]
 
 
 def main() -> None:
@@ -58,6 +60,7 @@ def main() -> None:
     sections = {
         "profiles": [*profile_table(figures), "", footnote],
         "membership": [*membership_table(figures.memberships), "", footnote],
+        "days": [*day_table(figures.single_days), "", footnote],
     }
     for name, lines in sections.items():
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
@@ -74,7 +77,9 @@ def measured(victims: Victims, console: Console) -> Figures:
         window = window_from_gradient(victims)
     with console.status("membership"):
         members = memberships(victims)
-    return Figures(len(victims.names), days, guessed, window, members)
+    with console.status("single days"):
+        single_days = day_attacks(victims)
+    return Figures(len(victims.names), days, guessed, window, members, single_days)
 
 
 def profile_table(figures: Figures) -> list[str]:

@@ -124,7 +124,8 @@ def window_from_gradient(victims: Victims) -> Reconstruction:
 
     def gradient_of(inputs: Tensor, target: Tensor) -> list[Tensor]:
         weights = {n: v.clone().requires_grad_() for n, v in model.items()}
-        forecast = task.forecast(weights, inputs)
+        # Not `task.forecast`, which rounds the representation to float32.
+        forecast = task.model.predict(weights, task.model.encode(weights, inputs))
         loss = (forecast - target).square().mean()
         return list(torch.autograd.grad(loss, list(weights.values()), create_graph=True))
 

@@ -21,6 +21,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
+_DAY, _WITHOUT_DAYS = np.timedelta64(1, "D"), 24  # steps of a period where the clock has no day
 _FEWEST_CHANGES = 0.05  # of all pairs a period apart, for a divisor of MASE
 
 
@@ -196,8 +197,12 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
         )
     present = np.isfinite(series.values[lookback(settings) :])
     train, validation, _ = split_counts(len(present), settings)
+    first, end = _trained_samples(series, settings)
+    block = block_of(series, settings)
+    if block and (reason := _why_no_block(block, present[first:end], settings)):
+        return reason
     parts = {
-        "train": present[train - _trained_values(train, settings) : train],
+        "train": present[first : end + settings.horizon - 1],
         "validation": present[train : train + validation],
         "test": present[train + validation :],
     }
@@ -220,6 +225,58 @@ def _remedy(length: int, settings: DataSettings) -> str:
     return ""
 
 
+def block_of(series: ClientSeries, settings: DataSettings) -> int:
+    """Return the steps of a block, in multiples of which a client trains; 0: no blocks.
+
+    With `least_periods`, the first targets of the train samples fill whole blocks, whose bounds are
+    the multiples of their length on the source's clock. So the sums over a client's samples that
+    different runs ask for differ by whole blocks. A period is a day here, a week of daily values,
+    and else 24 steps. It is not `data.period`, which the run chooses.
+    """
+    step = None if series.clock is None else series.clock.step
+    if step == _DAY:
+        return settings.least_periods * _WEEK
+    if step is not None and step < _DAY and not _DAY % step:
+        return settings.least_periods * int(_DAY // step)
+    return settings.least_periods * _WITHOUT_DAYS
+
+
+def _why_no_block(block: int, present: NDArray[np.bool_], settings: DataSettings) -> str | None:
+    """Return why these targets of whole blocks are not enough, or None."""
+    least = settings.least_periods
+    if block % settings.period:
+        return (
+            f"least-periods = {least}: clients train on whole blocks of {block} steps, which "
+            f"data.period = {settings.period} does not divide"
+        )
+    if not len(present):
+        return (
+            f"least-periods = {least}: its train part holds no whole block of {block} steps, "
+            "counted on the clock"
+        )
+    if 2 * np.count_nonzero(present) < block:
+        return (
+            f"least-periods = {least}: {np.count_nonzero(present)} values of its train part are "
+            f"present, fewer than half of a block of {block} steps"
+        )
+    return None
+
+
+def _trained_samples(series: ClientSeries, settings: DataSettings) -> tuple[int, int]:
+    """Return the first and the end of the train samples that are in batches."""
+    back, period = lookback(settings), settings.period
+    train, _, _ = split_counts(len(series.values) - back, settings)
+    samples, start = train - settings.horizon + 1, series.start + back
+    block = block_of(series, settings)
+    if not block:
+        batches = samples // period
+        return samples - min(batches, settings.history or batches) * period, samples
+    first, end = -(-start // block) * block, (start + samples) // block * block
+    if settings.history:
+        first = max(first, end - settings.history * period // block * block)
+    return min(first, end) - start, end - start
+
+
 def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     """Cut, split and standardise one client's series; raise `DataError` if it is refused."""
     if reason := why_refused(series, settings):
@@ -228,6 +285,9 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     forecast = len(series.values) - back  # N
     train, validation, _ = split_counts(forecast, settings)
 
+    first, end = _trained_samples(series, settings)
+    # With blocks, all that depends on the train part depends on their first targets alone.
+    earlier = series.values[: back + (end if block_of(series, settings) else train)]
     trained = train_values(series, settings)
     mean, std = float(np.nanmean(trained)), _scale(trained)
     scaled = (series.values - mean) / std
@@ -243,27 +303,28 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         inputs=np.concatenate([values, times], axis=1),
         targets=np.where(present, filled, 0.0)[targets].astype(np.float32),
         present=present[targets],
-        batches=_phase_aligned_batches(train - horizon + 1, series.start + back, settings),
+        batches=_phase_aligned_batches(first, end, series.start + back, settings.period),
         train_end=train,
         validation_end=train + validation,
         mean=mean,
         std=std,
         missing_share=float(1 - present.mean()),
         clock=series.clock,
-        seasonal_difference=seasonal_difference(series.values[: back + train], settings.period),
+        seasonal_difference=seasonal_difference(earlier, settings.period),
         end=series.start + len(series.values),
-        is_negative=bool((series.values[: back + train] < 0).any()),
+        is_negative=bool((earlier < 0).any()),
     )
 
 
 def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
     """Return the values that determine the scale: up to the last train target, and not older than
-    a limited history."""
+    a limited history; with blocks, theirs alone."""
     back = lookback(settings)
-    train, _, _ = split_counts(len(series.values) - back, settings)
-    limited = 0 < settings.history < _whole_periods(train, settings)
-    oldest = train - _trained_values(train, settings) if limited else 0
-    return series.values[oldest : back + train]
+    first, end = _trained_samples(series, settings)
+    if block_of(series, settings):
+        return series.values[back + first : back + end]
+    limited = 0 < settings.history < end // settings.period
+    return series.values[first if limited else 0 : back + end + settings.horizon - 1]
 
 
 def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
@@ -279,18 +340,6 @@ def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
         return 0.0
     changes = np.count_nonzero(differences > _rounding(values))
     return float(differences.mean()) if changes >= _FEWEST_CHANGES * len(differences) else 0.0
-
-
-def _whole_periods(train: int, settings: DataSettings) -> int:
-    """Return the number of full train batches for `train` train values."""
-    return (train - settings.horizon + 1) // settings.period
-
-
-def _trained_values(train: int, settings: DataSettings) -> int:
-    """Return how many of `train` train values are targets of train batches."""
-    batches = _whole_periods(train, settings)
-    batches = min(batches, settings.history or batches)
-    return batches * settings.period + settings.horizon - 1
 
 
 def _scale(values: NDArray[np.float64]) -> float:
@@ -312,14 +361,12 @@ def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _phase_aligned_batches(
-    samples: int, first_target: int, settings: DataSettings
+    first: int, end: int, first_target: int, period: int
 ) -> NDArray[np.int64]:
-    """Return the newest S·p train sample numbers as batches [S, p], sample b of each at phase b.
+    """Return the sample numbers from `first` to the end as batches [S, p], sample b of each at
+    phase b.
 
     first_target: clock position of sample 0's first target.
     """
-    period = settings.period
-    batches = min(samples // period, settings.history or samples)
-    oldest = samples - batches * period  # the oldest samples are trimmed, not the newest
-    order = (np.arange(period) - (first_target + oldest)) % period
-    return (oldest + period * np.arange(batches)[:, None] + order).astype(np.int64)
+    order = (np.arange(period) - (first_target + first)) % period
+    return (np.arange(first, end, period)[:, None] + order).astype(np.int64)

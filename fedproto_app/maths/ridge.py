@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-_SLACK = 1e-4  # relative; sums travel in float32
+_ROUNDING = 2.0**-24  # relative; sums travel in float32
+_SLACK = 1e-3  # relative, of what rounding can add to sums of squares and to bᵀA⁻¹b
 _NONE = 1e-30  # absolute, for the sums of no sample
 
 
@@ -123,24 +124,36 @@ def symmetric(triangle: Tensor, width: int) -> Tensor:
     return matrix
 
 
-def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> str | None:
+def sums_fault(
+    gram: Tensor, moment: Tensor, samples: int, largest: float, target_squares: float
+) -> str | None:
     """Return why these cannot be sums over so many samples, or None.
 
-    gram: [..., d, d]; moment: [..., d, t]; largest: the largest mean square of a value.
+    gram: A = XᵀX [..., d, d]; moment: B = XᵀY [..., d, t], float64 of what travelled in float32;
+    largest: the largest mean square of a regressor; target_squares: the largest sum of the squares
+    of one target.
+
+    True sums have bᵀA⁻¹b ≤ Σ y² for each column b of B, because the fit explains no more than there
+    is. This bounds all products with the targets together. On the scale where A has the diagonal 1,
+    rounding to float32 moves the eigenvalues of A by less than d·2⁻²⁴, so four times this is added
+    to them: no true sums are refused, however small the squares of some regressors are.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1)
-    bound = samples * largest * (1 + _SLACK)
     if squares.min() < 0:
         return "a sum of squares is negative"
-    if squares.max() > bound:
+    if squares.max() > samples * largest * (1 + _SLACK):
         return f"a mean square is {squares.max() / samples:g}, more than {largest:g}"
-    products = squares.unsqueeze(-1) * squares.unsqueeze(-2)
-    if (gram.square() > products * (1 + _SLACK) + _NONE).any():
-        return "a sum of products is larger than the squares allow"
-    slack = squares.amax(dim=-1)[..., None, None] * _SLACK + _NONE
-    definite = gram + slack * torch.eye(gram.shape[-1], dtype=gram.dtype)
-    if torch.linalg.cholesky_ex(definite).info.any():
+    scale = (squares + _NONE).rsqrt().unsqueeze(-1)
+    width = gram.shape[-1]
+    rounding = 4 * width * _ROUNDING * torch.eye(width, dtype=gram.dtype)
+    factor, failed = torch.linalg.cholesky_ex(gram * scale * scale.mT + rounding)
+    if failed.any():
         return "no samples have such products"
-    if (moment.square() > squares.unsqueeze(-1) * bound + _NONE).any():
-        return "a product with the targets is larger than the squares allow"
+    whitened = torch.linalg.solve_triangular(factor, moment * scale, upper=False)
+    explained = float(whitened.square().sum(dim=-2).max())
+    if explained > target_squares * (1 + _SLACK):
+        return (
+            f"its products with the targets explain squares of {explained:.3g}, and such targets "
+            f"have at most {target_squares:.3g}"
+        )
     return None

@@ -265,11 +265,28 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     try:
         # Where a run is written changes no shard, so runs in one process share them.
         of_data = settings.model_copy(update={"output": OutputSettings()})
-        return _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
+        shard = _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
     except OSError as error:
         raise DataError(f"cannot read its data: {_fault(error)}") from None
     except MemoryError:
         raise DataError("its data do not fit into the memory that it may use") from None
+    own_data = not (simulated or site.is_dealt)
+    return with_enough(shard, site.limits.least_samples) if own_data else shard
+
+
+def with_enough(shard: Shard, least_samples: int) -> Shard:
+    """Return the shard without clients of fewer train images or sequences; series have a limit of
+    their own."""
+    few = {
+        client.name: f"{client.train_samples} train samples: this site's clients train on at least "
+        f"{least_samples} (limits.least-samples)"
+        for client in shard.clients.values()
+        if not isinstance(client, ClientWindows) and client.train_samples < least_samples
+    }
+    if not few:
+        return shard
+    clients = {name: client for name, client in shard.clients.items() if name not in few}
+    return replace(shard, clients=clients, refused={**shard.refused, **few})
 
 
 def require_admitted(settings: Settings, site: Site) -> None:
@@ -296,6 +313,11 @@ def require_allowed(settings: Settings, site: Site) -> None:
         )
     if site.is_dealt:
         return
+    if 0 < settings.data.history < site.limits.least_periods:
+        raise SettingsError(
+            f"data.history = {settings.data.history}: this site's clients train on at least "
+            f"{site.limits.least_periods} periods (limits.least-periods)"
+        )
     for release in releases_of(method, settings):
         if release.consent == "tells-classes" and not site.tells_classes:
             raise SettingsError(

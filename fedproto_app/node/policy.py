@@ -20,7 +20,7 @@ from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.loading import is_code
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.section import kebab
-from fedproto_app.settings import Count, Section, Settings
+from fedproto_app.settings import Count, CountOrZero, Section, Settings
 
 _NO_CODE = ("device", "method-settings")  # settings whose texts may have a colon and name no code
 
@@ -67,7 +67,9 @@ class Limits(Section):
 
     epochs, steps: the largest value of every setting that counts them. seconds: for one order.
     memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
-    orders_an_hour: over all runs.
+    orders_an_hour: over all runs. least_periods: of the blocks that a client's series trains in
+    (`windows.block_of`), 0: any part of it. least_samples: the fewest train images or sequences of
+    a client. Neither holds for a partition of data that all nodes hold.
     """
 
     methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
@@ -78,6 +80,8 @@ class Limits(Section):
     memory_mb: Count | None = None
     message_mb: Count = 1024
     orders_an_hour: Count = 10_000
+    least_periods: CountOrZero = 7
+    least_samples: CountOrZero = 10
 
 
 def require_named_code(config: Mapping[str, Any], code: CodePolicy) -> None:

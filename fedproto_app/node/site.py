@@ -43,6 +43,8 @@ SHORT_KEYS = {
     "data-root": ("data", "root"),
     "data-source": ("data", "source"),
     "data-path": ("data", "path"),
+    "least-periods": ("limits", "least-periods"),
+    "least-samples": ("limits", "least-samples"),
 }
 
 # Settings that describe the site's files. Missing ones are detected, never taken from the run.
@@ -136,6 +138,7 @@ class Site(Section):
             target = {"target": data.sequences.target}
             update["sequences"] = run.sequences.model_copy(update=target)
         if not self.is_dealt:
+            update["least_periods"] = self.limits.least_periods
             scheme = {"scheme": "given"}
             update["clusters"] = run.clusters.model_copy(update=scheme)
             # The site's images are its own, so none are reserved for a shared pool.

@@ -192,6 +192,11 @@ class DataSettings(Section):
     history: CountOrZero = setting(
         0, "train only on this many newest periods of the train part; 0: on all"
     )
+    least_periods: CountOrZero = setting(
+        0,
+        "train only on whole blocks of so many days (of daily values weeks, without times 24 "
+        "steps), as [sites](sites.md#blocks-of-periods) do; 0: on all",
+    )
     train_share: Share = setting(
         0.7, "oldest share of the samples; of sequences with classes, a random share of each class"
     )

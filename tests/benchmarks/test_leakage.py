@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.leakage import days
 from benchmarks.leakage.attackers import (
     decoded,
     explained,
@@ -18,6 +19,7 @@ from benchmarks.leakage.attackers import (
 )
 from benchmarks.leakage.membership import memberships
 from benchmarks.leakage.victims import Victims
+from fedproto_app.data.sources import load_series
 
 RNG = np.random.default_rng(0)
 SECRETS = RNG.standard_normal((30, 6)) + 5
@@ -97,3 +99,17 @@ def test_of_real_clients_the_days_of_a_mean_are_found_and_a_shared_model_hides_i
     areas = {membership.says: membership.area for membership in memberships(victims)}
     assert areas["Kindred's prototype"].low > 0.52
     assert areas["FedAvg's model after 1 rounds"].high < 0.6
+
+
+def test_single_days_are_read_without_a_limit_and_not_with_it() -> None:
+    """Ends of a block are read all the same, as docs/leakage.md says."""
+    victims = Victims({"data.synthetic.clients": 3, "data.synthetic.days": 30}, rounds=1)
+    series = load_series(victims.settings("kindred").data)
+    day = days.of_one_day(victims, series, limited=False)
+    assert day is not None
+    assert np.median(day) > 0.999
+    assert days.of_one_day(victims, series, limited=True) is None
+    for limited in (False, True):
+        ends = days.of_edges(victims, series, limited)
+        assert ends is not None
+        assert ends.min() > 0.99

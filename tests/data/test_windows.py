@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from hypothesis.strategies import integers
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     ClientWindows,
+    block_of,
     lookback,
     make_windows,
     seasonal_difference,
@@ -312,3 +315,109 @@ def test_the_seasonal_difference_is_of_the_train_part_whatever_the_history() -> 
     assert make_windows(series(later), SMALL).seasonal_difference == full.seasonal_difference
     short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
     assert short.seasonal_difference == full.seasonal_difference
+
+
+# --- blocks of periods ----------------------------------------------------------------------------
+
+WEEKS = DataSettings(least_periods=7)  # blocks of 168 hours
+HOURS = Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h"))
+
+
+def hourly(days: int, start: int = 0, clock: Clock | None = HOURS) -> ClientSeries:
+    values = np.random.default_rng(days).normal(size=24 * days)
+    return ClientSeries("a", values, start=start, clock=clock)
+
+
+def part_of(client: ClientSeries, settings: DataSettings) -> tuple[int, int]:
+    """Return where the first targets of the train batches lie on the clock: the first, the end."""
+    windows = make_windows(client, settings)
+    return windows.start + int(windows.batches.min()), windows.start + int(
+        windows.batches.max()
+    ) + 1
+
+
+@given(
+    st.integers(-500, 500),
+    st.integers(30, 60),
+    st.floats(0.5, 0.85),
+    st.sampled_from([0, 7, 8, 20]),
+    st.sampled_from([1, 5, 24]),
+    st.sampled_from([3, 40]),
+)
+def test_whatever_a_run_asks_for_parts_differ_by_whole_blocks(
+    start: int, days: int, share: float, history: int, horizon: int, close_window: int
+) -> None:
+    settings = DataSettings(
+        least_periods=7,
+        train_share=share,
+        history=history,
+        horizon=horizon,
+        close_window=close_window,
+    )
+    client = hourly(days, start)
+    if why_refused(client, settings):
+        return
+    first, end = part_of(client, settings)
+    assert (first % 168, end % 168) == (0, 0)
+    windows = make_windows(client, settings)
+    used = windows.batches
+    assert sorted(used.ravel()) == list(range(used.min(), used.max() + 1))  # each sample once
+    assert used.max() + horizon <= windows.train_end
+    # The scale is that of the blocks, so it says nothing of the values beside them.
+    in_blocks = client.values[first - start : end - start]
+    assert (windows.mean, windows.std) == (
+        pytest.approx(in_blocks.mean()),
+        pytest.approx(in_blocks.std()),
+    )
+
+
+def test_the_newest_blocks_by_hand() -> None:
+    """42 days: look-back 72, 936 forecast values, 655 to train on, to position 727 of 4 · 168 + 55.
+
+    The first target is at 72, so the first whole block begins at 168.
+    """
+    assert part_of(hourly(42), WEEKS) == (168, 4 * 168)
+    assert part_of(hourly(42), WEEKS.model_copy(update={"history": 13})) == (3 * 168, 4 * 168)
+    assert part_of(hourly(42), DataSettings(least_periods=1)) == (72, 720)
+    assert part_of(hourly(42), DataSettings(history=1)) == (727 - 24, 727)
+
+
+@pytest.mark.parametrize(
+    ("clock", "block"),
+    [
+        (HOURS, 168),
+        (Clock(np.timedelta64(15, "m"), np.timedelta64(0, "m")), 7 * 96),
+        (Clock(np.timedelta64(1, "D"), np.timedelta64(0, "D")), 49),
+        (Clock(np.timedelta64(7, "D"), np.timedelta64(0, "D")), 168),
+        (Clock(np.timedelta64(7, "h"), np.timedelta64(0, "h")), 168),
+        (None, 168),
+    ],
+)
+def test_the_length_of_a_block_is_not_the_runs(clock: Clock | None, block: int) -> None:
+    client = hourly(42, clock=clock)
+    for period in (2, 24, 25):
+        assert block_of(client, WEEKS.model_copy(update={"period": period})) == block
+    assert block_of(client, DataSettings()) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"period": 25}, "whole blocks of 168 steps, which data.period = 25 does not divide"),
+        ({"history": 6}, "its train part holds no whole block of 168 steps"),
+        ({"train_share": 0.2}, "its train part holds no whole block of 168 steps"),
+    ],
+)
+def test_a_client_without_a_block_is_refused(changes: dict[str, Any], reason: str) -> None:
+    refusal = str(why_refused(hourly(42), WEEKS.model_copy(update=changes)))
+    assert refusal.startswith("least-periods = 7: ")
+    assert reason in refusal
+
+
+def test_a_block_of_gaps_is_no_block() -> None:
+    client = hourly(42)
+    client.values[168 : 4 * 168] = np.nan
+    client.values[168 : 168 + 83] = 1.0
+    assert "83 values of its train part are present" in str(why_refused(client, WEEKS))
+    client.values[168 + 83] = 2.0
+    assert why_refused(client, WEEKS) is None

@@ -58,7 +58,7 @@ def test_a_site_decides_which_code_runs(federation: LocalFederation, tmp_path: P
     assert tomllib.loads(changed)["tool"]["flwr"]["app"]["components"]["clientapp"]
 
     site = tmp_path / "site.toml"
-    table = '[data]\nsource = "synthetic-traffic"\n'
+    table = '[data]\nsource = "synthetic-traffic"\n[limits]\nleast-periods = 0\n'
     head = 'name = "harbour"\nstate-dir = "state"\naudit = "audit.jsonl"\n'
     site.write_text(f"{head}{table}")
     environment = {

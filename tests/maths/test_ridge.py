@@ -94,21 +94,87 @@ def test_the_triangle_says_all_of_a_symmetric_matrix() -> None:
 
 
 def test_true_sums_have_no_fault_and_others_do() -> None:
-    gram, moment = sums(draws(30, 5), draws(30, 1), torch.ones(30))
-    scaled = (gram.float().double(), moment.float().double())  # as they travel
-    assert sums_fault(*scaled, samples=30, largest=3.0) is None
+    targets = draws(30, 1)
+    gram, moment = sums(draws(30, 5), targets, torch.ones(30))
+    squares = float(targets.square().sum())
+
+    def fault(gram: torch.Tensor, moment: torch.Tensor) -> str:
+        return str(sums_fault(gram, moment, 30, 3.0, squares))
+
+    assert fault(gram.float().double(), moment.float().double()) == "None"  # as they travel
     wrong = gram.clone()
     wrong[0, 0] = -1
-    assert "negative" in str(sums_fault(wrong, moment, 30, 3.0))
+    assert "negative" in fault(wrong, moment)
     wrong = gram.clone()
     wrong[0, 1] = wrong[1, 0] = 1e3
-    assert "squares allow" in str(sums_fault(wrong, moment, 30, 3.0))
-    assert "mean square is" in str(sums_fault(gram * 1e20, moment, 30, 3.0))
-    assert "with the targets" in str(sums_fault(gram, moment * 1e6, 30, 3.0))
+    assert "no samples" in fault(wrong, moment)
+    assert "mean square is" in fault(gram * 1e20, moment)
+    assert "products with the targets" in fault(gram, moment * 1e6)
     zeros = torch.zeros_like(gram)
-    assert "with the targets" in str(sums_fault(zeros, torch.full_like(moment, 1e-9), 30, 3.0))
+    assert "products with the targets" in fault(zeros, torch.full_like(moment, 1e-9))
     zeros[0, 1] = zeros[1, 0] = 1e-9
-    assert "squares allow" in str(sums_fault(zeros, moment * 0, 30, 3.0))
+    assert "no samples" in fault(zeros, moment * 0)
+
+
+@pytest.mark.parametrize(
+    ("gram", "moment"),
+    [
+        # Two regressors that are always equal, and a target that only one of them explains.
+        ([[1.0, 1.0], [1.0, 1.0]], [1.0, -1.0]),
+        # Squares 1 ± 0.99 along the diagonals: (1, −1) explains 2 · 0.5² / 0.01 = 50 of 1.
+        ([[1.0, 0.99], [0.99, 1.0]], [0.5, -0.5]),
+        # Each product alone is possible, all together explain three times the target.
+        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [1.0, 1.0, 1.0]),
+        # Values of a second, small scale.
+        ([[1.0, 1e-6], [1e-6, 1e-12]], [1.0, -1e-6]),
+    ],
+)
+def test_products_that_only_pairs_allow_are_refused(
+    gram: list[list[float]], moment: list[float]
+) -> None:
+    """Each product with the target is at most as large as the two squares allow."""
+    products, with_target = torch.tensor(gram).double(), torch.tensor(moment).double()
+    assert (with_target.square() <= products.diagonal() * (1 + 1e-6)).all()
+    fault = sums_fault(products, with_target[:, None], 1, 1.0, 1.0)
+    assert "explain squares of" in str(fault)
+    equal_to_the_first = products[:, :1]
+    assert sums_fault(products, equal_to_the_first, 1, 1.0, 1.0) is None
+
+
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 40),
+    st.integers(1, 60),
+    st.sampled_from(["plain", "constant", "equal", "nearly equal", "scales", "missing"]),
+    st.sampled_from([1.0, 1 / 3]),
+)
+def test_no_true_sums_are_refused(
+    seed: int, samples: int, width: int, kind: str, share: float
+) -> None:
+    """Also of fewer samples than regressors, and of targets that the regressors explain."""
+    rng = np.random.default_rng(seed)
+    regressors, mask = rng.normal(size=(samples, width)), np.ones(samples)
+    match kind:
+        case "constant":
+            regressors[:, : width // 2 + 1] = rng.choice([0.0, 1.0, -3.0])
+        case "equal":
+            regressors[:] = regressors[:, :1]
+        case "nearly equal":
+            regressors = regressors[:, :1] + 1e-4 * regressors
+        case "scales":
+            regressors *= 10.0 ** rng.integers(-12, 4, width)
+        case "missing":
+            mask = rng.integers(0, 2, samples).astype(float)
+    weights = (
+        rng.normal(size=(width, 2)) / np.maximum(np.abs(regressors).max(axis=0), 1e-30)[:, None]
+    )
+    targets = regressors @ weights + rng.choice([0.0, 1.0]) * rng.normal(size=(samples, 2))
+    x, y = torch.from_numpy(regressors).float(), torch.from_numpy(targets).float()
+    used = torch.from_numpy(mask)
+    gram, moment = (np.float32(share) * value.float() for value in sums(x, y, used))
+    largest = float(x.square().max())
+    squares = share * float((y.double().square() * used[:, None]).sum(dim=0).max())
+    assert sums_fault(gram.double(), moment.double(), samples, largest, squares) is None
 
 
 def test_a_step_without_any_sample_has_true_sums() -> None:
@@ -116,7 +182,7 @@ def test_a_step_without_any_sample_has_true_sums() -> None:
         draws(2, 30, 5), draws(2, 30, 1), torch.tensor([[1.0], [0.0]]).expand(2, 30)
     )
     assert not gram[1].any()
-    assert sums_fault(gram, moment, 30, 3.0) is None
+    assert sums_fault(gram, moment, 30, 3.0, 30.0) is None
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 10))

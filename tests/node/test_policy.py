@@ -13,7 +13,8 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.messages import NodeRoster, Order
 from fedproto_app.core.methods import METHODS
-from fedproto_app.node.orders import carry_out, tell_roster
+from fedproto_app.data.shard import Shard
+from fedproto_app.node.orders import carry_out, tell_roster, with_enough
 from fedproto_app.node.policy import (
     CodePolicy,
     Limits,
@@ -174,3 +175,68 @@ def test_the_file_in_the_guide_is_good() -> None:
     assert site.code.run == "installed"
     assert site.limits == Limits(memory_mb=4096)
     assert site.audit == "/audit/audit.jsonl"
+
+
+# --- how many periods and samples must stand behind what leaves -----------------------------------
+
+
+def roster_of(tmp_path: Path, limits: str, settings: Settings, *, simulated: bool) -> NodeRoster:
+    (context,) = LocalGrid(settings, [write_site(tmp_path, limits)]).contexts.values()
+    roster: NodeRoster = tell_roster(context, simulated=simulated)
+    return roster
+
+
+def test_a_run_that_reads_single_days_is_refused_in_one_line(tmp_path: Path) -> None:
+    days = {"data.synthetic.days": 42, "method": "kindred"}
+    for history, limits, allowed in (
+        (1, "", "7"),
+        (6, "", "7"),
+        (7, "", ""),
+        (2, "[limits]\nleast-periods = 3", "3"),
+        (1, "[limits]\nleast-periods = 0", ""),
+    ):
+        settings = small_settings(tmp_path, **days, **{"data.history": history})
+        roster = roster_of(tmp_path, limits, settings, simulated=False)
+        reason = (
+            f"data.history = {history}: this site's clients train on at least {allowed} periods "
+            "(limits.least-periods)"
+        )
+        assert roster.error == (reason if allowed else "")
+        assert bool(roster.samples) == (not allowed)
+        # One machine has one owner.
+        assert not roster_of(tmp_path, limits, settings, simulated=True).error
+
+
+def test_a_run_cannot_move_a_part_by_days(tmp_path: Path) -> None:
+    """The first block begins on day 7. Of 39 days, 70% and 68% end after day 28, and 60% and 50%
+    after day 21."""
+    samples = []
+    for share in (0.7, 0.68, 0.6, 0.5):
+        changes = {"data.synthetic.days": 42, "method": "kindred", "data.train-share": share}
+        # What a run says of blocks counts for nothing.
+        settings = small_settings(tmp_path, **changes, **{"data.least-periods": 1})
+        roster = roster_of(tmp_path, "", settings, simulated=False)
+        samples.append(set(roster.samples.values()))
+    assert samples == [{3 * 168}, {3 * 168}, {2 * 168}, {2 * 168}]
+
+
+def test_clients_of_too_few_periods_or_samples_are_refused_by_name(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, method="kindred")  # 14 days: 7.7 to train on
+    roster = roster_of(tmp_path, "", settings, simulated=False)
+    assert not roster.samples
+    assert len(roster.refused) == 8
+    assert all("no whole block of 168 steps" in reason for reason in roster.refused.values())
+
+
+def test_a_client_needs_samples_enough() -> None:
+    class Client:
+        def __init__(self, name: str, train_samples: int) -> None:
+            self.name, self.train_samples = name, train_samples
+
+    clients: Any = {name: Client(name, n) for name, n in (("few", 9), ("enough", 10))}
+    shard = with_enough(Shard(clients, {"broken": "an image"}), 10)
+    assert list(shard.clients) == ["enough"]
+    assert shard.refused == {
+        "broken": "an image",
+        "few": "9 train samples: this site's clients train on at least 10 (limits.least-samples)",
+    }

@@ -254,7 +254,8 @@ def test_a_site_says_in_its_file_which_series_take_part(tmp_path: Path) -> None:
         wide_csv(tmp_path / f"{name}.csv", clients)
         data = f'source = "wide-csv"\npath = "{name}.csv"\ntime-column = "when"\nclients = '
         sites.append(site_with(tmp_path, name, data + json.dumps(list(clients[-2:]))))
-    folder, _ = run_locally(small_settings(tmp_path), sites)
+    configs = [{**site, "least-periods": 0} for site in sites]
+    folder, _ = run_locally(small_settings(tmp_path), configs)
     clients = [(row["client"], row["node"]) for row in read_clients(folder.path)]
     assert clients == [("b", "north"), ("c", "north"), ("d", "south"), ("e", "south")]
     assert [path.name for path in sorted((tmp_path / "state").glob("*/*"))] == ["north", "south"]

@@ -155,6 +155,7 @@ def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
         file.write_text(
             f'name = "{name}"\nstate-dir = "{name}"\n{width and f"width-factor = {width}"}\n'
             f'[data]\nsource = "synthetic-traffic"\nclients = "{clients or "transport-00"}"\n'
+            "[limits]\nleast-periods = 0\n"
         )
         configs.append({"site": str(file)})
     settings = small_settings(

@@ -148,13 +148,12 @@ def sums_of(scale: float) -> Arrays:
 
 
 def test_everyone_gets_the_sums_over_all(analytic: AnalyticStrategy) -> None:
-    accept(analytic, replies(a=sums_of(1.0), b=sums_of(3.0)))
-    accept(analytic, replies(b=sums_of(2.0)))  # the latest of each client counts, once
+    accept(analytic, replies(a=sums_of(1.0), b=sums_of(1.5)))
+    accept(analytic, replies(b=sums_of(0.5)))  # the latest of each client counts, once
     sums_over_clients = evaluation(analytic).arrays
-    assert sums_over_clients["gram"].tolist() == [
-        [20, 0, 12, 0, 0, 8]
-    ]  # 4 · (1 + 4), 4 · (1 + 2), 4 · 2
-    assert sums_over_clients["moment"].tolist() == [[20, 0, 12]]
+    # 4 · (1 + 0.25), 4 · (1 + 0.5), 4 · 2
+    assert sums_over_clients["gram"].tolist() == [[5, 0, 6, 0, 0, 8]]
+    assert sums_over_clients["moment"].tolist() == [[5, 0, 6]]
     sent = evaluation(restored(analytic)).arrays
     np.testing.assert_array_equal(sent["gram"], sums_over_clients["gram"])
 
@@ -163,8 +162,12 @@ def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> Non
     huge = {name: array * 1e25 for name, array in sums_of(1.0).items()}
     crooked = sums_of(1.0)
     crooked["gram"][0, 1] = 3000.0
-    reasons = refusals(accept(analytic, replies(a=sums_of(1.0), b=huge, c=crooked)))
-    assert set(reasons) == {"b", "c"}
+    # x = (1, 0, 1) and y = 1.6: y² is 10.24 in all, and values of mean square 1 have at most 9, of
+    # 4 samples and 5 older ones.
+    large = {**sums_of(1.0), "moment": 1.6 * sums_of(1.0)["moment"]}
+    reasons = refusals(accept(analytic, replies(a=sums_of(1.0), b=huge, c=crooked, d=large)))
+    assert set(reasons) == {"b", "c", "d"}
+    assert "explain squares of 10.2, and such targets have at most 9" in reasons["d"]
     assert all("its sums cannot be those of 4 samples" in reason for reason in reasons.values())
     assert evaluation(analytic).arrays["gram"].tolist() == [[4, 0, 4, 0, 0, 4]]
 

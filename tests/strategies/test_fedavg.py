@@ -79,6 +79,7 @@ def nodes(tmp_path: Path) -> list[dict[str, object]]:
             {
                 "node-name": f"n{node}",
                 "data-source": "wide-csv",
+                "least-periods": 0,
                 "data-path": str(path),
                 "state-dir": str(tmp_path / "state"),
             }

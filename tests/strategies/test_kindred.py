@@ -398,10 +398,10 @@ def falsify(arrays: Arrays, name: str, change: Callable[[Any], Any]) -> Arrays:
         ("gram", lambda packed: packed * 1e30, "a mean square is"),
         ("gram", lambda packed: -packed, "negative"),
         ("gram", np.zeros_like, "of no sample"),
-        ("gram", lambda packed: np.r_[packed[0], 1e4, packed[2:]], "larger than the squares allow"),
+        ("gram", lambda packed: np.r_[packed[0], 1e4, packed[2:]], "no samples have such products"),
         ("gram", lambda packed: indefinite(packed), "no samples have such products"),
-        ("moment", lambda products: products + 1e30, "a product with the targets"),
-        ("moment", lambda products: products + 500, "a product with the targets"),
+        ("moment", lambda products: products + 1e30, "products with the targets"),
+        ("moment", lambda products: products + 500, "products with the targets"),
     ],
 )
 def test_means_that_cannot_be_true_are_refused(name: str, change: Any, reason: str) -> None:
@@ -427,12 +427,13 @@ def indefinite(packed: Any) -> Any:
 
 
 # What a node can tell that passes, at its worst: the products [D, D] and those with the targets.
+# bᵀA⁻¹b may be 400, so each of D equal products with the diagonal s may be 20·√(s/D).
 WIDTH = 6 + 24 + 2 * 20
 LIES = {
-    "largest": (400 * torch.eye(WIDTH), 399.0),
-    "plausible": (torch.eye(WIDTH), 19.9),
+    "largest": (400 * torch.eye(WIDTH), 399.0 * WIDTH**-0.5),
+    "plausible": (torch.eye(WIDTH), 19.9 * WIDTH**-0.5),
     "one-direction": (torch.full((WIDTH, WIDTH), 399.0), 399.0),
-    "small": (1e-4 * torch.eye(WIDTH), 0.19),
+    "small": (1e-4 * torch.eye(WIDTH), 0.199 * WIDTH**-0.5),
 }
 
 

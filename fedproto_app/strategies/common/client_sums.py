@@ -53,14 +53,17 @@ class ClientSums(ABC):
         clients: all that may be in the sums.
         """
         samples = sum(map(self.weighed_samples, clients))
-        if fault := self.impossible(total, samples, min(map(self.share, clients), default=1.0)):
+        share = min(map(self.share, clients), default=1.0)
+        if fault := self.impossible(total, samples, share, len(clients)):
             self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
         else:
             self._total = total
 
     @abstractmethod
-    def impossible(self, sums: Arrays, samples: int, share: float = 1.0) -> str | None:
-        """Return why this many samples cannot have these sums, or None.
+    def impossible(
+        self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
+    ) -> str | None:
+        """Return why this many samples of so many clients cannot have these sums, or None.
 
         share: the least that a sample counts for.
         """
@@ -145,7 +148,9 @@ class SumsOfClasses(ClientSums):
     def _fewer(self, counts: NDArray[Any], before: NDArray[Any]) -> bool:
         return bool(counts.sum() < before.sum() if self.reclassed else (counts < before).any())
 
-    def impossible(self, sums: Arrays, samples: int, share: float = 1.0) -> str | None:
+    def impossible(
+        self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
+    ) -> str | None:
         return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE, share)
 
     def sample_bound(self, clip: float) -> float:

@@ -172,5 +172,8 @@ class KindredStrategy(PersonalStrategy):
             return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
         gram = symmetric(torch.from_numpy(arrays[GRAM]).double(), self.sizes.width)
         moment = torch.from_numpy(arrays[MOMENT]).double().T
-        fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE)
+        # A column of B is a mean over the samples that have its target, A over those that have any:
+        # for each step ahead about as many.
+        squares = LARGEST_MEAN_SQUARE * moment.shape[1]
+        fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE, squares)
         return fault and f"its means cannot be those of its samples: {fault}"

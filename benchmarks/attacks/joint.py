@@ -1,0 +1,237 @@
+"""Sums that no samples have: the worst that the server's checks of `analytic`'s sums allow.
+
+Ten clients, one on a node, one solution for all. The last clients are hostile and send the same
+sums. They try thousands of pairs A = XᵀX and b = Xᵀy, each as large as the checks allow, and send
+the pair that changes the solution most by what they know: their own samples, which they take for
+everybody's, or the total of the honest clients' sums.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from flwr.app import Message, MessageType
+from torch import Tensor
+
+from benchmarks.attacks.declared import fields_of, say
+from benchmarks.attacks.trial import CLIENTS
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.wire import ARRAYS, ROSTER, array_record, numpy_arrays
+from fedproto_app.data.windows import lookback
+from fedproto_app.engine.flower_parts import FIRST_ID
+from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
+from fedproto_app.maths.ridge import solve, sums_fault, symmetric, triangle
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_clients
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic.strategy import LARGEST_MEAN_SQUARE
+from fedproto_app.tasks.table import small_run
+
+HOSTILE, SEEDS = (1, 3), (0, 1, 2)
+MOST_TIMES = 5  # aggregation.weight-limit: a client's samples over the usual client's
+_SETTINGS = {
+    **small_run("forecasting"),
+    **AT_ONCE,
+    "data.synthetic.clients": CLIENTS,
+    "method": "analytic",
+    "analytic.sharing": "federated",
+    "keep": "last",
+    "output.name": "run",
+    "output.pictures": False,
+}
+_CHECK = "fedproto_app.strategies.analytic.strategy.sums_fault"
+_NEARLY = 0.999  # of what a check allows: sums are rounded to float32
+_SIZES = np.logspace(-9, 2, 23)  # of A, relative to the claimed samples
+
+
+class Knowledge(NamedTuple):
+    """What the hostile clients know or suppose of one step ahead: the honest clients' total A
+    [d, d] and b [d], and their own A."""
+
+    gram: Tensor
+    moment: Tensor
+    own: Tensor
+
+
+@dataclass(frozen=True)
+class Attack:
+    """knows_total: the honest clients' total; else its own sums. times: the samples that a hostile
+    client claims, over those that it has."""
+
+    says: str
+    knows_total: bool
+    times: int
+
+
+ATTACKS = (
+    Attack("knows its own samples", False, 1),
+    Attack("the same, claims five times the samples", False, MOST_TIMES),
+    Attack("knows the total, claims five times the samples", True, MOST_TIMES),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run. attack: None for an honest run. jointly: whether the server checks a client's sums
+    jointly; before, it compared each product with the two squares."""
+
+    attack: Attack | None
+    hostile: int
+    jointly: bool
+    seed: int
+
+
+def trials() -> Iterator[Trial]:
+    """Yield every run of the table."""
+    for hostile in HOSTILE:
+        for seed in SEEDS:
+            yield Trial(None, hostile, jointly=True, seed=seed)
+            for attack in ATTACKS:
+                for jointly in (False, True):
+                    yield Trial(attack, hostile, jointly, seed)
+
+
+def fault_by_pairs(
+    gram: Tensor, moment: Tensor, samples: int, largest: float, target_squares: float
+) -> str | None:
+    """The check as it was: each product with the targets beside the two squares."""
+    squares = gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+    if (moment.square() > squares * samples * largest * 1.0001 + 1e-30).any():
+        return "a product with the targets is larger than the squares allow"
+    return sums_fault(gram, moment, samples, largest, math.inf)
+
+
+class HostileGrid(LocalGrid):
+    """A grid whose last nodes send the worst sums that they find."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        changes = {"data.synthetic.seed": trial.seed, "output.dir": str(folder)}
+        self.settings = settings_from({**_SETTINGS, **changes})
+        self._trial, self._honest = trial, list[Arrays]()
+        super().__init__(self.settings, nodes_sharing(self.settings.data, CLIENTS, folder / "s"))
+
+    def answer(self, message: Message) -> Message | None:
+        reply, kind = super().answer(message), message.metadata.message_type
+        attack = self._trial.attack
+        if attack is None or reply is None or kind not in (ROSTER, MessageType.TRAIN):
+            return reply
+        arrays = numpy_arrays(reply.content.array_records[ARRAYS]) if kind != ROSTER else {}
+        if message.metadata.dst_node_id < FIRST_ID + CLIENTS - self._trial.hostile:
+            self._honest += [arrays] if arrays else []
+            return reply
+        samples = fields_of(reply)["samples"]
+        if kind == ROSTER:
+            say(reply, samples={name: attack.times * n for name, n in samples.items()})
+            return reply
+        claimed = attack.times * samples[0]
+        say(reply, samples=[claimed])
+        reply.content[ARRAYS] = array_record(self._worst(arrays, claimed))
+        return reply
+
+    def _worst(self, own: Arrays, claimed: int) -> Arrays:
+        known = self._honest if self._trial.attack and self._trial.attack.knows_total else [own]
+        factor = (CLIENTS - self._trial.hostile) / len(known)
+        grams, moments = zip(*map(_unpacked, known), strict=True)
+        gram, moment = (factor * torch.stack(parts).sum(dim=0) for parts in (grams, moments))
+        steps = zip(gram, moment, _unpacked(own)[0], strict=True)
+        worst = [self._worst_of_step(Knowledge(*step), claimed) for step in steps]
+        false_gram, false_moment = (torch.stack(parts) for parts in zip(*worst, strict=True))
+        packed = {"gram": triangle(false_gram)[None], "moment": false_moment[None]}
+        return {name: value.float().numpy() for name, value in packed.items()}
+
+    def _worst_of_step(self, knowledge: Knowledge, claimed: int) -> tuple[Tensor, Tensor]:
+        data, hostile = self.settings.data, self._trial.hostile
+        target_squares = claimed + lookback(data) + data.period + data.horizon
+        penalty = self.settings.method_table(AnalyticSettings).penalty
+        honest = solve(knowledge.gram, knowledge.moment[:, None], penalty)[:, 0]
+        worst, harm = (knowledge.own, knowledge.moment), -1.0
+        for gram, direction in _pairs(knowledge, claimed):
+            largest = (
+                math.sqrt(target_squares / _explained(gram, direction))
+                if self._trial.jointly
+                else float(
+                    (LARGEST_MEAN_SQUARE * claimed * gram.diagonal())
+                    .sqrt()
+                    .div(direction.abs().clamp(min=1e-12))
+                    .min()
+                )
+            )
+            for sign in (-1, 1):
+                moment = sign * _NEARLY * largest * direction
+                total = knowledge.moment + hostile * moment
+                spoilt = solve(knowledge.gram + hostile * gram, total[:, None], penalty)[:, 0]
+                apart = spoilt - honest
+                if (found := float(apart @ knowledge.gram @ apart)) > harm:
+                    worst, harm = (gram, moment), found
+        return worst
+
+
+def _pairs(knowledge: Knowledge, claimed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield possible A and directions of b: along each direction of the known samples, and along
+    what these samples say of the targets."""
+    vectors = torch.linalg.eigh(knowledge.gram).eigenvectors.mT
+    most = LARGEST_MEAN_SQUARE * claimed
+    identity = torch.eye(len(vectors), dtype=vectors.dtype)
+    for direction in (*vectors, knowledge.moment / knowledge.moment.norm()):
+        for form in (identity, knowledge.own, torch.outer(direction, direction)):
+            for size in _SIZES:
+                gram = form * (size * claimed / form.diagonal().max())
+                if gram.diagonal().max() <= most:
+                    yield gram, direction
+
+
+def _explained(gram: Tensor, direction: Tensor) -> float:
+    """Return bᵀA⁻¹b as the server computes it."""
+    scale = (gram.diagonal() + 1e-30).rsqrt()
+    rounding = 4 * len(gram) * 2.0**-24 * torch.eye(len(gram), dtype=gram.dtype)
+    factor = torch.linalg.cholesky(gram * scale * scale[:, None] + rounding)
+    right = (direction * scale)[:, None]
+    return float(torch.linalg.solve_triangular(factor, right, upper=False).square().sum())
+
+
+def _unpacked(sums: Arrays) -> tuple[Tensor, Tensor]:
+    """Return A [H, d, d] and b [H, d] of a reply of one client."""
+    moment = torch.from_numpy(sums["moment"][0]).double()
+    return symmetric(torch.from_numpy(sums["gram"][0]).double(), moment.shape[-1]), moment
+
+
+def error_of(trial: Trial) -> float:
+    """Return the mean error of the honest clients; raise an error if a client is refused."""
+    check = sums_fault if trial.jointly else fault_by_pairs
+    with tempfile.TemporaryDirectory() as place, mock.patch(_CHECK, check):
+        grid = HostileGrid(trial, Path(place))
+        with RunFolder(grid.settings) as run:
+            conduct(grid, grid.settings, run)
+            rows = read_clients(run.path)
+    honest = [row for row in rows if int(row["node"]) < CLIENTS - trial.hostile]
+    return float(np.mean([float(row["mse"]) for row in honest]))
+
+
+def table(errors: Mapping[Trial, float]) -> list[str]:
+    """Return a line for each attack: by how much it raises the error, before and now."""
+    head = ["hostile clients", "hostile", "each product beside two squares", "all together"]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for attack in ATTACKS:
+        title = attack.says
+        for hostile in HOSTILE:
+            cells = []
+            for jointly in (False, True):
+                factors = [
+                    errors[Trial(attack, hostile, jointly, seed)]
+                    / errors[Trial(None, hostile, True, seed)]
+                    for seed in SEEDS
+                ]
+                cells.append(f"× {min(factors):.3g} … {max(factors):.3g}")
+            lines.append([title, f"{10 * hostile}%", *cells])
+            title = ""
+    return [f"| {' | '.join(line)} |" for line in lines]
