@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,16 @@ def try_file(
     ] = None,
     clients_from: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
+    ] = "",
+    target: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
+    ] = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            help="How to read the file, such as long-csv, or your own function, "
+            "package.module:factory. Default: recognised."
+        ),
     ] = "",
     clients: Annotated[
         int | None,
@@ -80,6 +91,7 @@ def try_file(
 
       fedproto try sales.csv
       fedproto try meters/ --horizon 12
+      fedproto try sales.csv --clients-from store --target units
       fedproto try sales.csv --horizon 28 --windows 5
       fedproto try scans.zip
     """
@@ -87,6 +99,9 @@ def try_file(
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
+    read_as = {"data.source": source} if source else {}
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
     place = folder or trial.unused_folder(Path("runs"), path)
     with WhenStopped(lambda: _left_behind(path, place)):
         answer = trial.try_file(
@@ -97,10 +112,13 @@ def try_file(
             clients=clients,
             windows=windows,
             quick=quick,
-            changes=changed_settings(None, changes or ()),
+            changes=changed_settings(None, changes or ()) | read_as,
             folder=place,
+            target=target,
         )
     out = Console(highlight=False)
+    for line in answer.warnings:
+        out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     out.print(answer.verdict, style="bold", markup=False)
     figures = list(answer.scores[0].figures) if answer.scores else []
     rows = [
@@ -115,8 +133,6 @@ def try_file(
     for title, file in (("report", answer.report), ("forecast", answer.forecast)):
         if file is not None:
             out.print(f"{title}: {file}", soft_wrap=True, markup=False)
-    for line in answer.warnings:
-        out.print(f"[yellow]warning[/yellow] {escape(line)}", soft_wrap=True)
     say_next(console, f"fedproto compare {shlex.quote(str(answer.folder))} --pairs")
 
 
