@@ -87,7 +87,8 @@ def data_options() -> dict[str, DataOption]:
                 option.fields[key] = setting
     for record in TASKS.values():
         if record.forecasts:
-            options[TARGET].keys.setdefault(record.holds, TARGET_OF_SERIES)
+            options[TARGET].keys[record.holds] = TARGET_OF_SERIES
+            options[TARGET].fields |= _settings("columns")
     return options
 
 

@@ -25,7 +25,7 @@ from fedproto_app.data.npz_archive import open_archive
 from fedproto_app.data.parquet_table import PARQUET_SUFFIX
 from fedproto_app.data.parquet_table import end_rows as end_parquet_rows
 from fedproto_app.data.table import INDEX, has_names, has_units, header_line, is_date, numbered
-from fedproto_app.data.table_form import Answers, Column, Form, Settings, form_of
+from fedproto_app.data.table_form import Answers, Column, Form, Question, Settings, form_of
 from fedproto_app.data.text_table import SUFFIX, cells, delimiter_of, first_lines, last_lines
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import DELIMITERS, names_in, text_of
@@ -127,9 +127,12 @@ def reading_of(path: Path, answers: Answers | None = None) -> Reading:
 
 def advice(data: DataSettings) -> str:
     """Return a hint at settings that may read the path; "" if there are none or these are set."""
+    answers = {"data.columns": data.columns} if data.columns else {}
     try:
-        reading = reading_of(Path(data.path))
+        reading = reading_of(Path(data.path), answers)
         fields = reading.fields
+    except Question as question:
+        return question.text
     except (DataError, OSError):
         return ""
     if reading.is_guess:

@@ -139,7 +139,7 @@ def _each_time_once(
         other = int(np.flatnonzero(values != values[0])[0])
         first_row, second_row = int(rows.places[present[0]]), int(rows.places[present[other]])
         time, times = rows.stamps.times[firsts[group]], int(wrong.any(axis=1).sum())
-        more = f" (and so do {times - 1} more times)" if times > 1 else ""
+        more = f" (in all {times} times do)" if times > 1 else ""
         zone = "; if clocks went back then, set data.time-zone" if _may_be_set_back(time) else ""
         raise TimeTwice(
             f"{where}: the time {time.item()} comes twice with different values, "

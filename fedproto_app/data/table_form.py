@@ -36,6 +36,15 @@ from fedproto_app.data.table import (
 from fedproto_app.data.table_source import CLIENT_NAMES, VALUE_NAMES
 from fedproto_app.settings.choice import names_in, text_of
 
+
+class Question(DataError):
+    """A table can be read in several ways. text: the question, without the table's name."""
+
+    def __init__(self, where: str, text: str) -> None:
+        super().__init__(f"{where}: {text}")
+        self.text = text
+
+
 Settings = dict[str, str | bool]
 Answers = Mapping[str, Any]
 
@@ -125,8 +134,8 @@ def form_of(
 
     answers: settings that the person has made, by dotted keys. rows: of the table; 0: only those
     in the columns. where: the table's name in messages. first_column_counts: whether the reader
-    takes times in the first column without a setting. Raises `DataError` with a question that the
-    settings in it answer.
+    takes times in the first column without a setting. Raises `Question` for what only the
+    person knows.
     """
     return _Decision(list(columns), answers or {}, rows, where, first_column_counts).form()
 
@@ -149,7 +158,7 @@ class _Decision:
 
     def ask(self, question: str) -> NoReturn:
         """Raise the question."""
-        raise DataError(f"{self.where}: {question}")
+        raise Question(self.where, question)
 
     def form(self) -> Form:
         """Return the form; see `form_of`."""

@@ -311,7 +311,7 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
     value_places = [place for place in range(len(names)) if place not in read_or_skipped]
     value_names = [names[place] for place in value_places]
     require_available(choice.columns, value_names, "columns", "column of values", head.where)
-    usual = [name for name in value_names if name.lower() in VALUE_NAMES]
+    usual = list(dict.fromkeys(name for name in value_names if name.lower() in VALUE_NAMES))
     selected = choice.columns or (usual if len(usual) == 1 else value_names)
     if len(selected) != 1:
         raise DataError(

@@ -95,7 +95,7 @@ def test_steps_zones_and_rows_count_as_in_files() -> None:
         (pd.concat([WIDE, WIDE], axis=1), {}, "two columns are named 'a'"),
         (pd.concat([LONG, LONG[["y"]]], axis=1), {}, "target_col: .* has 2 columns 'y'; rename"),
         (pd.concat([LONG, LONG[["unique_id"]]], axis=1), {}, "id_col: .* 2 columns 'unique_id'"),
-        (pd.concat([WIDE, WIDE.tail(1)]), {}, "comes twice, again in row 5"),
+        (pd.concat([WIDE, WIDE.tail(1) + 1]), {}, "comes twice with different values"),
     ],
 )
 def test_refusals_name_column_row_and_argument(

@@ -160,7 +160,11 @@ def test_wishes_come_first(tmp_path: Path) -> None:
         (wide, {"horizon": 0}, "--horizon 0: at least 1"),
         (wide, {"changes": {"data.period": 48}}, "data.period = 48: in a trial --period sets it"),
         (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
-        (wide, {"clients_from": "site"}, "--clients-from site: .* is read as wide-csv"),
+        (
+            wide,
+            {"clients_from": "site"},
+            "client-column: .* has no column 'site'",
+        ),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),
         (images, {"horizon": 5}, "--horizon 5: for series, but .* holds images"),
     ],
