@@ -24,7 +24,15 @@ from fedproto_app.data.images.public_sets import LAYOUTS
 from fedproto_app.data.npz_archive import open_archive
 from fedproto_app.data.parquet_table import PARQUET_SUFFIX
 from fedproto_app.data.parquet_table import end_rows as end_parquet_rows
-from fedproto_app.data.table import INDEX, has_names, has_units, header_line, is_date, numbered
+from fedproto_app.data.table import (
+    INDEX,
+    has_names,
+    has_units,
+    header_line,
+    is_date,
+    is_total,
+    numbered,
+)
 from fedproto_app.data.table_form import Answers, Column, Form, Question, Settings, form_of
 from fedproto_app.data.text_table import SUFFIX, cells, delimiter_of, first_lines, last_lines
 from fedproto_app.settings import DataSettings
@@ -317,7 +325,7 @@ def _reading_of_rows(
         names = numbered(len(rows[0]))
         settings["data.header"] = False
         notes = ("line 1 is read as values; if it has names, set data.header = true",)
-    last = [row for row in last if len(row) == len(names)]
+    last = [row for row in last if len(row) == len(names) and not any(map(is_total, row))]
     columns = [
         Column(name, [row[place] for row in rows], [row[place] for row in last])
         for place, name in enumerate(names)

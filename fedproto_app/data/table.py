@@ -54,6 +54,17 @@ _MOST_FAULTS = 1000  # cells that are no numbers, after which the file is refuse
 _MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as units
 _FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
+_TOTALS = {
+    "total",
+    "totals",
+    "grand total",
+    "sum",
+    "summe",
+    "gesamt",
+    "gesamtsumme",
+    "average",
+    "mean",
+}
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 _FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
@@ -238,7 +249,25 @@ def table_of(
         table.numbers()
     for place in columns.texts:
         frame[place] = pd.concat([block[place] for block in texts])
-    return table
+    return _without_totals(table)
+
+
+def is_total(cell: str) -> bool:
+    """Return whether the cell names a row of totals."""
+    return cell.lower().rstrip(":") in _TOTALS
+
+
+def _without_totals(table: Table) -> Table:
+    """Return the table without a last row of totals, where a time should stand."""
+    place = table.columns.times
+    if place is None or len(table.values) < 2:
+        return table
+    last = str(table.texts[place].iloc[-1]).strip()
+    if not is_total(last):
+        return table
+    note = f"{table.row_of(len(table.values) - 1)}, {last!r}, is left out"
+    kept = table.select(np.arange(len(table.values) - 1))
+    return replace(kept, notes=(*table.notes, note))
 
 
 def _read(

@@ -172,7 +172,7 @@ def test_wishes_come_first(tmp_path: Path) -> None:
 def test_wishes_that_do_not_fit_are_refused(
     make: Callable[[Path], Path], wishes: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises((DataError, SettingsError), match=message):
         plan(make(tmp_path), **wishes)
 
 
