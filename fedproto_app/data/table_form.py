@@ -333,15 +333,16 @@ class _Decision:
             self.settings["data.client-column"] = client.name
         if times.name.lower() not in TIME_NAMES:
             self.settings["data.time-column"] = times.name
-        others = self._others(client, times)
-        numbering = [c for c in others if c.rise == 1 and c.name not in self._targets()]
-        others = [column for column in others if column not in numbering or len(others) == 1]
+        candidates = self._others(client, times)
+        numbering = [c for c in candidates if c.rise == 1 and c.name not in self._targets()]
+        numbering = numbering if len(numbering) < len(candidates) else []
+        others = [column for column in candidates if column not in numbering]
         values = [column for column in others if column.has_numbers]
-        if not values or len(others) == 1:
-            target = others[0].name if len(others) == 1 else ""
+        if not values or len(candidates) == 1:
+            target = candidates[0].name if len(candidates) == 1 else ""
             return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
         target = self._target(values, client)
-        if target.lower() not in VALUE_NAMES or sum(_is_usual(c.name) for c in values) > 1:
+        if not _is_usual(target) or sum(_is_usual(c.name) for c in candidates) > 1:
             self.settings["data.columns"] = text_of([target])
         unused = [column for column in values if column.name != target]
         if unused:
