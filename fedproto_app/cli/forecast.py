@@ -205,8 +205,9 @@ def _reading(
         if source is not None:
             raise FedProtoError(f"--source {source} says how to read --data, which is not set")
         return reading.model_copy(update={"max_steps": 0})
-    recognised = Reading(source) if source else _recognised(data, trained)
-    reader = reading.source if site and not source else recognised.source
+    by_site = reading.source if site else ""
+    recognised = Reading(source or by_site) if source or site else _recognised(data, trained)
+    reader = recognised.source
     if reader not in FILE_SOURCES:
         raise DataError(f"{data}: holds no series, it looks like source {reader}")
     updates: dict[str, object] = {

@@ -269,8 +269,12 @@ class _Decision:
         """
         if (named := self._named("data.client-column")) is not None:
             return named
-        targets = names_in(str(self.answers.get("data.columns", "")))
-        candidates = [column for column in self._others(times) if column.name not in targets]
+        clients = names_in(str(self.answers.get("data.clients", "")))
+        if clients and set(clients) <= set(_names(self.columns)):
+            return None
+        candidates = [
+            column for column in self._others(times) if column.name not in self._targets()
+        ]
         if usual := _first(candidates, lambda column: column.name.lower() in CLIENT_NAMES):
             return usual
         if times is None:
@@ -366,6 +370,9 @@ class _Decision:
             f"which column is to be forecast: {self._listed(values)}? name it with --target COLUMN "
             "or --set data.columns=COLUMN"
         )
+        if len({*client.cells, *client.last}) == 1 and client.name.lower() not in CLIENT_NAMES:
+            clients = text_of(names[:_MOST_NAMED])
+            question += f"; if every column is a client, --set data.clients={clients}"
         if numbered := _numbered(values):
             question = (
                 f"each row holds {len(numbered)} values, {numbered[0]!r} to {numbered[-1]!r}; "

@@ -56,7 +56,8 @@ def test_the_only_column_of_numbers_is_the_target() -> None:
 
 @pytest.mark.parametrize("names", [("load", "heat"), ("value", "heat"), ("y", "target")])
 def test_among_several_the_target_is_asked_for(names: tuple[str, str]) -> None:
-    columns = {"site": ["a"] * 60, "time": HOURS, names[0]: LOAD, names[1]: HEAT}
+    site = ["a"] * 50 + ["b"] * 10
+    columns = {"site": site, "time": HOURS, names[0]: LOAD, names[1]: HEAT}
     asked = question(**columns)
     assert asked == (
         f"which column is to be forecast: {names[0]}, {names[1]}? name it with --target COLUMN or "
@@ -127,6 +128,13 @@ def test_whole_numbers_name_clients_only_if_times_repeat() -> None:
     assert (read.settings, read.target) == ({"data.client-column": "store"}, "sales")
 
 
+def test_a_text_that_never_changes_may_be_a_remark_beside_clients() -> None:
+    columns = {"time": HOURS, "north": LOAD, "south": HEAT, "note": ["ok"] * 60}
+    asked = question(**columns)
+    assert asked.endswith("if every column is a client, --set data.clients=north,south")
+    assert form({"data.clients": "north,south"}, **columns).kind == "wide"
+
+
 def test_the_text_that_changes_names_the_client() -> None:
     tariff, home = ["flat"] * 60, ["home 1"] * 50 + ["home 9"] * 10
     assert form(tariff=tariff, home=home, time=HOURS, y=LOAD).settings == {
@@ -139,5 +147,5 @@ def test_a_header_of_dates_is_told_to_turn(tmp_path: Path) -> None:
     dates = [f"{day:%Y-%m-%d}" for day in pd.date_range("2024-01-01", periods=9)]
     rows = ["id," + ",".join(dates), *(f"shop {n}," + ",".join(map(str, range(9))) for n in "abc")]
     (tmp_path / "turned.csv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match="line 1 holds times, .* so its rows look like series"):
+    with pytest.raises(DataError, match=r"line 1 holds times, .* so its rows look like series"):
         reading_of(tmp_path / "turned.csv")
