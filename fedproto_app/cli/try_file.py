@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from rich.markup import escape
 
 from fedproto_app.cli import say_next
 from fedproto_app.core.endings import NOTHING, WhenStopped
+from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.fitting_table import FittingTable
 
@@ -100,8 +100,7 @@ def try_file(
     from fedproto_app.experiments import trial
 
     read_as = {"data.source": source} if source else {}
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
+    look_here_for_users_code()
     place = folder or trial.unused_folder(Path("runs"), path)
     with WhenStopped(lambda: _left_behind(path, place)):
         answer = trial.try_file(
