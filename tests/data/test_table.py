@@ -316,9 +316,7 @@ def test_pandas_index_is_no_time_and_no_client(tmp_path: Path) -> None:
     wide = written(tmp_path, FRAME.reset_index().to_csv())
     require_the_frame(load(wide, "wide-csv"))
     # Without another column of times it may be the time.
-    alone = load(
-        written(tmp_path, FRAME.reset_index(drop=True).to_csv()), "wide-csv", time_unit="step"
-    )
+    alone = written(tmp_path, FRAME.reset_index(drop=True).to_csv())
     assert list(load(alone, "wide-csv", time_unit="step")) == ["north", "south"]
 
 
