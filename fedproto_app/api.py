@@ -523,12 +523,14 @@ def _series_and_settings(
 ) -> tuple[list[ClientSeries], dict[str, Any]]:
     """Return the series of a frame or file, and settings that suit them."""
     from fedproto_app.data.frame import series_of_frame
-    from fedproto_app.data.recognition import reading_of
+    from fedproto_app.data.recognition import Reading, reading_of
     from fedproto_app.data.sources import load_series
     from fedproto_app.tasks.table import record_of_source
 
     if isinstance(data, str | Path):
-        complete = {**reading_of(Path(data)).all_settings, "data.path": str(data), **table}
+        reading = Reading(table["data.source"]) if "data.source" in table else None
+        reading = reading or reading_of(Path(data), table)
+        complete = {**reading.all_settings, "data.path": str(data), **table}
         settings = settings_from(complete).data
         if not (record := record_of_source(settings)).forecasts:
             raise FedProtoError(f"{data}: holds {record.holds}; fedproto data check shows them")

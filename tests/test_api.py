@@ -162,7 +162,7 @@ def test_impossible_forecasts_are_refused(run: fedproto_app.Run) -> None:
     with pytest.raises(FedProtoError, match="steps = 0: expected a whole number"):
         run.forecast(steps=0)
     with pytest.raises(DataError, match="comes twice"):
-        run.forecast(pd.concat([frame, frame.tail(1)]))
+        run.forecast(pd.concat([frame, frame.tail(1) + 1]))
     with pytest.raises(DataError, match="has no times to tell its step"):
         run.forecast(frame.reset_index(drop=True))
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Options whose setting's name has another meaning outside of its table.
 RENAMED = {"data.partition.classes": "classes-per-stage"}
+# --target names the column to forecast too.
+TARGET, TARGET_OF_SERIES = "target", "data.columns"
 
 
 @dataclass
@@ -84,6 +86,10 @@ def data_options() -> dict[str, DataOption]:
                 option = options.setdefault(name.replace("-", "_"), DataOption(f"--{name}"))
                 option.keys[record.holds] = key
                 option.fields[key] = setting
+    for record in TASKS.values():
+        if record.forecasts:
+            options[TARGET].keys[record.holds] = TARGET_OF_SERIES
+            options[TARGET].fields |= _settings("columns")
     return options
 
 
@@ -244,8 +250,12 @@ def check(
     if source:
         table["data.source"] = source
     elif path and "data.source" not in table:
-        reading = reading_of(Path(path))
-        table = {**reading.all_settings, **table}
+        of_options = {key: options[name] for name in options for key in OPTIONS[name].keys.values()}
+        reading = reading_of(Path(path), of_options | table)
+        if reading.source.startswith("wide-"):
+            for name in options.keys() & {TARGET, "columns"}:
+                table[TARGET_OF_SERIES] = options.pop(name)
+        table = {**reading.all_settings, **reading.fitting(table)}
     source = settings_from(table).data.source
     is_users_own = ":" in source
 
@@ -278,11 +288,14 @@ def check(
         require_named_code(flat(table), node.code)
         require_admitted(read(record.holds), node)
         typer.echo(f"{site}: allows this run")
+    if reading is not None:
+        _say_what_is_read(reading)
     checked = check_data(record, read(record.holds), all_rows)
     if picture is not None:
         _draw(checked.charts, picture)
     if reading is not None:
-        _say_how_to_read(reading)
+        settings = reading.settings
+        typer.echo(f"read as {reading.source}{', with ' if settings else ''}{flags(settings)}")
     if site is None:
         keys = {name: OPTIONS[name].key(record.holds) for name in options}
         by_option = {key: options[name] for name, key in keys.items() if key is not None}
@@ -291,8 +304,6 @@ def check(
         typer.echo(
             offered_line(config, all_settings, from_options, record, read(record.holds), checked)
         )
-    for line in reading.left_out if reading is not None else ():
-        Console().print(f"[yellow]warning[/yellow] {escape(line)}", highlight=False)
     raise typer.Exit(0 if checked.could_start else 1)
 
 
@@ -320,11 +331,13 @@ def _draw(charts: Sequence[Chart] | None, picture: Path) -> None:
     Console().print(f"picture: {escape(str(picture))}", highlight=False)
 
 
-def _say_how_to_read(reading: Reading) -> None:
+def _say_what_is_read(reading: Reading) -> None:
+    if reading.target:
+        typer.echo(f"forecasting {reading.target}")
     for note in reading.notes:
         typer.echo(note)
-    settings = reading.settings
-    typer.echo(f"read as {reading.source}{', with ' if settings else ''}{flags(settings)}")
+    for line in reading.left_out:
+        Console().print(f"[yellow]warning[/yellow] {escape(line)}", highlight=False)
 
 
 def _refuse_options_of_site(path: str, source: str, options: Mapping[str, Any]) -> None:

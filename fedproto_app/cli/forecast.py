@@ -19,6 +19,7 @@ from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
+    from fedproto_app.data.recognition import Reading
     from fedproto_app.serving import ClientForecast, NodeState
     from fedproto_app.settings import DataSettings
 
@@ -212,7 +213,7 @@ def _reading(
     trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
 ) -> DataSettings:
     """Return settings that read the series up to now, from a file or the run's or site's source."""
-    from fedproto_app.data.recognition import Reading, reading_of
+    from fedproto_app.data.recognition import Reading
     from fedproto_app.data.source_checks import ONLY_SOURCES
     from fedproto_app.data.sources import FILE_SOURCES
     from fedproto_app.node.site import site_file
@@ -223,8 +224,9 @@ def _reading(
         if source is not None:
             raise FedProtoError(f"--source {source} says how to read --data, which is not set")
         return reading.model_copy(update={"max_steps": 0})
-    recognised = Reading(source) if source else reading_of(data)
-    reader = reading.source if site and not source else recognised.source
+    by_site = reading.source if site else ""
+    recognised = Reading(source or by_site) if source or site else _recognised(data, trained)
+    reader = recognised.source
     if reader not in FILE_SOURCES:
         raise DataError(f"{data}: holds no series, it looks like source {reader}")
     updates: dict[str, object] = {
@@ -238,6 +240,23 @@ def _reading(
         updates |= {name: fields[name].default for name in ("clients", *ONLY_SOURCES)}
         updates |= {name: value for name, value in recognised.fields.items() if name != "source"}
     return reading.model_copy(update=updates)
+
+
+def _recognised(data: Path, trained: DataSettings) -> Reading:
+    """Return how to read the file: with the columns of the run's data, if the file has them."""
+    from fedproto_app.data.recognition import reading_of
+
+    names = ("clients", "columns", "client_column", "time_column", "time_unit")
+    default = type(trained).model_fields
+    answers = {
+        f"data.{name.replace('_', '-')}": value
+        for name in names
+        if (value := getattr(trained, name)) != default[name].default
+    }
+    try:
+        return reading_of(data, answers)
+    except DataError:
+        return reading_of(data)
 
 
 def _require_writable(option: str, out: Path, data: str) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedproto_app.cli import say_next
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import Section, Settings, without_markdown
 
 _COMMENTED_OUT = ("seed", "output.dir")  # settings that a next experiment often changes
@@ -26,6 +27,18 @@ def init(
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", help="Where to write. Default: the data's name, here."),
+    ] = None,
+    clients_from: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
+    ] = "",
+    target: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
+    ] = "",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="One setting on how the file is read; repeatable."
+        ),
     ] = None,
 ) -> None:
     """Write a commented settings file for the data at hand.
@@ -46,11 +59,12 @@ def init(
     file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")
     if file.exists():
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
-    plan = plan_of(path, Wishes())
-    changes = {**plan.settings, **plan.rows[TOGETHER[plan.forecasts]].changes}
+    asked = changed_settings(None, changes or ())
+    plan = plan_of(path, Wishes(clients_from=clients_from, target=target, changes=asked))
+    chosen = {**plan.settings, **plan.rows[TOGETHER[plan.forecasts]].changes}
     warnings = [f"warning: {line}" for line in plan.warnings]
     command = f"fedproto run {shlex.quote(str(file))}"
-    text = commented_settings(changes, [*plan.facts, *warnings, command])
+    text = commented_settings(chosen, [*plan.facts, *warnings, command])
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from fedproto_app.cli import say_next
 from fedproto_app.core.endings import NOTHING, WhenStopped
+from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.fitting_table import FittingTable
 
@@ -36,6 +37,16 @@ def try_file(
     ] = None,
     clients_from: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
+    ] = "",
+    target: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
+    ] = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            help="How to read the file, such as long-csv, or your own function, "
+            "package.module:factory. Default: recognised."
+        ),
     ] = "",
     clients: Annotated[
         int | None,
@@ -80,6 +91,7 @@ def try_file(
 
       fedproto try sales.csv
       fedproto try meters/ --horizon 12
+      fedproto try sales.csv --clients-from store --target units
       fedproto try sales.csv --horizon 28 --windows 5
       fedproto try scans.zip
     """
@@ -87,6 +99,8 @@ def try_file(
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
+    read_as = {"data.source": source} if source else {}
+    look_here_for_users_code()
     place = folder or trial.unused_folder(Path("runs"), path)
     with WhenStopped(lambda: _left_behind(path, place)):
         answer = trial.try_file(
@@ -97,8 +111,9 @@ def try_file(
             clients=clients,
             windows=windows,
             quick=quick,
-            changes=changed_settings(None, changes or ()),
+            changes=changed_settings(None, changes or ()) | read_as,
             folder=place,
+            target=target,
         )
     out = Console(highlight=False)
     for line in answer.warnings:

@@ -36,7 +36,12 @@ _YEAR_LAST = re.compile(
     r"\d{1,2}(?P<sign>[./-])\d{1,2}(?P=sign)(?P<year>\d{4}|\d\d)"
     r"(?:[T ]+(?P<time>\d{1,2}(?::\d\d){1,2}(?: ?[aApP][mM])?))?$"
 )
+_QUARTER = re.compile(r"(?P<year>\d{4})[- ]?[qQ](?P<quarter>[1-4])")
+EXCEL_EPOCH = np.datetime64("1899-12-30", "s")  # Excel's day 0
+_EXCEL_DAYS = (20_000, 80_000)  # 1954 to 2119; other numbers are hardly Excel's days
+_CALENDAR = {1: "months", 3: "quarters", 12: "years"}  # steps without an equal length, in months
 _OFFSET = r"[T ]\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
+_ZONE = r"([zZ]|[+-]\d\d(?::?\d\d)?)$"
 _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
 
 
@@ -128,6 +133,11 @@ def on_the_clock(
         return values, 0
     offsets = times - times[0]
     irregular = np.flatnonzero(offsets % step)
+    if irregular.size and (unit := calendar_unit(times)):
+        raise DataError(
+            f"{where}: the times are {unit[:-1]}ly, from {_text(times[0])} on, and {unit} are not "
+            "equally long; --set data.time-unit=step counts them"
+        )
     if irregular.size:
         if name := _calendar_step(times):
             raise DataError(
@@ -173,9 +183,8 @@ def _require_increasing(times: Times, where: object, row: Callable[[int], str]) 
         before, after = times[place - 1], times[place]
         if before == after:
             raise DataError(
-                f"{where}: the time {_text(after)} comes twice, again in {row(place)}: a row that "
-                "is there twice, or clocks that went back? keep one of the rows, or set "
-                "data.time-zone or write times with an offset from UTC"
+                f"{where}: the time {_text(after)} comes twice, again in {row(place)}; keep one of "
+                "the rows"
             )
         raise DataError(
             f"{where}: times must increase, but in {row(place)} {_text(after)} follows "
@@ -193,11 +202,13 @@ class Stamps:
     """Times [T]. utc: whether they were converted to UTC.
 
     is_count: whether they are numbers of steps, stored as one second per step, instead of times.
+    notes: what a person should know of how they were read.
     """
 
     times: Times
     utc: bool = False
     is_count: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def stamps_of(
@@ -214,6 +225,8 @@ def stamps_of(
     if (missing := column.isna().to_numpy()).any():
         place = int(missing.argmax())
         raise DataError(f"{where}, {row(place)}: expected a time, got nothing")
+    if unit == "step" and (stamps := _calendar_steps(column)) is not None:
+        return stamps
     if column.dtype.kind == "M":
         utc = isinstance(column.dtype, pd.DatetimeTZDtype)
         naive = column.dt.tz_convert("UTC").dt.tz_localize(None) if utc else column
@@ -223,6 +236,62 @@ def stamps_of(
     if unit not in ("auto", "iso") or (unit == "auto" and _is_number(column.iloc[0])):
         return _counts(column, unit, row, where)
     return _dates(column, row, where)
+
+
+def calendar_unit(times: Times) -> str:
+    """Return months, quarters or years if the times are such steps, else ""."""
+    unique = np.unique(times)
+    if len(unique) < 3 or np.isnat(unique).any():
+        return ""
+    months = unique.astype("datetime64[M]")
+    since = unique - months
+    is_last_day = ((unique + np.timedelta64(1, "D")).astype("datetime64[M]") - months).astype(int)
+    alike = (since == since[0]).all() or (is_last_day == 1).all()
+    numbers = months.astype(np.int64)
+    if not alike or (np.diff(numbers) < 1).any():
+        return ""
+    distance = int(np.gcd.reduce(np.diff(numbers)))
+    return _CALENDAR[max(size for size in _CALENDAR if distance % size == 0)]
+
+
+def is_quarter(cell: str) -> bool:
+    """Return whether the cell is a quarter such as 1998Q1."""
+    return _QUARTER.fullmatch(cell) is not None
+
+
+def counts_excel_days(cells: Sequence[str]) -> bool:
+    """Return whether these texts are days as Excel counts them, with the time as a fraction."""
+    if not all(map(_is_number, cells)):
+        return False
+    days = np.array(cells, dtype=np.float64)
+    oldest, newest = _EXCEL_DAYS
+    return bool(((days > oldest) & (days < newest)).all() and (np.diff(days) >= 0).all())
+
+
+def _calendar_steps(column: Series) -> Stamps | None:
+    """Return numbers of months, quarters or years since 1970, None if the dates are none of them.
+
+    A step of the calendar has no length, so its number is counted instead.
+    """
+    import pandas as pd
+
+    texts = column.astype(str)
+    if texts.str.fullmatch(_QUARTER.pattern).all():
+        parts = texts.str.extract(_QUARTER.pattern).astype(int)
+        unit, numbers = "quarters", (4 * (parts["year"] - 1970) + parts["quarter"] - 1).to_numpy()
+    else:
+        if column.dtype.kind != "M" and _is_number(texts.iloc[0]):
+            return None
+        dates = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
+        times = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
+        if not (unit := calendar_unit(times)):
+            return None
+        size = next(months for months, name in _CALENDAR.items() if name == unit)
+        numbers = times.astype("datetime64[M]").astype(np.int64) // size
+    first = int(numbers.argmin())
+    note = f"times are counted in {unit} since 1970: {texts.iloc[first]} is {numbers[first]}"
+    steps = (numbers.astype(np.int64) * 1_000_000).astype("datetime64[us]")
+    return Stamps(steps, is_count=True, notes=(note,))
 
 
 def look_like_times(cells: Sequence[str]) -> bool:
@@ -247,6 +316,11 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
     import pandas as pd
 
     texts = column.astype(str)
+    if is_quarter(texts.iloc[0]):
+        raise DataError(
+            f"{where}: the times are quarterly, such as {texts.iloc[0]!r}, and quarters are not "
+            "equally long; --set data.time-unit=step counts them"
+        )
     form = _year_last_form(texts, where) if _YEAR_LAST.match(texts.iloc[0]) else "ISO8601"
     parsed = pd.to_datetime(texts, format=form, utc=True, errors="coerce")
     if (wrong := parsed.isna().to_numpy()).any():
@@ -264,7 +338,13 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
             f"({texts.iloc[lacks]!r}); write it in all rows or in none"
         )
     times = parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
-    return Stamps(times, bool(offset.any()))
+    notes: tuple[str, ...] = ()
+    if offset.any() and (zones := sorted(set(texts.str.extract(_ZONE)[0]))) and len(zones) > 1:
+        notes = (
+            f"the offset from UTC changes ({', '.join(zones[:4])}); times and days are counted in "
+            "UTC, so people's habits move by that within the day",
+        )
+    return Stamps(times, bool(offset.any()), notes=notes)
 
 
 def _year_last_form(texts: Series, where: str) -> str:
@@ -316,13 +396,19 @@ def _counts(column: Series, unit: TimeUnit, row: Callable[[int], str], where: st
         wrong |= values != np.floor(values)
     if wrong.any():
         place = int(wrong.argmax())
-        expected = {"auto": "a number as in the rows before", "step": "a whole number of steps"}
+        expected = {
+            "auto": "a number as in the rows before",
+            "step": "a whole number of steps",
+            "excel": "a number of days",
+        }
         raise DataError(
             f"{where}, {row(place)}: expected "
             f"{expected.get(unit, f'a number of {unit} since 1970')}, got {column.iloc[place]!r}"
         )
     if unit == "step":
         unit_used = "s"
+    elif unit == "excel":
+        values, unit_used = np.rint(values * 86_400) + EXCEL_EPOCH.astype(np.int64), "s"
     else:
         unit_used = _unit_by_size(values, f"{where}, {row(0)}") if unit == "auto" else unit
     scale = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}[unit_used]
@@ -338,10 +424,8 @@ def _counts(column: Series, unit: TimeUnit, row: Callable[[int], str], where: st
         microseconds = values.astype(np.int64) * int(scale)
     else:
         microseconds = np.rint(values * scale).astype(np.int64)
-    is_step_count = unit == "step"
-    return Stamps(
-        microseconds.astype("datetime64[us]"), utc=not is_step_count, is_count=is_step_count
-    )
+    is_since_1970 = unit not in ("step", "excel")
+    return Stamps(microseconds.astype("datetime64[us]"), utc=is_since_1970, is_count=unit == "step")
 
 
 def _unit_by_size(values: Matrix, where: str) -> str:
@@ -352,7 +436,7 @@ def _unit_by_size(values: Matrix, where: str) -> str:
     raise DataError(
         f"{where}: expected a date such as 2014-01-31 13:00, got "
         f"{str(shown)!r}, whose size does not tell what it counts; set data.time-unit to s, ms, "
-        "us or ns since 1970, or to step if these are numbers of steps"
+        "us or ns since 1970, to excel for Excel's days, or to step if these are numbers of steps"
     )
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 EXCEL_SUFFIX = re.compile(r"\.xls[xm]$", re.IGNORECASE)
 _CELL_BYTES = 64  # of a value in a row, and of the row's share
+_SAMPLED = 10_000  # rows that are read to recognise the form of a table
 _UNCHECKED = 1 << 16  # cells that are read before the next look at the memory
 _SHARED_TEXTS = 4  # times the size of their XML: what they take as Python's texts
 _MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
@@ -46,7 +47,7 @@ def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnS
 
     rows, first, notes = _sheet(path)
     texts = [[_text(cell) for cell in row] for row in rows[:LOOKED_AT]]
-    head = head_of(texts, str(path), settings)
+    head = head_of(texts, str(path), settings, "row", first)
     if len(rows) <= head.rows:
         raise DataError(f"{path}: only a header row, no values")
     columns = select_columns(head)
@@ -70,10 +71,13 @@ def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnS
     )
 
 
-def first_excel_rows(path: Path) -> list[list[str]]:
-    """Return the cells of the first rows as texts."""
-    rows, _, _ = _sheet(path, LOOKED_AT)
-    return [[_text(cell) for cell in row] for row in rows]
+def end_rows(path: Path) -> tuple[list[list[str]], list[list[str]], int]:
+    """Return the cells of the first rows and of later ones as texts, and the number of rows up to
+    these."""
+    rows, _, _ = _sheet(path, _SAMPLED)
+    ends = rows[:LOOKED_AT], rows[LOOKED_AT:][-LOOKED_AT:]
+    first, last = ([[_text(cell) for cell in row] for row in part] for part in ends)
+    return first, last, len(rows)
 
 
 def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -81,15 +82,25 @@ def _blocks(
             first += len(frame)
 
 
-def first_rows(path: Path) -> tuple[Head, list[list[str]]]:
-    """Return the columns of a file, and the cells of the first rows as texts, by column."""
+def end_rows(path: Path) -> tuple[Head, list[list[str]], list[list[str]], int]:
+    """Return the columns of a file, the cells of the first and of the last rows as texts, by
+    column, and the number of rows."""
     with _opened(path) as file:
         head = Head(str(path), list(file.schema_arrow.names), _times(file.schema_arrow))
         require_few_columns(len(head.names), str(path))
-        batch = next(file.iter_batches(batch_size=LOOKED_AT), None)
-        columns = [] if batch is None else batch.columns
-        texts = [list(map(str, column.to_pylist())) for column in columns]
-        return head, texts or [[] for _ in head.names]
+        rows, groups = file.metadata.num_rows, file.num_row_groups
+        first = next(file.iter_batches(batch_size=LOOKED_AT), None)
+        last = None
+        if rows > 2 * LOOKED_AT:
+            batches = file.iter_batches(batch_size=LOOKED_AT, row_groups=[groups - 1])
+            last = deque(batches, maxlen=1)[0]
+        first_cells, last_cells = (
+            [list(map(str, column.to_pylist())) for column in batch.columns]
+            if batch is not None
+            else [list[str]() for _ in head.names]
+            for batch in (first, last)
+        )
+        return head, first_cells, last_cells, rows
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 Rows may come in any order. Local times may have an hour twice, when clocks went back: with
 ``data.time-zone`` times are converted to UTC; without it, the two values of an hour are averaged,
 so that the time of day stays the time of people's day. An hour left out in spring is a missing
-value.
+value. Other rows that come twice are kept once if their values agree, and refused if not. Times
+that a logger stamps a little late are rounded to the step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import numpy as np
@@ -26,6 +28,12 @@ _HOUR = np.timedelta64(1, "h")
 _MONTHS_BACK = (4, 9, 10, 11)
 _SUNDAY = 6
 _LAST_HOUR_BACK = 3  # the latest hour of the day that comes twice
+# Distances, in seconds, at which loggers write.
+_ROUND_STEPS = np.array(
+    [1, 2, 5, 10, 15, 20, 30, *(60 * n for n in (1, 2, 5, 10, 12, 15, 20, 30))]
+    + [3600 * n for n in (1, 2, 3, 4, 6, 8, 12, 24)]
+)
+_LARGEST_JITTER = 0.05  # of a step; times farther from the step are refused
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,31 @@ class TimedRows:
     """Rows in the order of time.
 
     stamps: [T]. values: [T, N]. places: the place of each row in the file, [T]. notes: what a
-    person should know of how they were put in order.
+    person should know of how they were put in order. repeated: rows that came again with the same
+    values and are left out.
     """
 
     stamps: Stamps
     values: Matrix
     places: NDArray[np.intp]
     notes: tuple[str, ...] = ()
+    repeated: int = 0
+
+
+def note_on_repeated(rows: int) -> tuple[str, ...]:
+    """Return a note on so many rows that came again with the same values; none for 0."""
+    if not rows:
+        return ()
+    are, them = ("rows repeat others", "are") if rows > 1 else ("row repeats another", "is")
+    return (f"{rows} {are} with the same time and values and {them} left out",)
+
+
+class TimeTwice(DataError):
+    """A time comes twice with different values. rows: the places of two such rows in the file."""
+
+    def __init__(self, message: str, rows: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 def row_number(place: int) -> str:
@@ -61,34 +87,101 @@ def in_order(
     stamps: [T] in the order of the file. values: [T, N]. places: of these rows in the file, [T];
     None: they are all of its rows. zone: of local times, such as Europe/Berlin, or "".
     where, row: names of the file and, by its place, of a row in messages. notes: on how the file
-    was read. Times that come twice for another reason than a change of clocks stay, and so do
-    missing times, for the clock to refuse.
+    was read. Missing times stay for the clock to refuse.
 
-    Raises `DataError` for an unknown zone, and for a local time that the zone does not have, or has
-    twice without a sign which of them it is.
+    Raises `TimeTwice` for a time with two values, and `DataError` for an unknown zone, and for a
+    local time that the zone does not have, or has twice without a sign which of them it is.
     """
-    if places is None:
-        places = np.arange(len(stamps.times))
+    in_file = np.arange(len(stamps.times)) if places is None else places
     if zone:
-        stamps = _in_utc(stamps, zone, where, lambda place: row(int(places[place])))
-    times = stamps.times
-    if np.isnat(times).any() or (np.diff(times) > np.timedelta64(0)).all():
-        return TimedRows(stamps, values, places, notes)
-    unique, first, groups, counts = np.unique(
-        times, return_index=True, return_inverse=True, return_counts=True
-    )
-    notes = (*notes, SORTED) if (np.diff(first) < 0).any() else notes
+        stamps = _in_utc(stamps, zone, where, lambda place: row(int(in_file[place])))
+    notes = (*notes, *stamps.notes)
+    if np.isnat(stamps.times).any():
+        return TimedRows(stamps, values, in_file, notes)
+    order = np.arange(len(stamps.times))
+    if (np.diff(stamps.times) < np.timedelta64(0)).any():
+        _, firsts = np.unique(stamps.times, return_index=True)
+        notes = (*notes, SORTED) if (np.diff(firsts) < 0).any() else notes
+        order = np.argsort(stamps.times, kind="stable")
+        stamps, values = _at(stamps, stamps.times[order]), values[order]
+    rows = _rounded(TimedRows(stamps, values, in_file[order], notes))
+    if (np.diff(rows.stamps.times) > np.timedelta64(0)).all():
+        return rows
+    unique, counts = np.unique(rows.stamps.times, return_counts=True)
     is_local = not stamps.utc and not stamps.is_count
-    if (counts == 1).all() or not is_local or (nights := _hours_twice(unique, counts)) is None:
-        order = np.argsort(times, kind="stable")
-        return TimedRows(_at(stamps, times[order]), values[order], places[order], notes)
-    note = (
-        f"the hour from {nights[0].item():%Y-%m-%d %H:%M} comes twice, as clocks went back"
-        f"{f', and so on {len(nights) - 1} other nights' if len(nights) > 1 else ''}: its values "
-        "are averaged (data.time-zone keeps both)"
+    if is_local and (nights := _hours_twice(unique, counts)) is not None:
+        note = (
+            f"the hour from {nights[0].item():%Y-%m-%d %H:%M} comes twice, as clocks went back"
+            f"{f', and so on {len(nights) - 1} other nights' if len(nights) > 1 else ''}: its "
+            "values are averaged (data.time-zone keeps both)"
+        )
+        firsts = np.cumsum(counts) - counts
+        means = _means(rows.values, np.repeat(np.arange(len(unique)), counts), len(unique))
+        return TimedRows(_at(stamps, unique), means, rows.places[firsts], (*rows.notes, note))
+    return _each_time_once(rows, counts, where, row)
+
+
+def _each_time_once(
+    rows: TimedRows, counts: NDArray[np.intp], where: object, row: RowName
+) -> TimedRows:
+    """Return each time once, if the values present agree; raise `TimeTwice` if they do not.
+
+    counts: the number of rows of each time, in the order of time.
+    """
+    firsts = np.cumsum(counts) - counts
+    lowest = np.fmin.reduceat(rows.values, firsts)
+    wrong = lowest < np.fmax.reduceat(rows.values, firsts)
+    if wrong.any():
+        group, column = (int(place) for place in np.argwhere(wrong)[0])
+        alike = np.arange(firsts[group], firsts[group] + counts[group])
+        present = alike[np.isfinite(rows.values[alike, column])]
+        values = rows.values[present, column]
+        other = int(np.flatnonzero(values != values[0])[0])
+        first_row, second_row = int(rows.places[present[0]]), int(rows.places[present[other]])
+        time, times = rows.stamps.times[firsts[group]], int(wrong.any(axis=1).sum())
+        more = f" (in all {times} times do)" if times > 1 else ""
+        zone = "; if clocks went back then, set data.time-zone" if _may_be_set_back(time) else ""
+        raise TimeTwice(
+            f"{where}: the time {time.item()} comes twice with different values, "
+            f"{values[0]:.15g} in {row(first_row)} and {values[other]:.15g} in {row(second_row)}"
+            f"{more}{'' if rows.stamps.utc or rows.stamps.is_count else zone}",
+            (first_row, second_row),
+        )
+    times, repeated = rows.stamps.times[firsts], int((counts - 1).sum())
+    return TimedRows(_at(rows.stamps, times), lowest, rows.places[firsts], rows.notes, repeated)
+
+
+def _rounded(rows: TimedRows) -> TimedRows:
+    """Return the rows at whole steps since 1970, if a logger stamped most of them a little late.
+
+    Rows far from a step are left out if they hold no value; otherwise nothing is rounded, so that
+    the clock refuses them.
+    """
+    times = rows.stamps.times
+    distances = np.diff(times)
+    if rows.stamps.is_count or not len(distances) or not (distances > np.timedelta64(0)).any():
+        return rows
+    usual = np.median(distances[distances > np.timedelta64(0)].astype(np.int64)) / 1e6
+    seconds = int(_ROUND_STEPS[np.abs(_ROUND_STEPS - usual).argmin()])
+    step = np.timedelta64(seconds * 1_000_000, "us")
+    if abs(seconds - usual) > _LARGEST_JITTER * seconds:
+        return rows
+    if not ((times - times[0]) % step).astype(np.int64).any():  # regular, if not since midnight
+        return rows
+    late = (times - np.datetime64(0, "us") + step // 2) % step - step // 2
+    stray = np.abs(late) > _LARGEST_JITTER * step
+    if (stray & np.isfinite(rows.values).any(axis=1)).any():
+        return rows
+    kept, notes = ~stray, rows.notes
+    if count := int(stray.sum()):
+        first = times[int(stray.argmax())].item()
+        rows_lie = "rows that lie" if count > 1 else "a row that lies"
+        notes = (*notes, f"left out: {rows_lie} between the steps, without a value, at {first}")
+    if (late[kept] != np.timedelta64(0)).any():
+        notes = (*notes, f"times a little off the step of {step.item()} are rounded to it")
+    return TimedRows(
+        _at(rows.stamps, (times - late)[kept]), rows.values[kept], rows.places[kept], notes
     )
-    means = _means(values, groups, len(unique))
-    return TimedRows(_at(stamps, unique), means, places[first], (*notes, note))
 
 
 def _at(stamps: Stamps, times: Times) -> Stamps:
@@ -119,11 +212,14 @@ def _hours_twice(unique: Times, counts: NDArray[np.intp]) -> Times | None:
     days = begins.astype("datetime64[D]")
     if (inside != (counts == 2)).any() or len(np.unique(days)) < len(days):
         return None
-    are_nights = all(
-        begin.weekday() == _SUNDAY and begin.hour <= _LAST_HOUR_BACK and begin.month in _MONTHS_BACK
-        for begin in begins.tolist()
-    )
-    return begins if are_nights else None
+    return begins if all(map(_may_be_set_back, begins)) else None
+
+
+def _may_be_set_back(local: np.datetime64) -> bool:
+    """Return whether clocks may go back at this local time."""
+    time: datetime = local.item()  # type: ignore[assignment]
+    is_hour = time.weekday() == _SUNDAY and time.hour <= _LAST_HOUR_BACK
+    return is_hour and time.month in _MONTHS_BACK
 
 
 def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:

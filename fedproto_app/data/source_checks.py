@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.errors import DataError, SettingsError, did_you_mean
+from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, did_you_mean
 from fedproto_app.core.loading import named_function
 from fedproto_app.data.files import missing
 from fedproto_app.settings import DataSettings
@@ -138,8 +140,38 @@ def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
 
 
 def users_function(source: str) -> Callable[[DataSettings], Any]:
-    """Return the user's function named ``package.module:factory``."""
-    return named_function("data.source", source, DataError)
+    """Return the user's function named ``package.module:factory``.
+
+    What it raises, also while its series are taken one by one, becomes a `DataError` of one line.
+    """
+    function = named_function("data.source", source, DataError)
+
+    def call(settings: DataSettings) -> Any:
+        with _one_line(source):
+            loaded = function(settings)
+        return _one_by_one(loaded, source) if isinstance(loaded, Iterator) else loaded
+
+    return call
+
+
+def _one_by_one(loaded: Iterator[Any], source: str) -> Iterator[Any]:
+    with _one_line(source):
+        yield from loaded
+
+
+@contextmanager
+def _one_line(source: str) -> Iterator[None]:
+    """Turn an error of the user's function into one line that names the user's line."""
+    try:
+        yield
+    except FedProtoError:
+        raise
+    except Exception as error:
+        place = extract_tb(error.__traceback__)[-1]
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DataError(
+            f"{source}: {message} ({Path(place.filename).name}, line {place.lineno})"
+        ) from error
 
 
 def require_class_names(classes: object, where: str) -> None:

@@ -28,7 +28,21 @@ if TYPE_CHECKING:
 INDEX = "__index_level_0__"  # pandas' name in Parquet files for an index without a name
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time", "ds"})
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
-MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
+MISSING += [
+    "1.#QNAN",
+    "<NA>",
+    "N/A",
+    "NA",
+    "NULL",
+    "NaN",
+    "None",
+    "n/a",
+    "nan",
+    "null",
+    "Null",
+    "?",
+]
+UNNAMED = ("", "unnamed: 0")  # names of pandas' index, lowered, in text files
 LOOKED_AT = 50  # lines or rows, to recognise the file's form
 MOST_COLUMNS = 100_000  # or clients: each costs time and memory, however few its rows
 BLOCK_CELLS = 1 << 20  # that are read at once
@@ -37,8 +51,21 @@ _NUMBER_BYTES = 24
 _TEXT_BYTES = 200  # of a time or a client's name, while it is read
 _MOST_FAULTS = 1000  # cells that are no numbers, after which the file is refused
 
+_MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as units
 _FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
+_TOTALS = {
+    "total",
+    "totals",
+    "grand total",
+    "sum",
+    "summe",
+    "gesamt",
+    "gesamtsumme",
+    "average",
+    "mean",
+}
+_CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 _FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
 
@@ -47,7 +74,8 @@ class Head:
     """The column names of a file, before the columns are read.
 
     times: the place of the column that looks like a time column, None without one. rows: the number
-    of rows before the first row of values. notes: what a person should know of the header.
+    of rows before the first row of values. notes: what a person should know of the header. index:
+    the place of a column without a name that only numbers the rows, as pandas writes it.
     """
 
     where: str
@@ -55,6 +83,7 @@ class Head:
     times: int | None
     rows: int = 0
     notes: tuple[str, ...] = ()
+    index: int | None = None
 
     def place(self, name: str, key: str) -> int:
         """Return the place of the column that ``data.<key>`` names, or would."""
@@ -178,7 +207,12 @@ class Table:
             row = self.row_of(int(empty.to_numpy().argmax()))
             name = self.head.names[self.columns.clients]
             raise DataError(f"{self.where}: column {name!r}, {row}: no client is named")
-        return column.astype(str).str.strip()
+        # "North " is North, and an accent may be a character of its own or not.
+        return column.astype(str).str.strip().str.normalize("NFC")
+
+    def written_clients(self) -> Series:
+        """Return the client of each row as the file writes it, [T]."""
+        return self.texts[self.columns.clients].astype(str)
 
 
 def table_of(
@@ -215,7 +249,25 @@ def table_of(
         table.numbers()
     for place in columns.texts:
         frame[place] = pd.concat([block[place] for block in texts])
-    return table
+    return _without_totals(table)
+
+
+def is_total(cell: str) -> bool:
+    """Return whether the cell names a row of totals."""
+    return cell.lower().rstrip(":") in _TOTALS
+
+
+def _without_totals(table: Table) -> Table:
+    """Return the table without a last row of totals, where a time should stand."""
+    place = table.columns.times
+    if place is None or len(table.values) < 2:
+        return table
+    last = str(table.texts[place].iloc[-1]).strip()
+    if not is_total(last):
+        return table
+    note = f"{table.row_of(len(table.values) - 1)}, {last!r}, is left out"
+    kept = table.select(np.arange(len(table.values) - 1))
+    return replace(kept, notes=(*table.notes, note))
 
 
 def _read(
@@ -250,10 +302,7 @@ def require_named(names: Iterable[str], where: str) -> None:
     unique_names: set[str] = set()
     for name in names:
         if not name:
-            raise DataError(
-                f"{where}: a column of values has no name in the header (an index that pandas "
-                "wrote? leave it out by index=False)"
-            )
+            raise DataError(f"{where}: a column of values has no name in the header")
         if name in unique_names:
             raise DataError(f"{where}: two columns are named {name!r}")
         unique_names.add(name)
@@ -271,7 +320,7 @@ def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str)
     chosen: names of the value columns to read, from ``data.<key>``; empty: all.
     """
     times = head.place(time_column, "time-column") if time_column else head.times
-    candidates = [place for place in range(len(head.names)) if place != times]
+    candidates = [place for place in range(len(head.names)) if place not in (times, head.index)]
     require_available(
         chosen, [head.names[place] for place in candidates], key, "column", head.where
     )
@@ -282,13 +331,25 @@ def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str)
     return Columns(values, times)
 
 
-def head_of(rows: list[list[str]], where: str, settings: DataSettings) -> Head:
+def head_of(
+    rows: list[list[str]], where: str, settings: DataSettings, row: str = "line", first_row: int = 1
+) -> Head:
     """Return the names of the columns, from the cells of the first rows.
 
-    Raises `DataError` if the first row may be names or values, or if there are too many columns.
+    row, first_row: the word for a row in messages, and the number of the first of them. Raises
+    `DataError` if the first row may be names or values, or if there are too many columns.
     """
     first = rows[0]
     require_few_columns(len(first), where)
+    if settings.header == "auto" and (line := header_line(rows)):
+        values = next(n for n, cells in enumerate(rows[line:], line + 1) if _holds_values(cells))
+        apart = values > line + 1
+        begin = f", and the values in {row} {values + first_row - 1}" if apart else ""
+        raise DataError(
+            f"{where}: {row} {first_row} does not name the columns: their names seem to stand in "
+            f"{row} {line + first_row - 1}{begin}; delete the {row}s above the names"
+            f"{' and below them' if apart else ''}"
+        )
     has_header = settings.header == "true"
     if settings.header == "auto":
         is_certain = len(rows) < 2 or has_names(rows, settings.decimal)
@@ -301,11 +362,56 @@ def head_of(rows: list[list[str]], where: str, settings: DataSettings) -> Head:
     if not has_header:
         times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
         return Head(where, numbered(len(first)), times)
-    times = 0 if first[0].lower() in TIME_NAMES or not first[0] else None
-    if not has_units(rows):
-        return Head(where, first, times, 1)
-    units = ", ".join(filter(None, rows[1][:LOOKED_AT]))
-    return Head(where, first, times, 2, (f"the row below the header is taken for units: {units}",))
+    above, notes = 1, tuple[str, ...]()
+    if has_units(rows):
+        units = ", ".join(filter(None, rows[1][:LOOKED_AT]))
+        above, notes = 2, (f"the row below the header is taken for units: {units}",)
+    named = [place for place, name in enumerate(first) if name.lower() in TIME_NAMES]
+    if (
+        first[0].lower() in UNNAMED
+        and len(first) > 1
+        and number_rows([row[0] for row in rows[above:]])
+    ):
+        # Without another column of times, or with one that is set, it may still be the time.
+        times = named[0] if named else 0
+        index = None if not named and not settings.time_column else 0
+        return Head(where, first, times, above, notes, index)
+    times = 0 if 0 in named or not first[0] else None
+    return Head(where, first, times, above, notes)
+
+
+def header_line(rows: list[list[str]]) -> int:
+    """Return the number of the line that names the columns, if it is not the first, else 0.
+
+    Titles, comments and a logger's own lines stand above it: the first line then has fewer cells
+    with a text than the table, or more.
+    """
+    width = len(_filled(rows[-1]))
+    if len(rows[0]) == len(rows[-1]) and len([cell for cell in rows[0] if cell]) >= width - 1:
+        return 0
+    for number, row in enumerate(rows[1:-1], 2):
+        are_names = [not (is_number(cell) or is_date(cell)) for cell in row]
+        is_header = len(_filled(row)) == width > 1 and all(are_names) and all(row[1:width])
+        if is_header and any(map(_holds_values, rows[number : number + _MOST_BELOW_NAMES])):
+            return number
+    return 0
+
+
+def _filled(row: list[str]) -> list[str]:
+    """Return the cells up to the last that is not empty."""
+    return row[: max((place for place, cell in enumerate(row, 1) if cell), default=0)]
+
+
+def _holds_values(row: list[str]) -> bool:
+    return any(is_number(cell) for cell in row)
+
+
+def number_rows(cells: Sequence[str]) -> bool:
+    """Return whether these cells count the rows: whole numbers that rise by one from 0 or 1."""
+    if len(cells) < 2 or not all(map(str.isdecimal, cells)):
+        return False
+    numbers = list(map(int, cells))
+    return numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def has_units(rows: list[list[str]]) -> bool:
@@ -336,7 +442,7 @@ def has_names(rows: list[list[str]], decimal: Decimal) -> bool:
     first, below = rows[0], rows[1:]
     if not is_date(first[0]) and below and all(is_date(row[0]) for row in below):
         return True
-    if any(is_date(cell) or _is_fraction(cell) for cell in first):
+    if any(is_date(cell) or is_fraction(cell) for cell in first):
         return False
     if not all(_is_value(cell) for cell in first):
         return True
@@ -351,7 +457,7 @@ def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal: Dec
     present = [(int(name), cell) for name, cell in pairs if cell not in MISSING]
     signs = {"auto": ".,", "point": ".", "comma": ","}[decimal]
     return bool(present) and all(
-        _is_fraction(cell)
+        is_fraction(cell)
         and any(sign in cell for sign in signs)
         and name > _FAR_LARGER * abs(float(cell.replace(",", ".")))
         for name, cell in present
@@ -363,7 +469,13 @@ def is_date(cell: str) -> bool:
     return _DATE.fullmatch(cell) is not None
 
 
-def _is_fraction(cell: str) -> bool:
+def is_clock_time(cell: str) -> bool:
+    """Return whether the cell is a time without a date, such as 17:20."""
+    return _CLOCK_TIME.fullmatch(cell) is not None
+
+
+def is_fraction(cell: str) -> bool:
+    """Return whether the cell is a number with a decimal sign or an exponent."""
     return _FRACTION.fullmatch(cell) is not None
 
 

@@ -5,9 +5,12 @@ that a long Parquet table may be a folder of parts, as other programs write it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +19,7 @@ from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Stamps, Times, common_
 from fedproto_app.data.excel_table import EXCEL_SUFFIX, read_excel_table
 from fedproto_app.data.files import require_inside, require_room
 from fedproto_app.data.parquet_table import PARQUET_SUFFIX, read_parquet_table
-from fedproto_app.data.row_order import TimedRows, in_order
+from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, note_on_repeated
 from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
@@ -25,16 +28,22 @@ from fedproto_app.data.table import (
     ColumnSelector,
     Head,
     Table,
+    is_clock_time,
+    is_fraction,
     require_few_columns,
     value_columns,
 )
 from fedproto_app.data.text_table import SUFFIX, read_text_table
 from fedproto_app.settings import DataSettings
 
+if TYPE_CHECKING:
+    from pandas import Series
+
 # Usual names of the client column in the long tables of Nixtla, GluonTS and Prophet.
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
-VALUE_NAME = "y"  # the usual name of the value column in the same tables
+VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
+_MOST_COMPARED = 20  # columns, to find what tells two rows apart
 Reader = Callable[[Path, ColumnSelector, DataSettings], Table]
 
 
@@ -44,8 +53,13 @@ def load_wide(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     def select(head: Head) -> Columns:
         return value_columns(head, settings.time_column, settings.choice.clients, "clients")
 
-    table = (read or _read)(Path(settings.path), select, settings)
-    rows, columns = _in_order(table, settings), table.column_names
+    path, read = Path(settings.path), read or _read
+    table = read(path, select, settings)
+    try:
+        rows = _in_order(table, settings)
+    except TimeTwice as error:
+        raise _with_cause(error, [table], [path], read, settings) from None
+    columns = table.column_names
     if rows is None:
         yield from counted_columns(table.names, table.numbers(), table.notes, columns)
         return
@@ -69,7 +83,8 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
 
     path, select_columns = Path(settings.path), partial(long_columns, settings=settings)
     paths = _files(settings) if path.is_dir() else [path]
-    tables = ((read or _read)(part_path, select_columns, settings) for part_path in paths)
+    read = read or _read
+    tables = (read(part_path, select_columns, settings) for part_path in paths)
     used_tables, chosen_clients = _that_fit(settings, tables), settings.choice.clients
     clients_by_table = [table.clients() for table in used_tables]
     clients = pd.concat(clients_by_table, ignore_index=True)
@@ -94,15 +109,25 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     all_stamps = [table_stamps for table_stamps in stamps if table_stamps is not None]
     all_times = np.concatenate([table_stamps.times for table_stamps in all_stamps])
     row_of, zone = _rows_of(used_tables), settings.time_zone
-    notes = tuple(dict.fromkeys(note for table in used_tables for note in table.notes))
+    spellings = _spellings(used_tables, clients)
+    notes = (
+        *(note for table in used_tables for note in table.notes),
+        *(note for table_stamps in all_stamps for note in table_stamps.notes),
+        *(f"{' and '.join(map(ascii, of_one))} are read as one client" for of_one in spellings),
+    )
+    notes = tuple(dict.fromkeys(notes))
     rows: dict[str, TimedRows] = {}
-    for name, indices in clients.groupby(clients, sort=False).indices.items():
-        places = np.asarray(indices, dtype=np.intp)
-        client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
-        where = f"{settings.path}: client {name!r}"
-        rows[str(name)] = in_order(
-            client_stamps, values[places], where, zone, row_of, notes, places
-        )
+    try:
+        for name, indices in clients.groupby(clients, sort=False).indices.items():
+            places = np.asarray(indices, dtype=np.intp)
+            client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
+            where = f"{settings.path}: client {name!r}"
+            rows[str(name)] = in_order(
+                client_stamps, values[places], where, zone, row_of, notes, places
+            )
+    except TimeTwice as error:
+        raise _with_cause(error, used_tables, paths, read, settings) from None
+    rows = _with_repeated(rows)
     may_lack_rows = _may_lack_rows(settings)
     times = [client_rows.stamps.times for client_rows in rows.values()]
     step = common_step(times, may_lack_rows=may_lack_rows)
@@ -127,7 +152,12 @@ def load_folder(settings: DataSettings) -> Iterator[ClientSeries]:
     paths = chosen(_files(settings), client_of, settings, settings.path)
     tables = _that_fit(settings, (_read(path, select_columns, settings) for path in paths))
     _require_alike(tables, [table.stamps(settings.time_unit) for table in tables])
-    rows = [_in_order(table, settings) for table in tables]
+    rows = []
+    for table, path in zip(tables, paths, strict=True):
+        try:
+            rows.append(_in_order(table, settings))
+        except TimeTwice as error:
+            raise _with_cause(error, [table], [path], _read, settings) from None
     # All clients share one period, so they need one step; a file with a single row has none.
     may_lack_rows = _may_lack_rows(settings)
     times = [file_rows.stamps.times for file_rows in rows if file_rows is not None]
@@ -147,14 +177,105 @@ def _in_order(table: Table, settings: DataSettings) -> TimedRows | None:
     """Return the rows of a table in the order of time, None without a time column."""
     stamps = table.stamps(settings.time_unit)
     if stamps is not None:
-        return in_order(
+        rows = in_order(
             stamps, table.numbers(), table.where, settings.time_zone, table.row_of, table.notes
         )
+        return _with_repeated({"": rows})[""]
     if settings.time_zone:
         raise DataError(
             f"data.time-zone = {settings.time_zone!r}: {table.where} has no column of times"
         )
     return None
+
+
+def _with_repeated(rows: dict[str, TimedRows]) -> dict[str, TimedRows]:
+    """Return the rows of all clients with a note on how many of them came again."""
+    note = note_on_repeated(sum(of_client.repeated for of_client in rows.values()))
+    return {
+        name: replace(of_client, notes=(*of_client.notes, *note))
+        for name, of_client in rows.items()
+    }
+
+
+def _spellings(tables: Sequence[Table], clients: Series) -> list[list[str]]:
+    """Return the spellings of each client that is written in several ways."""
+    import pandas as pd
+
+    written = pd.concat([table.written_clients() for table in tables], ignore_index=True)
+    differ = (written != clients).to_numpy()
+    if not differ.any():
+        return []
+    names = set(clients[differ])
+    several = written[clients.isin(names)].groupby(clients).unique()
+    return [sorted(spellings) for spellings in several if len(spellings) > 1]
+
+
+def _with_cause(
+    error: TimeTwice,
+    tables: Sequence[Table],
+    paths: Sequence[Path],
+    read: Reader,
+    settings: DataSettings,
+) -> DataError:
+    """Return the error with what tells the two rows apart: the name's spelling or other columns.
+
+    Reads the other columns, so only after an error.
+    """
+    ends = np.cumsum([len(table.values) for table in tables])
+    numbers = [int(np.searchsorted(ends, row, side="right")) for row in error.rows]
+    if numbers[0] != numbers[1]:
+        return error
+    table = tables[numbers[0]]
+    places = [row - int(ends[numbers[0]]) + len(table.values) for row in error.rows]
+    client = None if table.columns.clients is None else table.head.names[table.columns.clients]
+    if client is not None:
+        first, second = (str(table.written_clients().iloc[place]) for place in places)
+        if first != second:
+            return DataError(
+                f"{error}; the client is written {first!a} and {second!a} there: if "
+                "these are two clients, give them names that differ by more than blanks or accents"
+            )
+    rows = [int(table.texts.index[place]) for place in places]
+    others = [
+        place
+        for place, name in enumerate(table.head.names)
+        if place not in (*table.columns.read, table.head.index) and name
+    ]
+    path = next((path for path in paths if str(path) == table.where), paths[0])
+    for place in others[:_MOST_COMPARED]:
+        try:
+            column = read(path, partial(_texts_of, place), settings)
+        except DataError:
+            continue
+        cells = column.texts[place].astype(str).str.strip()
+        first, second = (str(cells.loc[row]) for row in rows)
+        if first == second or not _is_few_valued(cells):
+            continue
+        name = table.head.names[place]
+        differs = f"{error}; column {name!r} differs between these rows ({first!r}, {second!r}):"
+        if is_clock_time(first):
+            return DataError(f"{differs} join it with the dates into one column of times")
+        if client is None:
+            source = f"long-{settings.source.rpartition('-')[2]}"
+            return DataError(
+                f"{differs} if it names the clients, --set data.source={source} --set "
+                f"data.client-column={shlex.quote(name)} reads them"
+            )
+        return DataError(
+            f"{differs} if it names the clients, set data.client-column to it; if both "
+            f"{client!r} and {name!r} do, join them into one column"
+        )
+    return error
+
+
+def _texts_of(place: int, _: Head) -> Columns:
+    """Return the selection of a single column of texts."""
+    return Columns([], None, place)
+
+
+def _is_few_valued(cells: Series) -> bool:
+    """Return whether these texts repeat and are no fractions, as names of clients are."""
+    return cells.nunique() <= max(2, len(cells) // 2) and not cells.map(is_fraction).any()
 
 
 def _may_lack_rows(settings: DataSettings) -> bool:
@@ -186,10 +307,12 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
         if head.times is not None and not choice.time_column
         else _place(head, choice.time_column, "time-column", TIME_NAMES, "times")
     )
-    value_places = [place for place in range(len(names)) if place not in (client, times)]
+    read_or_skipped = (client, times, head.index)
+    value_places = [place for place in range(len(names)) if place not in read_or_skipped]
     value_names = [names[place] for place in value_places]
     require_available(choice.columns, value_names, "columns", "column of values", head.where)
-    selected = choice.columns or ((VALUE_NAME,) if VALUE_NAME in value_names else value_names)
+    usual = list(dict.fromkeys(name for name in value_names if name.lower() in VALUE_NAMES))
+    selected = choice.columns or (usual if len(usual) == 1 else value_names)
     if len(selected) != 1:
         raise DataError(
             f"{head.where}: {len(selected)} columns of values "
@@ -253,6 +376,9 @@ def _files(settings: DataSettings) -> list[Path]:
     if not paths:
         deeper = next((path.name for path in entries if path.is_dir()), "")
         hint = f"; folders in it, such as {deeper!r}, are not looked into" if deeper else ""
+        texts = [path.name for path in entries if path.suffix.lower() == ".txt"]
+        if texts:
+            hint = f", but {len(texts)} .txt files, such as {texts[0]!r}: rename them to .csv"
         raise DataError(f"{folder}: the folder holds no {file_kinds} file{hint}")
     for path in paths:
         require_inside(path, folder)

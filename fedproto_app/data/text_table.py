@@ -249,6 +249,18 @@ def first_lines(source: Path | bytes, where: str) -> list[str]:
     return lines
 
 
+def last_lines(source: Path | bytes, where: str) -> tuple[list[str], int]:
+    """Return up to as many last lines as `first_lines` returns, without these, and the number of
+    all lines."""
+    lines, blocks = 0, [b"", b""]
+    for block in _blocks(source, where):
+        lines += block.count(b"\n")
+        blocks = [blocks[1], block]
+    texts = b"".join(blocks).decode().split("\n")[:-1]
+    further = min(LOOKED_AT, lines - LOOKED_AT)
+    return [line.removesuffix("\r") for line in texts[-further:] if line] * (further > 0), lines
+
+
 def cells(line: str, delimiter: str) -> list[str]:
     """Return the cells of a line."""
     row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [""])
@@ -270,7 +282,10 @@ def delimiter_of(lines: list[str], where: str, decimal: Decimal = "auto") -> str
             f"{where}: cells could be separated by {' or '.join(names)}; set data.delimiter to one "
             "of them"
         )
-    return next(iter(fitting), max(DELIMITERS.values(), key=lines[0].count))
+    # Titles above a table have other cells than its last lines.
+    of_last = [sign for sign in DELIMITERS.values() if _cuts_evenly(lines[len(lines) // 2 :], sign)]
+    likely = of_last if len(of_last) == 1 else DELIMITERS.values()
+    return next(iter(fitting), max(likely, key=lines[0].count))
 
 
 def _cuts_evenly(lines: list[str], sign: str) -> bool:

@@ -92,9 +92,10 @@ CLASS_ROWS = {
 class Wishes:
     """What a person sets instead of the trial; None or "" leaves the choice to it.
 
-    horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
-    simulated clients, for images and sequences that name none. windows: of a rolling-origin
-    backtest. quick: fewer rows, less history. changes: further settings, by dotted keys.
+    horizon, period: in steps. clients_from, target: the columns of a table that name the clients
+    and that are forecast. clients: simulated clients, for images and sequences that name none.
+    windows: of a rolling-origin backtest. quick: fewer rows, less history. changes: further
+    settings, by dotted keys.
     """
 
     horizon: int | None = None
@@ -104,6 +105,7 @@ class Wishes:
     windows: int = 1
     quick: bool = False
     changes: Changes = field(default_factory=dict)
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class Plan:
     """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
 
     windows: of a backtest, with a run in each for every row. warnings: which columns are not read,
-    and why, and what values may not mean what they seem to.
+    and why, and what values may not mean what they seem to. target: the column of a table that is
+    forecast, "" if every column is a client.
     """
 
     settings: Changes
@@ -120,6 +123,7 @@ class Plan:
     forecasts: bool
     windows: int = 1
     warnings: Sequence[str] = ()
+    target: str = ""
 
     def runs(self, row: str) -> dict[str, Changes]:
         """Return the settings of a row's runs by their folders' names, oldest window first."""
@@ -180,7 +184,7 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     Raises `DataError` for a file that cannot be read or that names no clients, and `SettingsError`
     for a wish that does not fit the data.
     """
-    from fedproto_app.data.recognition import reading_of
+    from fedproto_app.data.recognition import Reading, reading_of
     from fedproto_app.tasks.table import record_of_source
 
     for option, value, least in (
@@ -193,15 +197,21 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
             raise SettingsError(f"{option} {value}: at least {least}")
     for key in wishes.changes.keys() & _CHOSEN.keys():
         raise SettingsError(f"{key} = {wishes.changes[key]!r}: in a trial {_CHOSEN[key]} sets it")
-    reading = reading_of(path)
-    table = {**reading.all_settings, **wishes.changes, "data.path": str(path)}
-    if wishes.clients_from:
-        if not reading.source.startswith("long-"):
-            raise SettingsError(
-                f"--clients-from {wishes.clients_from}: {path} is read as {reading.source}, whose "
-                "clients are not in a column"
-            )
-        table["data.client-column"] = wishes.clients_from
+    answers = dict(wishes.changes)
+    answers |= {"data.client-column": wishes.clients_from} if wishes.clients_from else {}
+    answers |= {"data.columns": wishes.target} if wishes.target else {}
+    source = str(answers.get("data.source", ""))
+    reading = Reading(source) if source else reading_of(path, answers)
+    if wishes.clients_from and ":" not in source and not reading.source.startswith("long-"):
+        raise SettingsError(
+            f"--clients-from {wishes.clients_from}: {path} is read as {reading.source}, whose "
+            "clients are not in a column"
+        )
+    if reading.source.startswith("wide-"):  # there a column is a client
+        answers = {
+            "data.clients" if key == "data.columns" else key: answers[key] for key in answers
+        }
+    table = {**reading.all_settings, **answers, "data.path": str(path)}
     record = record_of_source(settings_from(table).data)
     if record.forecasts:
         return _plan_of_series(path, table, reading, wishes)
@@ -240,18 +250,20 @@ def try_file(
     changes: Changes | None = None,
     folder: str | Path | None = None,
     progress: bool = True,
+    target: str = "",
 ) -> Trial:
     """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
 
-    horizon, period: in steps. clients_from: the column of a table that names the clients. clients:
-    simulated clients to deal images or sequences to. windows: of a backtest, before each of which
-    the models learn anew. quick: less history and fewer rivals. changes: further settings, by
-    dotted keys. folder: for the runs, of which it resumes those that were stopped; default:
+    horizon, period: in steps. clients_from, target: the columns of a table that name the clients
+    and that are forecast. clients: simulated clients to deal images or sequences to. windows: of a
+    backtest, before each of which the models learn anew. quick: less history and fewer rivals.
+    changes: further settings, by dotted keys, such as data.source for a function of your own.
+    folder: for the runs, of which it resumes those that were stopped; default:
     runs/try-NAME. Raises `FedProtoError` with the command's message.
     """
     file = Path(path)
     console = Console(stderr=True, quiet=not progress, highlight=False)
-    wishes = Wishes(horizon, period, clients_from, clients, windows, quick, changes or {})
+    wishes = Wishes(horizon, period, clients_from, clients, windows, quick, changes or {}, target)
     plan = plan_of(file, wishes)
     for fact in plan.facts:
         console.print(fact, soft_wrap=True, markup=False)
@@ -299,6 +311,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     verdict = " ".join(sentences) or without_finding
     if len(names := list(client_errors(runs[-1], report_for(runs[-1].task).metrics))) == 1:
         verdict = f"{names[0]} is the only client, so there is nobody to share with."
+    if plan.target:
+        verdict = f"Forecasting {plan.target}. {verdict}"
     return Trial(folder, verdict, scores, report, forecast, plan.warnings)
 
 
@@ -376,6 +390,7 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     usable = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
     data = settings_from(table).data
+    target = reading.target or next((c.columns.values for c in series if c.columns), "")
     rows = dict(SERIES_ROWS)
     if wishes.quick:
         del rows["analytic-alone"]
@@ -389,7 +404,7 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     }[table["data.calendar"]]
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
-        f"{reading.source}",
+        f"{reading.source}{f', forecasting {target}' if target else ''}",
         *reading.notes,
         *notes_of(series),
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
@@ -405,7 +420,7 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
     warnings = (*reading.left_out, *doubts_about_series(series, data))
-    return Plan(table, rows, facts, True, wishes.windows, warnings)
+    return Plan(table, rows, facts, True, wishes.windows, warnings, target)
 
 
 def _plan_of_classes(

@@ -89,4 +89,4 @@ Delimiter = Annotated[
 ]
 Decimal = Literal["auto", "point", "comma"]
 Missing = Literal["gap", "zero"]
-TimeUnit = Literal["auto", "iso", "s", "ms", "us", "ns", "step"]
+TimeUnit = Literal["auto", "iso", "s", "ms", "us", "ns", "excel", "step"]

@@ -238,7 +238,8 @@ class DataSettings(Section):
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "dates, counts since 1970 or numbers of steps; `auto`: dates, or counts recognised by size",
+        "dates, counts since 1970, Excel's days or numbers of steps (months, quarters or years if "
+        "they are written so); `auto`: dates, or counts since 1970 recognised by size",
     )
     time_zone: str = setting(
         "",

@@ -158,8 +158,8 @@ def of_months(times: Any) -> pd.DataFrame:
     [
         (lambda: of_months(MONTHS), "M", "freq = 'M': steps of the calendar, such as months"),
         (lambda: of_months(MONTHS.to_timestamp()), "MS", "freq = 'MS': steps of the calendar"),
-        (lambda: of_months(MONTHS), None, "rows are a month apart; steps of the calendar"),
-        (lambda: of_months(MONTHS.to_timestamp()), None, "rows are a month apart; steps of the"),
+        (lambda: of_months(MONTHS), None, "the times are monthly, from 2012-01-01"),
+        (lambda: of_months(MONTHS.to_timestamp()), None, "time-unit=step counts them"),
         (base, "15min", "freq = '15min': the series have a step of 0 days 01:00:00"),
         (base, "H", "freq = 'H': pandas writes 'h'"),
         (lambda: wide(base()).set_axis(["a", "a", "b", "c"], axis=1), "h", "are named 'a'"),

@@ -15,6 +15,22 @@ from fedproto_app.settings.reading import flat
 from tests.cli.conftest import Fedproto
 
 
+def test_the_target_and_the_clients_can_be_named(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    days = pd.date_range("2024-01-01", periods=200).repeat(2)
+    rows = {"day": days, "shop": [1, 2] * 200, "units": range(400), "price": range(9, 409)}
+    pd.DataFrame(rows).to_csv("sales.csv", index=False)
+    assert "which column is to be forecast" in fedproto("init", "sales.csv").err
+    names = ["--target", "units", "--clients-from", "shop"]
+    outcome = fedproto("init", "sales.csv", *names, "--set", "data.time-column=day")
+    assert outcome.code == 0, outcome.err
+    settings = flat(read_toml(tmp_path / "sales.toml"))
+    assert settings["data.columns"] == "units"
+    assert settings["data.client-column"] == "shop"
+
+
 def test_the_file_holds_what_a_trial_would_choose(
     fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

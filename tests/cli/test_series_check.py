@@ -68,7 +68,7 @@ def test_a_client_without_a_value_misses_all(check: Fedproto, tmp_path: Path) ->
 
 def test_the_line_is_for_when_there_is_enough_to_train_on(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "readings.csv").write_text(LONG)
-    outcome = check(tmp_path / "readings.csv", "--period", 200)
+    outcome = check(tmp_path / "readings.csv", "--period", 200, "--target", "load")
     assert outcome.code == 1
     assert "once that is mended: fedproto run --set method=kindred" in outcome.out
 
@@ -139,21 +139,23 @@ def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     check: Fedproto, tmp_path: Path
 ) -> None:
     (tmp_path / "readings.csv").write_text(LONG)
-    outcome = check(tmp_path / "readings.csv", "--period", 12)
+    outcome = check(tmp_path / "readings.csv", "--target", "load", "--period", 12)
     assert outcome.code == 0, outcome.err
     assert "2, of them 2 usable" in outcome.out
-    *_, notes, read, line = outcome.out.rstrip().split("\n")
-    assert notes == "other columns of values: rain"
+    target, notes, *_, read, line = outcome.out.rstrip().split("\n")
+    assert (target, notes) == ("forecasting load", "not used: rain")
     assert read.startswith("read as long-csv, with --set data.client-column=site ")
     words = line.removeprefix("train on it: fedproto run ").split()
     assert words[:2] == ["--set", "method=kindred"]
-    assert words[-1] == "data.period=12"
+    assert set(words[-3:]) == {"data.period=12", "--set", "data.columns=load"}
     repeated = check(*words, "--all")
     assert repeated.code == 0, repeated.err
     assert "2, of them 2 usable" in repeated.out
     wrong = check(tmp_path / "readings.csv", "--source", "wide-csv")
     assert wrong.err.count("\n") == 1
-    assert "it looks as if this read it: --set data.source=long-csv" in wrong.err
+    assert "which column is to be forecast: load, rain? name it with --target" in wrong.err
+    wrong = check(tmp_path / "readings.csv", "--source", "long-csv", "--target", "load")
+    assert "it looks as if this read it: --set data.client-column=site" in wrong.err
     missing = check(tmp_path / "reading.csv")
     assert "did you mean 'readings.csv'?" in missing.err
 
@@ -173,7 +175,7 @@ def test_the_line_has_what_was_set_and_excels_missing_values_are_numbers(
     assert "data.clients" not in line
 
 
-def test_what_was_done_to_the_file_is_told_and_what_was_left_out_comes_last(
+def test_what_was_done_to_the_file_is_told_and_what_was_left_out_comes_first(
     check: Fedproto, tmp_path: Path
 ) -> None:
     times = np.datetime64("2024-01-01T00") + np.arange(240)
@@ -182,8 +184,8 @@ def test_what_was_done_to_the_file_is_told_and_what_was_left_out_comes_last(
     outcome = check(data)
     assert outcome.code == 0
     assert "rows were not in the order of time and are sorted" in outcome.out
-    last = outcome.out.splitlines()[-1]
-    assert last == "warning column 'rain' is left out, as it holds no numbers, such as 'wet'"
+    first = outcome.out.splitlines()[0]
+    assert first == "warning column 'rain' is left out, as it holds no numbers, such as 'wet'"
 
 
 def test_rows_left_out_mean_zero_if_someone_says_so(check: Fedproto, tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import clock_of, on_the_clock, sampling_step, stamps_of
+from fedproto_app.data.clock import (
+    calendar_unit,
+    clock_of,
+    counts_excel_days,
+    on_the_clock,
+    sampling_step,
+    stamps_of,
+)
 
 HOUR = np.timedelta64(3600, "s").astype("m8[us]")
 
@@ -106,3 +113,57 @@ def test_dates_that_may_be_two_are_refused_with_both_readings() -> None:
     both = r"'01/02/2024' may be 2024-02-01 00:00:00 or 2024-01-02 00:00:00"
     with pytest.raises(DataError, match=both):
         stamps_of(cells, "auto", "time", str, "x.csv")
+
+
+MONTHS = ["2014-01-01", "2014-02-01", "2014-04-01"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit", "numbers"),
+    [
+        (MONTHS, "months", [528, 529, 531]),
+        (["2014-01", "2014-02", "2014-03"], "months", [528, 529, 530]),
+        (["2014-01-31", "2014-02-28", "2014-03-31"], "months", [528, 529, 530]),
+        (["1970-01-01", "1970-04-01", "1970-10-01"], "quarters", [0, 1, 3]),
+        (["1998Q1", "1998 q2", "1998-Q4"], "quarters", [112, 113, 115]),
+        (["1969-07-01", "1970-07-01", "1972-07-01"], "years", [-1, 0, 2]),
+    ],
+)
+def test_steps_of_the_calendar_are_counted_if_asked(
+    cells: list[str], unit: str, numbers: list[int]
+) -> None:
+    stamps = stamps_of(pd.Series(cells), "step", "column 'ds'", str, "a.csv")
+    assert stamps.is_count
+    assert (stamps.times.astype("datetime64[s]").astype(int)).tolist() == numbers
+    assert stamps.notes == (f"times are counted in {unit} since 1970: {cells[0]} is {numbers[0]}",)
+
+
+def test_steps_of_the_calendar_are_named_where_they_are_refused() -> None:
+    months = np.array(MONTHS, dtype="datetime64[us]")
+    with pytest.raises(DataError, match=r"the times are monthly, from 2014-01-01 .*time-unit"):
+        on_the_clock(months, np.zeros((3, 1)), np.timedelta64(31, "D"), "a.csv")
+    with pytest.raises(DataError, match=r"the times are quarterly, such as '1998Q1', .* --set"):
+        stamps_of(pd.Series(["1998Q1", "1998Q2"]), "auto", "column 'ds'", str, "a.csv")
+
+
+@pytest.mark.parametrize("days", [["2014-01-01", "2014-01-08", "2014-01-15"], MONTHS[:2]])
+def test_other_dates_are_no_steps_of_the_calendar(days: list[str]) -> None:
+    assert calendar_unit(np.array(days, dtype="datetime64[us]")) == ""
+
+
+def test_excels_days_are_local_times() -> None:
+    cells = pd.Series(["45292", "45292.041666667", "45292.083333333"])
+    stamps = stamps_of(cells, "excel", "column 'ds'", str, "a.csv")
+    expected = np.datetime64("2024-01-01T00", "us") + np.arange(3) * np.timedelta64(1, "h")
+    assert (stamps.times == expected).all()
+    assert not stamps.utc
+    assert counts_excel_days(list(cells))
+    assert not counts_excel_days(["45292", "7"])
+
+
+@pytest.mark.parametrize(("zones", "notes"), [(("+01:00", "+02:00"), 1), (("+01:00", "+01:00"), 0)])
+def test_offsets_that_change_are_noted(zones: tuple[str, str], notes: int) -> None:
+    cells = pd.Series([f"2024-01-01 0{n}:00{zone}" for n, zone in enumerate(zones)])
+    stamps = stamps_of(cells, "auto", "column 'ds'", str, "a.csv")
+    assert len(stamps.notes) == notes
+    assert all("the offset from UTC changes (+01:00, +02:00)" in note for note in stamps.notes)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.recognition import Column, advice, form_of, source_of
+from fedproto_app.data.recognition import advice, source_of
+from fedproto_app.data.table_form import Column, form_of
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import names_in, text_of
 from tests.data.images.made_images import encoded, noise, write_folder, write_zip
@@ -117,5 +118,5 @@ def test_any_name_of_a_column_can_be_in_the_settings(tmp_path: Path, name: str) 
         Column("weather", [f"text {number}" for number in numbers]),
         *(Column(title, numbers) for title in (name, "b")),
     ]
-    assert form_of(columns).fields["clients"] == text_of([name, "b"])
+    assert form_of(columns).settings["data.clients"] == text_of([name, "b"])
     assert names_in(text_of([name, "b"])) == (name, "b")

@@ -7,7 +7,7 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data import files
 from fedproto_app.data.clock import Stamps
-from fedproto_app.data.row_order import SORTED, TimedRows, in_order
+from fedproto_app.data.row_order import SORTED, TimedRows, TimeTwice, in_order
 from fedproto_app.data.series import notes_of
 from tests.data.made_tables import load, written
 
@@ -86,8 +86,71 @@ def test_without_a_zone_the_hour_that_comes_twice_is_averaged(
         ["2024-10-27T01", *["2024-10-27T02"] * 3],
     ],
 )
-def test_other_times_that_come_twice_stay_for_the_clock_to_refuse(times: list[str]) -> None:
-    assert len(rows(times).stamps.times) == len(times)
+def test_other_times_with_two_values_are_refused_with_both(times: list[str]) -> None:
+    with pytest.raises(TimeTwice, match=r"comes twice with different values, \d in row \d and \d"):
+        rows(times)
+
+
+HALVES = ["2024-01-01T00", "2024-01-01T01", "2024-01-01T01", "2024-01-01T02"]
+
+
+@pytest.mark.parametrize("values", [[1, 2, 2, 3], [1, 2, np.nan, 3], [1, np.nan, 2, 3]])
+def test_equal_rows_are_kept_once_and_counted(values: list[float]) -> None:
+    stamps = Stamps(np.array(HALVES, dtype="datetime64[us]"))
+    ordered = in_order(stamps, np.array(values)[:, None], "a.csv")
+    assert ordered.values[:, 0].tolist() == [1, 2, 3]
+    assert (ordered.places.tolist(), ordered.repeated) == ([0, 1, 3], 1)
+
+
+def test_contradictions_are_counted_and_named_by_row() -> None:
+    with pytest.raises(TimeTwice) as caught:
+        rows(["2024-01-01T02", "2024-01-01T01", "2024-01-01T02", "2024-01-01T01"])
+    assert str(caught.value) == (
+        "a.csv: the time 2024-01-01 01:00:00 comes twice with different values, 1 in row 2 and 3 "
+        "in row 4 (in all 2 times do)"
+    )
+    assert caught.value.rows == (1, 3)
+
+
+def test_only_a_night_when_clocks_go_back_hints_at_a_zone() -> None:
+    with pytest.raises(TimeTwice, match=r"if clocks went back then, set data\.time-zone"):
+        rows(["2024-10-27T02:00", "2024-10-27T02:30", "2024-10-27T02:00"])
+    with pytest.raises(TimeTwice, match=r"1 in row 2$"):
+        rows(["2024-10-28T02:00", "2024-10-28T02:00"])
+
+
+QUARTERS = np.datetime64("2024-01-01T00", "us") + np.arange(20) * np.timedelta64(15, "m")
+
+
+def test_times_stamped_a_little_late_are_rounded() -> None:
+    late = np.resize([0, 3, 0, 44, -2], 20) * np.timedelta64(1, "s")
+    ordered = rows(QUARTERS + late)
+    assert (ordered.stamps.times == QUARTERS).all()
+    assert ordered.notes == ("times a little off the step of 0:15:00 are rounded to it",)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        np.full(20, 40),  # regular, though not since midnight
+        np.where(np.arange(20) == 7, 46, 0),  # more than a twentieth of the step
+    ],
+)
+def test_other_times_stay_as_they_are(late: np.ndarray) -> None:
+    times = QUARTERS + late * np.timedelta64(1, "s")
+    assert (rows(times).stamps.times == times).all()
+
+
+def test_a_row_between_the_steps_is_left_out_only_without_a_value() -> None:
+    times = np.insert(QUARTERS, 3, np.datetime64("2024-01-01T00:33:41"))
+    values = np.arange(21.0)[:, None]
+    assert len(in_order(Stamps(times), values, "a.csv").stamps.times) == 21
+    values[3] = np.nan
+    ordered = in_order(Stamps(times), values, "a.csv")
+    assert (ordered.stamps.times == QUARTERS).all()
+    assert ordered.notes == (
+        "left out: a row that lies between the steps, without a value, at 2024-01-01 00:33:41",
+    )
 
 
 @pytest.mark.parametrize(

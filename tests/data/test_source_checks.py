@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
@@ -14,6 +16,7 @@ from fedproto_app.data.images.sources import FILE_SOURCES as IMAGE_FILES
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.sequences.sources import FILE_SOURCES as SEQUENCE_FILES
 from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import FILE_SOURCES as SERIES_FILES
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
@@ -92,3 +95,24 @@ def test_the_import_is_light(sources: str) -> None:
     printed = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[2])
     heavy = {"PIL", "sklearn", "pandas", "h5py", "scipy", "matplotlib", "torch"}
     assert not heavy & set(printed.split())
+
+
+def breaks(settings: DataSettings) -> Iterator[ClientSeries]:
+    yield ClientSeries("a", np.ones(100))
+    raise KeyError("no such table")
+
+
+def breaks_at_once(settings: DataSettings) -> None:
+    raise ZeroDivisionError("first line\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("breaks", r"breaks: KeyError: 'no such table' \(test_source_checks\.py, line \d+\)$"),
+        ("breaks_at_once", r"ZeroDivisionError: first line \(test_source_checks\.py, line \d+\)$"),
+    ],
+)
+def test_an_error_in_a_persons_own_function_is_one_line(name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_series(DataSettings(source=f"{MODULE}:{name}"))

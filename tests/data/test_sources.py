@@ -100,6 +100,7 @@ def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) ->
         load(f"{MODULE}:factory")
 
 
-def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
-    with pytest.raises(RuntimeError, match="the user's own mistake"):
+def test_a_mistake_inside_a_factory_keeps_its_cause() -> None:
+    with pytest.raises(DataError, match="RuntimeError: the user's own mistake") as caught:
         load(f"{MODULE}:failing")
+    assert isinstance(caught.value.__cause__, RuntimeError)  # for its traceback in Python

@@ -13,6 +13,7 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data import files
 from fedproto_app.data.recognition import reading_of
+from fedproto_app.data.table import header_line
 from tests.data.made_tables import (
     FIRST,
     FRAME,
@@ -64,7 +65,7 @@ def test_data_check_prints_the_settings_that_read_a_form(tmp_path: Path, name: s
     source = "wide-csv" if name in WIDE else "long-csv"
     text, expected = (WIDE | LONG_FORMS)[name]
     path = written(tmp_path, text, name)
-    reading = reading_of(path)
+    reading = reading_of(path, {"data.columns": expected.get("data.columns", "")})
     assert (reading.source, reading.settings) == (source, expected)
     changes = {key.removeprefix("data."): value for key, value in reading.all_settings.items()}
     require_the_frame(load(path, **changes))
@@ -206,7 +207,11 @@ LINES = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,3\n"
         ("a,\0\n1,2\n", {}, "a zero byte after 2 bytes"),
         (b"PAR1xx", {}, "a Parquet file; source wide-parquet"),
         (b"PK\x03\x04xx", {}, "an Excel sheet; give it the ending .xlsx"),
-        (LINES.replace("a,2024-01-03", "a,2024-01-02"), {}, "client 'a': .*twice, again in line 4"),
+        (
+            LINES.replace("a,2024-01-03", "a,2024-01-02"),
+            {},
+            "client 'a': .*twice .* 2 in line 3 and 3 in line 4",
+        ),
         (LINES + ",2024-01-04,0\n", {}, "column 'unique_id', line 5: no client is named"),
         (LINES + "a,,0\n", {}, "column 'ds', line 5: expected a time, got nothing"),
         (LINES + "a,04.01.2024,0\n", {}, "line 5: expected a date .*write all dates alike"),
@@ -278,3 +283,89 @@ def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
     packed = gzip.compress(b"a\n1\n2\n" * 99)[:-9]
     with pytest.raises(DataError, match="cannot be read"):
         load(written(tmp_path, packed, "a.csv.gz"), "wide-csv")
+
+
+HOURLY = "".join(f"2024-01-01 {hour:02d}:00,{hour}.5,{hour}.7\n" for hour in range(24))
+
+
+@pytest.mark.parametrize(
+    ("above", "message"),
+    [
+        ("Report of loads\n\ntime,a,b\n", "line 1 .*: their names seem to stand in line 3; delete"),
+        ("# made by hand\n# a, b, c, d\ntime,a,b\n", "line 3; delete the lines above the names$"),
+        ('"TOA5","x"\ntime,a,b\nTS,kW,kW\n,Avg,Avg\n', "in line 2, and the values in line 5; del"),
+    ],
+)
+def test_lines_above_the_names_are_recognised(tmp_path: Path, above: str, message: str) -> None:
+    path = written(tmp_path, above + HOURLY)
+    assert reading_of(path).is_guess
+    with pytest.raises(DataError, match=message):
+        load(path, "wide-csv")
+
+
+@pytest.mark.parametrize("header", ["time,a,b", ",a,b", "time,,b", "time,a,"])
+def test_a_header_that_lacks_a_name_is_no_title(header: str) -> None:
+    rows = [header.split(","), *(line.split(",") for line in HOURLY.splitlines())]
+    assert header_line(rows) == 0
+
+
+def test_pandas_index_is_no_time_and_no_client(tmp_path: Path) -> None:
+    text = LONG.to_csv()
+    require_the_frame(load(written(tmp_path, text), "long-csv"))
+    require_the_frame(load(written(tmp_path, f"Unnamed: 0{text}"), "long-csv"))
+    wide = written(tmp_path, FRAME.reset_index().to_csv())
+    require_the_frame(load(wide, "wide-csv"))
+    # Without another column of times it may be the time.
+    alone = written(tmp_path, FRAME.reset_index(drop=True).to_csv())
+    assert list(load(alone, "wide-csv", time_unit="step")) == ["north", "south"]
+
+
+@pytest.mark.parametrize("word", ["Total", "SUM", "Summe:"])
+def test_a_row_of_totals_is_no_value(tmp_path: Path, word: str) -> None:
+    clients = load(written(tmp_path, f"time,a,b\n{HOURLY}{word},300,310\n"), "wide-csv")
+    assert [len(series.values) for series in clients.values()] == [24, 24]
+    assert f"line 26, {word!r}, is left out" in clients["a"].notes
+    with pytest.raises(DataError, match="line 26: expected a date"):
+        load(written(tmp_path, f"time,a,b\n{HOURLY}later,300,310\n"), "wide-csv")
+
+
+def test_names_that_differ_by_blanks_or_accents_are_one_client(tmp_path: Path) -> None:
+    rows = "unique_id,ds,y\nS\u00fcd,2024-01-01,1\nSu\u0308d ,2024-01-02,2\n"
+    clients = load(written(tmp_path, rows), "long-csv")
+    assert values_of(clients) == {"S\u00fcd": [1, 2]}
+    assert clients["S\u00fcd"].notes == (r"'Su\u0308d ' and 'S\xfcd' are read as one client",)
+    with pytest.raises(DataError, match=r"written 'S.xfcd' and 'Su.u0308d ' there: if these are"):
+        load(written(tmp_path, rows.replace("-02", "-01")), "long-csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "message"),
+    [
+        (
+            "unique_id,item,ds,y\na,x,2024-01-01,1\na,z,2024-01-01,2\n",
+            "long-csv",
+            r"column 'item' differs between these rows \('x', 'z'\): if it names .* join them into",
+        ),
+        (
+            "ds,shop,y\n2024-01-01,1,5.5\n2024-01-01,2,6.5\n",
+            "wide-csv",
+            "--set data.source=long-csv --set data.client-column=shop reads them",
+        ),
+        (
+            "ds,clock,y\n2024-01-01,0:00,5\n2024-01-01,1:00,6\n",
+            "wide-csv",
+            r"'clock' differs .*: join it with the dates into one column of times",
+        ),
+    ],
+)
+def test_a_time_with_two_values_comes_with_what_tells_the_rows_apart(
+    tmp_path: Path, text: str, source: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        load(written(tmp_path, text), source, **{"columns" if "long" in source else "clients": "y"})
+
+
+def test_a_folder_of_texts_is_told_to_rename(tmp_path: Path) -> None:
+    written(tmp_path, "a\n1\n", "a.txt")
+    with pytest.raises(DataError, match=r"1 \.txt files, such as 'a\.txt': rename them to \.csv"):
+        load(tmp_path, "csv-folder")

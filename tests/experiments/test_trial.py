@@ -7,7 +7,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,9 @@ from PIL import Image
 from rich.console import Console
 
 from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.data.series import ClientSeries
 from fedproto_app.experiments.trial import Plan, Wishes, plan_of, try_plan
+from fedproto_app.settings import DataSettings
 
 SITES = ("north", "south", "east")
 QUIET = Console(quiet=True)
@@ -160,7 +162,11 @@ def test_wishes_come_first(tmp_path: Path) -> None:
         (wide, {"horizon": 0}, "--horizon 0: at least 1"),
         (wide, {"changes": {"data.period": 48}}, "data.period = 48: in a trial --period sets it"),
         (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
-        (wide, {"clients_from": "site"}, "--clients-from site: .* is read as wide-csv"),
+        (
+            wide,
+            {"clients_from": "site"},
+            "client-column: .* has no column 'site'",
+        ),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),
         (images, {"horizon": 5}, "--horizon 5: for series, but .* holds images"),
     ],
@@ -168,7 +174,7 @@ def test_wishes_come_first(tmp_path: Path) -> None:
 def test_wishes_that_do_not_fit_are_refused(
     make: Callable[[Path], Path], wishes: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises((DataError, SettingsError), match=message):
         plan(make(tmp_path), **wishes)
 
 
@@ -224,3 +230,34 @@ def test_every_file_gets_an_answer_about_its_clients(
             try_plan(planned, tmp_path / "runs", QUIET)
         with pytest.raises(SettingsError, match=r"with data\.horizon = 24, not 12; choose another"):
             try_plan(plan(file, quick=True, windows=2, horizon=12), tmp_path / "runs", QUIET)
+
+
+def waves(settings: DataSettings) -> Iterator[ClientSeries]:
+    """A person's own source, which reads the path itself."""
+    for name, column in series().items():
+        yield ClientSeries(f"{settings.path} {name}", column.to_numpy())
+
+
+def test_a_trial_of_a_persons_own_source_recognises_nothing() -> None:
+    planned = plan(Path("plants.db"), changes={"data.source": f"{__name__}:waves"})
+    assert planned.settings["data.period"] == 24
+    assert planned.facts[0].endswith(f"read as {__name__}:waves")
+
+
+def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Path) -> None:
+    rows = series(24 * 8).melt(ignore_index=False, var_name="site").reset_index()
+    rows.assign(rain=0.5).to_csv(tmp_path / "x.csv", index=False)
+    with pytest.raises(DataError, match="which column is to be forecast: value, rain"):
+        plan(tmp_path / "x.csv")
+    planned = plan(tmp_path / "x.csv", target="value", quick=True)
+    assert planned.settings["data.columns"] == planned.target == "value"
+    assert planned.facts[0].endswith("read as long-csv, forecasting value")
+    assert "not used: rain" in planned.facts
+    wide(tmp_path)
+    alone = plan(tmp_path / "loads.csv", target="south")
+    assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
+    rows = {"naive": planned.rows["naive"], "kindred": planned.rows["kindred"]}
+    trial = try_plan(
+        dataclasses.replace(planned, rows=rows, warnings=["left out"]), tmp_path / "runs", QUIET
+    )
+    assert repr(trial).startswith("warning: left out\nForecasting value. ")

@@ -1,0 +1,567 @@
+"""Decide how a table is read: which column holds the times, which names the clients, and which is
+to be forecast.
+
+What the first and last rows show for certain becomes settings. What they do not show is a question
+to the person, in one line, as a wrong guess would forecast something that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.clock import (
+    EXCEL_EPOCH,
+    counts_excel_days,
+    is_quarter,
+    look_like_times,
+    stamps_of,
+)
+from fedproto_app.data.number_styles import Style, is_number, value_of
+from fedproto_app.data.source_checks import require_available
+from fedproto_app.data.table import (
+    MISSING,
+    TIME_NAMES,
+    UNNAMED,
+    is_clock_time,
+    is_date,
+    is_fraction,
+    number_rows,
+)
+from fedproto_app.data.table_source import CLIENT_NAMES, VALUE_NAMES
+from fedproto_app.settings.choice import names_in, text_of
+
+
+class Question(DataError):
+    """A table can be read in several ways. text: the question, without the table's name."""
+
+    def __init__(self, where: str, text: str) -> None:
+        super().__init__(f"{where}: {text}")
+        self.text = text
+
+
+Settings = dict[str, str | bool]
+Answers = Mapping[str, Any]
+
+_MOST_NAMED = 12  # columns listed in a line for a person
+_NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
+_PARTS = ("year", "month", "day", "hour", "minute", "second")  # as pandas joins them
+_YEARS = {"year", "yr", "jahr", "season"}
+# Names of columns that belong to a row's time, place or number, and are hardly ever a client.
+_NOT_CLIENTS = (
+    {*_PARTS, *_YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "day_of_week"}
+    | {"dow", "dayofyear", "day_of_year", "doy", "hour_of_day", "holiday", "is_holiday", "weekend"}
+    | {"monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
+    | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
+    | {"label", "class", "id", "index", "no", "row", "nr"}
+)
+_LABELS = {"label", "labels", "class", "target", "y", "species", "outcome", "diagnosis"}
+_FEWEST_RISING = 4  # rows that show that a column rises by one step
+_FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, …, that look like the parts of a day
+_MANY_TIMES = 1.5  # rows per step, above which rows of several clients lie one below the other
+_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """The cells of a column in the first rows, and in the last ones of a longer table.
+
+    name: "" if it has none.
+    """
+
+    name: str
+    cells: list[str]
+    last: list[str] = field(default_factory=list)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all cells are numbers."""
+        return all(map(_is_number, self.cells))
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether 90% of the cells are numbers; the others are errors that the reader reports."""
+        return 10 * sum(map(_is_number, self.cells)) >= 9 * len(self.cells)
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the cells are dates or counts since 1970."""
+        if not self.cells:
+            return False
+        if all(map(is_date, self.cells)):
+            return True
+        return len(self.cells) > 1 and look_like_times(sorted(set(self.cells)))
+
+    @property
+    def rise(self) -> float:
+        """The step by which the cells rise in each row, 0.0 if they rise by no single step."""
+        if len(self.cells) < _FEWEST_RISING:
+            return 0.0
+        step = _step_of(self.cells)
+        same = len(self.last) < 2 or abs(_step_of(self.last) - step) <= 1e-6 * step
+        return step if same else 0.0
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a table is read. kind: wide or long. settings: by dotted keys.
+
+    target: the column that is forecast, "" if every column is a client. notes, left_out: what a
+    person should know, and which columns are not read and why, a line each.
+    """
+
+    kind: str
+    settings: Settings
+    target: str = ""
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def form_of(
+    columns: Sequence[Column],
+    answers: Answers | None = None,
+    *,
+    rows: int = 0,
+    where: str = "the table",
+    first_column_counts: bool = True,
+) -> Form:
+    """Return whether the table is wide or long, and the settings that read it.
+
+    answers: settings that the person has made, by dotted keys. rows: of the table; 0: only those
+    in the columns. where: the table's name in messages. first_column_counts: whether the reader
+    takes times in the first column without a setting. Raises `Question` for what only the
+    person knows.
+    """
+    return _Decision(list(columns), answers or {}, rows, where, first_column_counts).form()
+
+
+class _Decision:
+    def __init__(
+        self,
+        columns: list[Column],
+        answers: Answers,
+        rows: int,
+        where: str,
+        first_column_counts: bool,
+    ) -> None:
+        self.columns, self.answers, self.rows, self.where = columns, answers, rows, where
+        self.first_column_counts = first_column_counts
+        self.first = columns[0]
+        self.settings: Settings = {}
+        self.notes: list[str] = []
+        self.left_out: list[str] = []
+
+    def ask(self, question: str) -> NoReturn:
+        """Raise the question."""
+        raise Question(self.where, question)
+
+    def form(self) -> Form:
+        """Return the form; see `form_of`."""
+        self._leave_index_out()
+        times = self._times()
+        client = self._client(times)
+        if client is not None and times is None:
+            self._require_no_series_in_rows(self._others(client))
+            self.ask(
+                f"{client.name!r} names the clients, but which column holds the times? set "
+                f"data.time-column to one of {self._listed(self._others(client))}"
+            )
+        if client is not None and times is not None:
+            return self._long(client, times)
+        return self._wide(times)
+
+    def _others(self, *used: Column | None) -> list[Column]:
+        return [column for column in self.columns if all(column is not other for other in used)]
+
+    def _named(self, key: str) -> Column | None:
+        """Return the column that the person named by this setting, None without the setting."""
+        if not (name := str(self.answers.get(key, ""))):
+            return None
+        names = [column.name for column in self.columns]
+        require_available([name], names, key.removeprefix("data."), "column", self.where)
+        return self.columns[names.index(name)]
+
+    def _leave_index_out(self) -> None:
+        """Drop a first column that only numbers the rows, if another column holds the times."""
+        others = self.columns[1:]
+        if self.first.name.lower() not in UNNAMED or not number_rows(self.first.cells):
+            return
+        if self.answers.get("data.time-column") or any(map(_may_be_times, others)):
+            self.columns = others
+            self.left_out.append("the first column has no name and numbers the rows: left out")
+
+    def _times(self) -> Column | None:
+        times = self._named("data.time-column") or _usual_times(self.columns)
+        self._require_whole_time(times)
+        if times is None and not self.answers.get("data.clients"):
+            times = self._counted_times()
+        if times is None:
+            return None
+        is_usual = times.name.lower() in {*TIME_NAMES, ""}
+        unit = str(self.answers.get("data.time-unit", ""))
+        if times.is_time or unit:
+            return times
+        if all(map(is_quarter, times.cells)):
+            self.ask(
+                f"the times in {times.name!r} are quarterly, such as {times.cells[0]!r}, and "
+                "quarters are not equally long; --set data.time-unit=step counts them"
+            )
+        looks_daily = is_usual or any(map(is_fraction, times.cells)) or _is_called_date(times)
+        if looks_daily and counts_excel_days(_ordered(times.cells)):
+            self.settings["data.time-unit"] = "excel"
+            day = EXCEL_EPOCH + np.timedelta64(round((value_of(times.cells[0]) or 0) * 86_400), "s")
+            self.notes.append(
+                f"the numbers in {times.name!r} are read as Excel's days: {times.cells[0]} is "
+                f"{day.item()}"
+            )
+        elif all(map(str.isdecimal, times.cells)):
+            self.settings["data.time-unit"] = "step"
+            if not is_usual:
+                kind = "years" if _is_year(times) else "numbers of the steps"
+                self.notes.append(f"the numbers in {times.name!r} are taken for {kind}")
+        elif not is_usual:
+            self.ask(
+                f"column {times.name!r} rises by {times.rise:g} in each row: if it is the time, "
+                "number the steps 1, 2, 3, … instead; if not, name the columns that are clients "
+                "with --set data.clients=…"
+            )
+        return times
+
+    def _counted_times(self) -> Column | None:
+        """Return a column of quarters, of years or of numbers that rise by one step."""
+        if (quarters := _first(self.columns, _is_quarterly)) is not None:
+            return quarters
+        parts = [column for column in self.columns if column.name.lower() in _NOT_CLIENTS]
+        if (year := _first(parts, _is_year)) is not None:
+            return year
+        numbers = [column for column in self.columns if column.has_numbers]
+        rising = [column for column in numbers if column.rise]
+        return rising[0] if rising and len(rising) < len(numbers) else None
+
+    def _require_whole_time(self, times: Column | None) -> None:
+        """Ask if the time is written in several columns."""
+        clock = _first(self._others(times), lambda column: _all(is_clock_time, column.cells))
+        if times is not None and clock is not None and all(":" not in c for c in times.cells):
+            self.ask(
+                f"the time stands in two columns, {times.name!r} and {clock.name!r}: join them "
+                f"into one, such as '{times.cells[0]} {clock.cells[0]}'"
+            )
+        parts = [column.name for column in _parts_of_time(self.columns)]
+        if times is not None or len(parts) < 2 or self.answers.get("data.clients"):
+            return
+        example = ""
+        if parts[:2] == ["year", "month"]:
+            first_day = "" if "day" in parts else ".assign(day=1)"
+            example = f", with pandas: frame['time'] = pd.to_datetime(frame[{parts}]{first_day})"
+        named = ", ".join(map(repr, parts))
+        self.ask(f"the time stands in the columns {named}: join them into one column{example}")
+
+    def _client(self, times: Column | None) -> Column | None:
+        """Return the column of clients' names, None without one.
+
+        It has a usual name, or holds texts or whole numbers that repeat while times repeat too. The
+        first rows may be of a single client, whose name must then be a text.
+        """
+        if (named := self._named("data.client-column")) is not None:
+            return named
+        clients = names_in(str(self.answers.get("data.clients", "")))
+        if clients and set(clients) <= set(_names(self.columns)):
+            return None
+        candidates = [
+            column for column in self._others(times) if column.name not in self._targets()
+        ]
+        if usual := _first(candidates, lambda column: column.name.lower() in CLIENT_NAMES):
+            return usual
+        if times is None:
+            return None
+        repeated = [c for c in candidates if c.cells and len(set(c.cells)) <= len(c.cells) // 2]
+        texts = [column for column in repeated if not column.is_number]
+        if not self._times_repeat(times):
+            alike = [column for column in texts if len(set(column.cells)) == 1]
+            other_at_the_end = _first(alike, lambda c: bool(c.last) and c.last[-1] != c.cells[0])
+            return other_at_the_end or (alike[0] if alike else None)
+        whole = [column for column in repeated if _all(str.isdecimal, column.cells)]
+        for of_kind in (texts, sorted(whole, key=lambda column: len(set(column.cells)))):
+            apart = [column for column in of_kind if _tells_apart([times, column])]
+            varied = _first(apart, lambda c: len(set(c.cells) | set(c.last)) > 1)
+            if varied is not None or apart:
+                return varied or apart[0]
+            pair = next(
+                ([a, b] for a in of_kind for b in of_kind if _tells_apart([times, a, b])), None
+            )
+            if pair is not None and of_kind is texts:
+                first, second = (column.name for column in pair)
+                self.ask(
+                    f"{first!r} and {second!r} together name the clients: join them into one "
+                    f"column, with pandas: frame['client'] = frame[{first!r}] + ' ' + "
+                    f"frame[{second!r}]"
+                )
+            if of_kind:
+                return of_kind[0]
+        return None
+
+    def _times_repeat(self, times: Column) -> bool:
+        """Return whether times come again, so that rows of several clients follow each other.
+
+        In a table sorted by client neither the first nor the last rows show it, but then there are
+        more rows than steps between its first and its last time.
+        """
+        if len(set(times.cells)) < len(times.cells):
+            return len(set(zip(*(column.cells for column in self.columns), strict=True))) > len(
+                set(times.cells)
+            )
+        if not times.last or len(times.cells) < _FEWEST_RISING:
+            return False
+        import pandas as pd
+
+        unit: Any = self.answers.get("data.time-unit") or self.settings.get("data.time-unit")
+        cells = pd.Series([*times.cells, *times.last])
+        try:
+            stamps = stamps_of(cells, unit or "auto", times.name, str, self.where)
+        except DataError:
+            return False
+        first, last = stamps.times[: len(times.cells)], stamps.times[len(times.cells) :]
+        steps, counts = np.unique(np.abs(np.diff(first)), return_counts=True)
+        step = steps[counts.argmax()]
+        if step <= np.timedelta64(0):
+            return False
+        return bool(self.rows > _MANY_TIMES * (abs(last[-1] - first[0]) / step + 1))
+
+    def _long(self, client: Column, times: Column) -> Form:
+        if client.name.lower() not in CLIENT_NAMES:
+            self.settings["data.client-column"] = client.name
+        if times.name.lower() not in TIME_NAMES:
+            self.settings["data.time-column"] = times.name
+        candidates = self._others(client, times)
+        numbering = [c for c in candidates if c.rise == 1 and c.name not in self._targets()]
+        numbering = numbering if len(numbering) < len(candidates) else []
+        others = [column for column in candidates if column not in numbering]
+        values = [column for column in others if column.has_numbers]
+        if not values or len(candidates) == 1:
+            target = candidates[0].name if len(candidates) == 1 else ""
+            return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
+        target = self._target(values, client)
+        if not _is_usual(target) or sum(_is_usual(c.name) for c in candidates) > 1:
+            self.settings["data.columns"] = text_of([target])
+        unused = [column for column in values if column.name != target]
+        if unused:
+            self.notes.append(f"not used: {self._listed(unused)}")
+        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(others)]
+        return Form("long", self.settings, target, tuple(self.notes), tuple(left_out))
+
+    def _targets(self) -> tuple[str, ...]:
+        return names_in(str(self.answers.get("data.columns", "")))
+
+    def _target(self, values: Sequence[Column], client: Column) -> str:
+        """Return the column to forecast: the person's, one of a usual name, or the only one."""
+        names = [column.name for column in values]
+        if targets := self._targets():
+            require_available(targets, names, "columns", "column of values", self.where)
+            return targets[0]
+        usual = [name for name in names if _is_usual(name)]
+        if len(usual) == 1 or len(names) == 1:
+            return (usual or names)[0]
+        question = (
+            f"which column is to be forecast: {self._listed(values)}? name it with --target COLUMN "
+            "or --set data.columns=COLUMN"
+        )
+        if len({*client.cells, *client.last}) == 1 and client.name.lower() not in CLIENT_NAMES:
+            clients = text_of(names[:_MOST_NAMED])
+            question += f"; if every column is a client, --set data.clients={clients}"
+        if numbered := _numbered(values):
+            question = (
+                f"each row holds {len(numbered)} values, {numbered[0]!r} to {numbered[-1]!r}; "
+                f"write a row for each time instead, with the columns {client.name!r}, 'time' and "
+                "'value' (pandas: frame.melt)"
+            )
+        return self.ask(question)
+
+    def _wide(self, times: Column | None) -> Form:
+        if times is not None:
+            is_first = times is self.first
+            is_named = times.name.lower() in {*TIME_NAMES, ""}
+            if not (is_first and (is_named or (self.first_column_counts and times.is_time))):
+                self.settings["data.time-column"] = times.name
+        candidates = self._others(times)
+        values = [column for column in candidates if column.has_numbers]
+        target, left_out = "", list(self.left_out)
+        if not (names := names_in(str(self.answers.get("data.clients", ""))) or self._targets()):
+            if times is None:
+                self._require_times(candidates, values)
+            else:
+                numbering = [column for column in values if column.rise == 1 and column.name]
+                if len(numbering) < len(values):
+                    values = [column for column in values if column not in numbering]
+                    left_out += map(_numbers_rows, numbering)
+            if times is not None and times.name == "ds" and "y" in {c.name for c in values}:
+                unused = [column for column in values if column.name != "y"]
+                values, target = [column for column in values if column.name == "y"], "y"
+                if unused:
+                    self.notes.append(f"not used: {self._listed(unused)}")
+            self._require_clients(values)
+            if values and len(values) < len(candidates):
+                self._leave_out(candidates, values)
+        else:
+            target = names[0] if len(names) == 1 else ""
+        left_out += _without_numbers(column for column in candidates if column.name not in names)
+        return Form("wide", self.settings, target, tuple(self.notes), tuple(left_out))
+
+    def _leave_out(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
+        if len(values) <= _MOST_NAMED:
+            self.settings["data.clients"] = text_of(column.name for column in values)
+            return
+        others = [column for column in candidates if column not in values and column.has_numbers]
+        if others:
+            self.ask(f"column {others[0].name!r} is no client; leave it out of the file")
+
+    def _require_clients(self, values: Sequence[Column]) -> None:
+        """Ask if a column of numbers is named like a part of the time, a place or a label."""
+        doubtful = [column for column in values if column.name.lower() in _NOT_CLIENTS]
+        if not doubtful or len(doubtful) == len(values):
+            return
+        rest = [column for column in values if column not in doubtful]
+        self.ask(
+            f"is {' or '.join(repr(column.name) for column in doubtful[:3])} a client? name the "
+            f"columns to forecast with --set data.clients={text_of(c.name for c in rest[:5])}"
+            f"{', …' if len(rest) > 5 else ''}, or one of them with --target"
+        )
+
+    def _require_times(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
+        """Ask if there are columns of texts, but none of times."""
+        texts = [column for column in candidates if not column.has_numbers]
+        if not texts:
+            return
+        self._require_no_series_in_rows(candidates)
+        label = _first([*candidates[::-1]], lambda column: column.name.lower() in _LABELS)
+        if label is not None:
+            self.ask(
+                f"this looks like a table of features with a label, {label.name!r}, and a sample "
+                "in each row, as no column holds times; fedproto forecasts series, and it "
+                "classifies images and sequences, but not such rows"
+            )
+        self.ask(
+            "no column holds times that can be read, which look like 2014-01-31 13:00; "
+            f"{texts[0].name!r} holds texts, such as {texts[0].cells[0]!r}. Name the columns with "
+            "--set data.time-column=… and --set data.client-column=…, or, if rows are in the order "
+            f"of time, those to forecast with --set data.clients={text_of(_names(values)[:5])}"
+        )
+
+    def _require_no_series_in_rows(self, candidates: Sequence[Column]) -> None:
+        """Ask to turn a table whose rows are series, with a column for each time."""
+        values = [column for column in candidates if column.has_numbers]
+        if numbered := _numbered(values):
+            self.ask(
+                f"its rows look like series, with their values in the columns {numbered[0]!r} to "
+                f"{numbered[-1]!r}; turn the table, so that every series is a column (pandas: "
+                f"frame.set_index({candidates[0].name!r}).loc[:, {numbered[0]!r}:].T)"
+            )
+
+    def _listed(self, columns: Sequence[Column]) -> str:
+        names = [column.name for column in columns]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _names(columns: Sequence[Column]) -> list[str]:
+    return [column.name for column in columns]
+
+
+def _first(columns: Sequence[Column], fits: Callable[[Column], bool]) -> Column | None:
+    return next((column for column in columns if fits(column)), None)
+
+
+def _all(fits: Callable[[str], bool], cells: Sequence[str]) -> bool:
+    return bool(cells) and all(map(fits, cells))
+
+
+def _is_number(cell: str) -> bool:
+    return is_number(cell) or cell.lower() in _NO_NUMBER
+
+
+def _is_usual(name: str) -> bool:
+    return name.lower() in VALUE_NAMES
+
+
+def _step_of(cells: Sequence[str]) -> float:
+    """Return the step by which the cells rise from one to the next, 0.0 without a single one."""
+    style: Style = "comma" if any("," in cell for cell in cells) else "plain"
+    numbers = [value_of(cell, style) for cell in cells]
+    present = [number for number in numbers if number is not None]
+    if len(present) < len(cells):
+        return 0.0
+    steps = np.diff(present)
+    # Excel's days have nine decimals, so an hour is 0.041666667 or 0.041666666.
+    is_single = steps.min() > 0 and np.ptp(steps) <= 1e-6 * max(steps.max(), 1.0)
+    return float(np.median(steps)) if is_single else 0.0
+
+
+def _ordered(cells: Sequence[str]) -> list[str]:
+    return sorted(set(cells), key=lambda cell: value_of(cell) or 0.0)
+
+
+def _may_be_times(column: Column) -> bool:
+    return column.name.lower() in TIME_NAMES or column.is_time or _is_quarterly(column)
+
+
+def _is_quarterly(column: Column) -> bool:
+    return _all(is_quarter, column.cells)
+
+
+def _is_year(column: Column) -> bool:
+    return column.name.lower() in _YEARS and _all(
+        lambda cell: len(cell) == 4 and cell.isdecimal(), column.cells
+    )
+
+
+def _is_called_date(column: Column) -> bool:
+    return any(part in column.name.lower() for part in ("date", "dat", "zeit", "time", "tag"))
+
+
+def _parts_of_time(columns: Sequence[Column]) -> list[Column]:
+    by_name = {column.name.lower(): column for column in columns if column.is_number}
+    return [by_name[part] for part in _PARTS if part in by_name]
+
+
+def _usual_times(columns: Sequence[Column]) -> Column | None:
+    """Return the column with a usual name of times, or the first that looks like times."""
+    if columns[0].name == "" and columns[0].is_time:
+        return columns[0]
+    named = [column for column in columns if column.name.lower() in TIME_NAMES]
+    return named[0] if named else _first(columns, lambda column: column.is_time)
+
+
+def _tells_apart(columns: Sequence[Column]) -> bool:
+    """Return whether no two of the first rows agree in all of these columns."""
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    return len(set(rows)) == len(rows)
+
+
+def _numbered(columns: Sequence[Column]) -> list[str]:
+    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …"""
+    matches = [_NUMBERED.fullmatch(column.name) for column in columns]
+    names = [match.string for match in matches if match is not None]
+    stems = [match["stem"] for match in matches if match is not None]
+    numbers = [int(match["number"]) for match in matches if match is not None]
+    is_run = len(set(stems)) == 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return names if is_run and len(names) >= _FEWEST_NUMBERED else []
+
+
+def _numbers_rows(column: Column) -> str:
+    return f"column {column.name!r} rises by 1 in each row, as row numbers do: left out"
+
+
+def _without_numbers(columns: Any) -> tuple[str, ...]:
+    """Return a line about each column that is not read because its cells are no numbers."""
+    texts = [column for column in columns if not column.has_numbers]
+    lines = [
+        f"column {column.name!r} is left out, as it holds no numbers, such as "
+        f"{next(cell for cell in column.cells if not _is_number(cell))!r}"
+        for column in texts[:_MOST_NAMED]
+    ]
+    more = len(texts) - len(lines)
+    return (*lines, f"and {more} more columns") if more else tuple(lines)
