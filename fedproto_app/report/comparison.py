@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.maths.client_errors import largest_share
-from fedproto_app.report.runs import Group, Run, known_settings, labels, read_clients, windows_of
+from fedproto_app.report.runs import (
+    NOT_CONVERGED,
+    Group,
+    Run,
+    known_settings,
+    marked_labels,
+    read_clients,
+    windows_of,
+)
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
 
@@ -75,8 +83,8 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """The groups' names, which distinguish them within the question."""
-        return labels(self.groups)
+        """The groups' names, which distinguish them within the question and mark the unfinished."""
+        return marked_labels(self.groups)
 
     @property
     def metrics(self) -> TaskMetrics:
@@ -325,6 +333,24 @@ def heavy_clients(groups: Sequence[Group]) -> list[str]:
             f"of {', '.join(heavy)}"
             for client, heavy in shares.items()
         ]
+    return lines
+
+
+def not_converged(groups: Sequence[Group]) -> list[str]:
+    """Return a line for each question with runs that had not converged."""
+    lines = []
+    for question in questions(groups):
+        names = [
+            label.removesuffix(NOT_CONVERGED)
+            for label, group in zip(question.labels, question.groups, strict=True)
+            if group.had_not_converged
+        ]
+        if names:
+            lines.append(
+                f"{NOT_CONVERGED.strip()} {question.title}: {', '.join(names)} had not converged: "
+                "the validation error fell by more than 1% in the last fifth of the rounds. More "
+                "rounds may change this comparison."
+            )
     return lines
 
 

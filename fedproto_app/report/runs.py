@@ -9,7 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
@@ -27,6 +27,26 @@ Parsed = TypeVar("Parsed")
 
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
+
+NOT_CONVERGED = " †"  # follows the names of runs that had not converged
+_PART = 5  # the last fifth of the evaluations is compared with the fifth before
+_FALLING = 0.01  # the smallest relative fall of the validation error that counts
+
+
+def has_converged(errors: Iterable[float | None]) -> bool | None:
+    """Return whether a run's validation error had levelled off by its end.
+
+    It had not if its mean over the last fifth of the evaluations is more than 1% below its mean
+    over the fifth before. Means are compared because single evaluations are noisy.
+
+    errors: the mean over the clients after each round, None for a round without evaluation. Returns
+    None with fewer than two evaluations.
+    """
+    values = [error for error in errors if error is not None and isfinite(error)]
+    if len(values) < 2:
+        return None
+    size = max(1, len(values) // _PART)
+    return fmean(values[-size:]) >= fmean(values[-2 * size : -size]) * (1 - _FALLING)
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,11 @@ class Run:
     def method(self) -> str:
         """The method as the settings name it: "package.module:NAME" for a user's method."""
         return str(self.settings.get("method", self.summary["method"]))
+
+    @property
+    def had_not_converged(self) -> bool:
+        """Whether the run ended while its validation error still fell, see `has_converged`."""
+        return self.summary.get("converged") is False
 
     @property
     def repetition(self) -> tuple[int, str]:
@@ -81,6 +106,11 @@ class Group:
     @property
     def method(self) -> str:
         return str(self.runs[0].summary["method"])
+
+    @property
+    def had_not_converged(self) -> bool:
+        """Whether any run of the group had not converged."""
+        return any(run.had_not_converged for run in self.runs)
 
     def spread(self, key: str) -> Spread:
         """Return the spread of a figure of ``summary.json`` over the runs, in its units."""
@@ -190,7 +220,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
     """Return a name for each group: its method, and the settings that distinguish it.
 
     Only settings that differ between groups of the same dataset and method are named, for example
-    ``fuels inter-weight=1.0``; keys of the method's own section omit the section's name.
+    ``fuels inter-weight=1.0``.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
@@ -201,9 +231,20 @@ def labels(groups: Sequence[Group]) -> list[str]:
         keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
         group_settings = _comparable(group)
-        traits = [f"{_short(key, group.method)}={group_settings.get(key)}" for key in differing]
+        short = short_keys(differing)
+        traits = [
+            f"{name}={group_settings.get(key)}" for name, key in zip(short, differing, strict=True)
+        ]
         names.append(" ".join([group.method, *traits]))
     return names
+
+
+def marked_labels(groups: Sequence[Group]) -> list[str]:
+    """Return the `labels` for readers, with a mark behind groups that had not converged."""
+    return [
+        label + NOT_CONVERGED * group.had_not_converged
+        for label, group in zip(labels(groups), groups, strict=True)
+    ]
 
 
 def windows_of(settings: Mapping[str, Any]) -> str:
@@ -211,9 +252,10 @@ def windows_of(settings: Mapping[str, Any]) -> str:
     return str(settings.get("data.backtest", "")).partition("/")[2]
 
 
-def _short(key: str, method: str) -> str:
-    """Return the key without the name of the method's own section."""
-    return key.removeprefix(f"{method}.").removeprefix("own.")
+def short_keys(keys: Sequence[str]) -> list[str]:
+    """Return the keys without their tables' names, where these are not needed."""
+    names = [key.rpartition(".")[2] for key in keys]
+    return [name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)]
 
 
 def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
