@@ -65,7 +65,7 @@ def demo_plan() -> Plan:
 
     rows = {
         **SERIES_ROWS,
-        **{name: Row(f"{name}, trained in rounds", {"method": name}, 15) for name in TRAINED},
+        **{name: Row(f"{name}, trained in rounds", {"method": name}, 8) for name in TRAINED},
         **{
             f"{name}-all-days": Row(
                 f"{row.title}, all days", {**row.changes, "data.history": ALL_DAYS}, row.cost

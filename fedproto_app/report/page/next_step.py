@@ -82,9 +82,9 @@ def _most_promising(chosen: Candidate, metrics: TaskMetrics) -> tuple[str, Group
 
 
 def _train_longer(label: str, run: Run) -> NextStep:
-    rounds = 2 * int(run.settings["rounds"])
+    rounds = 2 * known_settings(run)["rounds"]
     words = ["fedproto", "run", "--resume", shown(run.folder), "--set", f"rounds={rounds}"]
-    if run.settings.get("patience"):  # it may have ended the run
+    if known_settings(run)["patience"]:  # it may have ended the run
         words += ["--set", "patience=0"]
     return NextStep(f"{label} had not converged. Train it longer, then compare:", shlex.join(words))
 
