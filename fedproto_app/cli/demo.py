@@ -47,8 +47,8 @@ def demo(
     from fedproto_app.experiments.trial import make_runs
 
     make_runs(demo_plan(), folder, console)
-    compare([folder])
     typer.echo(CELLS)
+    compare([folder])
     typer.echo("the report, to open in a browser:")
     report([folder])
     say_next(

@@ -21,7 +21,7 @@ from fedproto_app.core import charts
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.export import csv_text
 from fedproto_app.report.fitting_table import FittingTable
-from fedproto_app.report.runs import NOT_CONVERGED, read_clients, read_run, short_keys
+from fedproto_app.report.runs import NOT_CONVERGED, read_clients, read_run
 from fedproto_app.report.taking_part import validation_error
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics
@@ -230,7 +230,7 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
     if (hidden := len(ordered) - _MOST_ROWS) > 0:
         rows.append(["…", *[""] * (len(plan.space) + 2), f"{hidden} more"])
     return FittingTable(
-        ["trial", *short_keys([*plan.space]), "seeds", validation, kept],
+        ["trial", *_short_keys([*plan.space]), "seeds", validation, kept],
         rows,
         caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
         f"{kept}: test error, only of the choice"
@@ -238,6 +238,12 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
         * any(row[0].endswith(NOT_CONVERGED) for row in rows),
         marked=[n for n, result in enumerate(ordered) if result.trial.number in tests],
     )
+
+
+def _short_keys(keys: Sequence[str]) -> list[str]:
+    """Return the keys without their tables' names, where these are not needed."""
+    names = [key.rpartition(".")[2] for key in keys]
+    return [name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)]
 
 
 def sweep_charts(

@@ -36,8 +36,8 @@ _FALLING = 0.01  # the smallest relative fall of the validation error that count
 def has_converged(errors: Iterable[float | None]) -> bool | None:
     """Return whether a run's validation error had levelled off by its end.
 
-    It had not if its mean over the last fifth of the evaluations is more than 1% below its mean
-    over the fifth before. Means are compared because single evaluations are noisy.
+    It had not if it was lowest in the last fifth of the evaluations, and its mean there is more
+    than 1% below its mean over the fifth before. Single evaluations are too noisy to be compared.
 
     errors: the mean over the clients after each round, None for a round without evaluation. Returns
     None with fewer than two evaluations.
@@ -46,7 +46,8 @@ def has_converged(errors: Iterable[float | None]) -> bool | None:
     if len(values) < 2:
         return None
     size = max(1, len(values) // _PART)
-    return fmean(values[-size:]) >= fmean(values[-2 * size : -size]) * (1 - _FALLING)
+    earlier, before, last = values[:-size], values[-2 * size : -size], values[-size:]
+    return min(earlier) <= min(last) or fmean(last) >= fmean(before) * (1 - _FALLING)
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ def labels(groups: Sequence[Group]) -> list[str]:
     """Return a name for each group: its method, and the settings that distinguish it.
 
     Only settings that differ between groups of the same dataset and method are named, for example
-    ``fuels inter-weight=1.0``.
+    ``fuels inter-weight=1.0``; keys of the method's own section and of the data's omit the
+    sections' names.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
@@ -231,10 +233,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
         keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
         group_settings = _comparable(group)
-        short = short_keys(differing)
-        traits = [
-            f"{name}={group_settings.get(key)}" for name, key in zip(short, differing, strict=True)
-        ]
+        traits = [f"{_short(key, group.method)}={group_settings.get(key)}" for key in differing]
         names.append(" ".join([group.method, *traits]))
     return names
 
@@ -252,10 +251,11 @@ def windows_of(settings: Mapping[str, Any]) -> str:
     return str(settings.get("data.backtest", "")).partition("/")[2]
 
 
-def short_keys(keys: Sequence[str]) -> list[str]:
-    """Return the keys without their tables' names, where these are not needed."""
-    names = [key.rpartition(".")[2] for key in keys]
-    return [name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)]
+def _short(key: str, method: str) -> str:
+    """Return the key without the name of the method's own section, or of those of the data."""
+    if key.startswith("data."):
+        return key.rpartition(".")[2]
+    return key.removeprefix(f"{method}.").removeprefix("own.")
 
 
 def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
