@@ -74,5 +74,7 @@ def test_the_methods_of_the_papers_run_and_compare(tmp_path: Path, flower_home: 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fuels on synthetic-traffic: 24 clients, 5 rounds" in done.stdout, done.stdout
-    assert "fedavg" in done.stdout.rpartition("fuels on synthetic-traffic")[2]  # of `compare`
+    compared = done.stdout.rpartition("\nsynthetic-traffic\n")[2]
+    assert "\nfedavg" in compared
+    assert "\nfuels" in compared, compared
     assert list(flower_home.rglob("torch")) == []
