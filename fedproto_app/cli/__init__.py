@@ -23,12 +23,16 @@ def results_console(**options: Any) -> Console:
 
 
 def say_next(console: Console, *commands: str) -> None:
-    """Suggest the next commands at the end of a command.
+    """Suggest the next commands at the end of a command, as a shell understands them.
 
     console: of stderr, so that pipes stay clean.
     """
     from rich.markup import escape
 
+    from fedproto_app.core.endings import PROGRAM, program
+
     for number, command in enumerate(commands):
         title = "next: " if number == 0 else "      "
+        if command.startswith(f"{PROGRAM} "):
+            command = program() + command.removeprefix(PROGRAM)
         console.print(f"[dim]{title}[/dim]{escape(command)}", soft_wrap=True, highlight=False)

@@ -53,9 +53,9 @@ def check_method(
 
     [bold]Examples[/bold]
 
-      fedproto check-method my_methods:METHOD
-      fedproto check-method my_methods:METHOD --task forecasting --set own.epochs=2
       fedproto check-method fuels
+      fedproto check-method fuels --task forecasting --set fuels.beta=30
+      fedproto check-method my_methods:METHOD
     """
     try:
         works_with = method_named(require_known(method)).works_with

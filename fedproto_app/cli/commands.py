@@ -24,7 +24,7 @@ from fedproto_app.core.version import __version__
 FIRST_STEPS = """\
 fedproto trains models for many clients without collecting their data. Try, in this order:
 
-  fedproto demo                forecast embedded data, alone and federated; takes a minute
+  fedproto demo                forecast simulated sites, local and federated, in two minutes
   fedproto try my.csv          the same for your own file
   fedproto data check my.csv   what a run makes of a file
   fedproto compare runs        compare the results of runs

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
 
+from fedproto_app.core.endings import program
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
 from fedproto_app.experiments.run_settings import changed_settings
@@ -395,7 +396,7 @@ def offered_line(
     for key, value in from_options.items():
         run.pop(key, None)
         run[key] = value
-    words = ["fedproto run", *([shlex.quote(str(config))] if config else []), flags(run)]
+    words = [f"{program()} run", *([shlex.quote(str(config))] if config else []), flags(run)]
     does = "train on it" if checked.could_start else "once that is mended"
     return f"{does}: {' '.join(filter(None, words))}"
 

@@ -15,7 +15,13 @@ from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.charts import draw, draw_comparison, draw_differences
-from fedproto_app.report.comparison import heavy_clients, pairs, questions, with_better_off
+from fedproto_app.report.comparison import (
+    heavy_clients,
+    not_converged,
+    pairs,
+    questions,
+    with_better_off,
+)
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import Run, find_runs, group_runs, ranked
 from fedproto_app.report.table import (
@@ -109,7 +115,7 @@ def compare(
         pairs_of_tasks = list(filter(None, map(pairs, by_task(groups)))) if test_pairs else []
         texts = [*map(comparison_csv, by_task(groups)), *map(pairs_csv, pairs_of_tasks)]
         typer.echo("\n\n".join(texts))
-    lines = [*heavy_clients(groups), *taking_part(groups)]
+    lines = [*heavy_clients(groups), *not_converged(groups), *taking_part(groups)]
     results_console(stderr=output == "csv", highlight=False).print(*lines, sep="\n", markup=False)
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import results_console
-from fedproto_app.core.endings import WhenStopped
+from fedproto_app.core.endings import WhenStopped, program
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.experiments.run_settings import (
     NODES,
@@ -193,10 +193,10 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
     out.print(results_table(sweep.plan, results, tests))
     for result in chosen:
         run = result.folders[sweep.plan.seeds[0]]
-        command = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
+        command = ["run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
         command += ["--set", "output.dir=runs", "--set", 'output.name=""']
         line = f"the choice: trial {result.trial.number}, {run.name}; once more: "
-        out.print(line + shlex.join(command), markup=False, soft_wrap=True)
+        out.print(f"{line}{program()} {shlex.join(command)}", markup=False, soft_wrap=True)
     out.print(f"results: {sweep.folder}/sweep.csv, .json, .png", soft_wrap=True, markup=False)
 
 

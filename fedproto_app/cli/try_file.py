@@ -33,7 +33,10 @@ def try_file(
     ] = None,
     period: Annotated[
         int | None,
-        typer.Option(help="Steps per period. Default: a day, by the file's clock."),
+        typer.Option(
+            help="Steps per period. Default, by the file's clock: a day, of daily data a week, of "
+            "weekly data a year. Without a clock it is estimated from the series."
+        ),
     ] = None,
     clients_from: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column that names the clients.")

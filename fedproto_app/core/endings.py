@@ -6,6 +6,8 @@ This module imports nothing slow, so a command can load it first.
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self
 
+PROGRAM = "fedproto"
 NOTHING = "stopped: nothing was written yet"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
@@ -126,3 +129,13 @@ def shown(path: Path) -> str:
     """Return the path relative to the current folder if it lies below, else as it is."""
     current = Path.cwd()
     return str(path.relative_to(current) if path.is_relative_to(current) else path)
+
+
+def program() -> str:
+    """Return what a shell calls this program by: its path, unless ``fedproto`` alone finds it."""
+    called, by_name = sys.argv[0], shutil.which(PROGRAM)
+    if Path(called).name != PROGRAM or (
+        by_name and Path(by_name).resolve() == Path(called).resolve()
+    ):
+        return PROGRAM
+    return shlex.quote(called)

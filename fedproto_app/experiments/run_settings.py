@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.core.endings import NOTHING, shown
+from fedproto_app.core.endings import NOTHING, program, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.run_lock import require_unwritten
 from fedproto_app.server.checkpoint import (
@@ -228,7 +228,7 @@ def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
         return f"stopped when all rounds were done: {shown(run)}"
     checkpoint, _ = newest_checkpoint(run / "checkpoint")
     saved = f"round {checkpoint.server_round} is saved" if checkpoint else "no round is saved yet"
-    words = ["fedproto", "run", "--resume", shown(run)]
+    words = ["run", "--resume", shown(run)]
     words += ["--app", str(app)] if app else []
     words += [word for change in changes for word in ("--set", change)]
-    return f"stopped; {saved}; go on with: {shlex.join(words)}"
+    return f"stopped; {saved}; go on with: {program()} {shlex.join(words)}"

@@ -21,7 +21,7 @@ from fedproto_app.core import charts
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.export import csv_text
 from fedproto_app.report.fitting_table import FittingTable
-from fedproto_app.report.runs import read_clients
+from fedproto_app.report.runs import NOT_CONVERGED, read_clients, read_run
 from fedproto_app.report.taking_part import validation_error
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics
@@ -96,6 +96,11 @@ class Result:
         """
         mean = self.mean.mean if self.mean else math.inf
         return not self.complete, -self.clients, mean, self.trial.number
+
+    @property
+    def had_not_converged(self) -> bool:
+        """Whether any run of the trial had not converged."""
+        return any(read_run(folder).had_not_converged for folder in self.folders.values())
 
     def test(self) -> Mean:
         """Return the mean test error of the models that the clients end with."""
@@ -212,9 +217,10 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
     ordered, rows = ranked(results), []
     for result in ordered[:_MOST_ROWS]:
         test = tests.get(result.trial.number)
+        mark = NOT_CONVERGED * result.had_not_converged
         rows.append(
             [
-                str(result.trial.number),
+                f"{result.trial.number}{mark}",
                 *map(str, result.trial.changes.values()),
                 f"{len(result.validation)}" + (f" of {len(plan.seeds)}" if result.failed else ""),
                 result.mean.text() if result.mean else UNKNOWN,
@@ -227,7 +233,9 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
         ["trial", *_short_keys([*plan.space]), "seeds", validation, kept],
         rows,
         caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
-        f"{kept}: test error, only of the choice",
+        f"{kept}: test error, only of the choice"
+        + f";{NOT_CONVERGED}: had not converged"
+        * any(row[0].endswith(NOT_CONVERGED) for row in rows),
         marked=[n for n, result in enumerate(ordered) if result.trial.number in tests],
     )
 

@@ -86,6 +86,8 @@ CLASS_ROWS = {
     ),
     "analytic": Row("closed form, together", {"method": "analytic"}, 3),
 }
+SCALING = "data.sequences.scaling"
+SCALINGS = ("none", "client", "sequence")
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,13 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
 
 
 def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
-    """Make the runs of a plan in a folder, compare them, and write report and forecasts.
+    """Make the runs of a plan in a folder, compare them, and write report and forecasts."""
+    make_runs(plan, folder, console)
+    return _answer(plan, folder)
+
+
+def make_runs(plan: Plan, folder: Path, console: Console) -> None:
+    """Make the runs of a plan in a folder, and print a line before each.
 
     Runs that the folder holds already are resumed, or kept if they are finished.
     """
@@ -235,7 +243,6 @@ def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
         console.print(f"{number + 1} of {len(runs)}  {plan.rows[row].title}{window}{rest}")
         output = {"output.dir": str(folder), "output.name": name, "output.pictures": False}
         complete_run({**changes, **output}, NODES, quiet)
-    return _answer(plan, folder)
 
 
 def try_file(
@@ -453,7 +460,28 @@ def _plan_of_classes(
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
-    return Plan(table, CLASS_ROWS, facts, forecasts=False, warnings=doubts)
+    compares_scalings = not images and SCALING not in wishes.changes
+    rows = _with_scalings(CLASS_ROWS) if compares_scalings else CLASS_ROWS
+    return Plan(table, rows, facts, forecasts=False, warnings=doubts)
+
+
+def _with_scalings(rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Return each closed form with every scaling: none suits all sequences, so validation decides.
+
+    A row with the default scaling keeps its name.
+    """
+    default = DataSettings().sequences.scaling
+    complete = {}
+    for name, row in rows.items():
+        if row.changes["method"] != TOGETHER[False]:
+            complete[name] = row
+            continue
+        for scaling in SCALINGS:
+            changes = {**row.changes, SCALING: scaling}
+            complete[name if scaling == default else f"{name}-{scaling}"] = Row(
+                f"{row.title}, scaling {scaling}", changes, row.cost
+            )
+    return complete
 
 
 def _image_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:

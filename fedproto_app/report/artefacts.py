@@ -37,7 +37,7 @@ from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush, write_whole
 from fedproto_app.report.export import csv_text, require_tensorboard
-from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
+from fedproto_app.report.runs import GIVEN_ENCODER, has_converged, read_rounds
 from fedproto_app.report.task_report import Row, report_for
 from fedproto_app.server.checkpoint import (
     Checkpoint,
@@ -187,18 +187,22 @@ class RunFolder:
         every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)
         history = federation.history
         clients = len(history.trained | history.results.keys())
+        lines, method = read_rounds(self.path), method_named(settings.method)
+        validation = self._report.metrics.validation.round.name
+        trains = method.rounds is None  # else its number of rounds is given, as of a closed form
         summary = {
             "status": "completed",
             "task": settings.task,
-            "method": method_named(settings.method).name,
+            "method": method.name,
             "dataset": settings.data.title,
             "clients": len(history.results),
             "rounds": rounds,
             "seed": settings.seed,
             "keep": settings.keep,
             "stopped": stopped,
+            "converged": has_converged(line.get(validation) for line in lines) if trains else None,
             "privacy": federation.spending.report(),
-            **self._report.summary_figures(federation, read_rounds(self.path)),
+            **self._report.summary_figures(federation, lines),
             "parameters_up_per_client_round": (round(every_round / trainings) if trainings else 0),
             "parameters_up_per_client": round(costs["parameters_up"] / clients) if clients else 0,
             **{cost: value for cost, value in costs.items() if cost != "trainings"},

@@ -12,12 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.maths.client_errors import largest_share
-from fedproto_app.report.runs import Group, Run, known_settings, labels, read_clients, windows_of
+from fedproto_app.report.runs import (
+    NOT_CONVERGED,
+    Group,
+    Run,
+    known_settings,
+    marked_labels,
+    read_clients,
+    windows_of,
+)
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
 
@@ -75,8 +84,8 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """The groups' names, which distinguish them within the question."""
-        return labels(self.groups)
+        """The groups' names, which distinguish them within the question and mark the unfinished."""
+        return marked_labels(self.groups)
 
     @property
     def metrics(self) -> TaskMetrics:
@@ -107,7 +116,7 @@ def _asked_data(run: Run, metrics: TaskMetrics) -> dict[str, object]:
 
 
 def questions(groups: Sequence[Group]) -> list[Question]:
-    """Return the groups by question, in the order of each question's first group."""
+    """Return the groups by question: of each dataset in the order of the settings that differ."""
     by_key: dict[tuple[object, ...], list[Group]] = defaultdict(list)
     for group in groups:
         metrics = report_for(group.task).metrics
@@ -116,20 +125,25 @@ def questions(groups: Sequence[Group]) -> list[Question]:
     for members in by_key.values():
         by_data[members[0].task, members[0].dataset].append(members)
     return [
-        Question(title, members)
-        for (_, dataset), alike in by_data.items()
-        for title, members in zip(_titles(dataset, alike), alike, strict=True)
+        question for (_, dataset), alike in by_data.items() for question in _titled(dataset, alike)
     ]
 
 
-def _titles(dataset: str, alike: Sequence[Sequence[Group]]) -> list[str]:
+def _titled(dataset: str, alike: Sequence[Sequence[Group]]) -> list[Question]:
     metrics = report_for(alike[0][0].task).metrics
     tables = [_asked_data(members[0].runs[0], metrics) for members in alike]
     keys = sorted({key for table in tables for key in table})
     differing = [key for key in keys if len({repr(table.get(key)) for table in tables}) > 1]
-    return [
-        ", ".join([dataset, *(f"{key} {table.get(key)}" for key in differing)]) for table in tables
-    ]
+
+    def values(place: int) -> list[tuple[str, Any]]:
+        differ = (tables[place].get(key) for key in differing)
+        return [(type(value).__name__, value) for value in differ]
+
+    def title(place: int) -> str:
+        return ", ".join([dataset, *(f"{key} {tables[place].get(key)}" for key in differing)])
+
+    order = sorted(range(len(alike)), key=values)
+    return [Question(title(place), alike[place]) for place in order]
 
 
 class Alone:
@@ -325,6 +339,24 @@ def heavy_clients(groups: Sequence[Group]) -> list[str]:
             f"of {', '.join(heavy)}"
             for client, heavy in shares.items()
         ]
+    return lines
+
+
+def not_converged(groups: Sequence[Group]) -> list[str]:
+    """Return a line for each question with runs that had not converged."""
+    lines = []
+    for question in questions(groups):
+        names = [
+            label.removesuffix(NOT_CONVERGED)
+            for label, group in zip(question.labels, question.groups, strict=True)
+            if group.had_not_converged
+        ]
+        if names:
+            lines.append(
+                f"{NOT_CONVERGED.strip()} {question.title}: {', '.join(names)} had not converged: "
+                "the validation error was lowest in the last fifth of the rounds and still fell by "
+                "more than 1%. More rounds may change this comparison."
+            )
     return lines
 
 

@@ -9,7 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
@@ -27,6 +27,27 @@ Parsed = TypeVar("Parsed")
 
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
+
+NOT_CONVERGED = " †"  # follows the names of runs that had not converged
+_PART = 5  # the last fifth of the evaluations is compared with the fifth before
+_FALLING = 0.01  # the smallest relative fall of the validation error that counts
+
+
+def has_converged(errors: Iterable[float | None]) -> bool | None:
+    """Return whether a run's validation error had levelled off by its end.
+
+    It had not if it was lowest in the last fifth of the evaluations, and its mean there is more
+    than 1% below its mean over the fifth before. Single evaluations are too noisy to be compared.
+
+    errors: the mean over the clients after each round, None for a round without evaluation. Returns
+    None with fewer than two evaluations.
+    """
+    values = [error for error in errors if error is not None and isfinite(error)]
+    if len(values) < 2:
+        return None
+    size = max(1, len(values) // _PART)
+    earlier, before, last = values[:-size], values[-2 * size : -size], values[-size:]
+    return min(earlier) <= min(last) or fmean(last) >= fmean(before) * (1 - _FALLING)
 
 
 @dataclass(frozen=True)
@@ -49,6 +70,11 @@ class Run:
     def method(self) -> str:
         """The method as the settings name it: "package.module:NAME" for a user's method."""
         return str(self.settings.get("method", self.summary["method"]))
+
+    @property
+    def had_not_converged(self) -> bool:
+        """Whether the run ended while its validation error still fell, see `has_converged`."""
+        return self.summary.get("converged") is False
 
     @property
     def repetition(self) -> tuple[int, str]:
@@ -81,6 +107,11 @@ class Group:
     @property
     def method(self) -> str:
         return str(self.runs[0].summary["method"])
+
+    @property
+    def had_not_converged(self) -> bool:
+        """Whether any run of the group had not converged."""
+        return any(run.had_not_converged for run in self.runs)
 
     def spread(self, key: str) -> Spread:
         """Return the spread of a figure of ``summary.json`` over the runs, in its units."""
@@ -190,7 +221,8 @@ def labels(groups: Sequence[Group]) -> list[str]:
     """Return a name for each group: its method, and the settings that distinguish it.
 
     Only settings that differ between groups of the same dataset and method are named, for example
-    ``fuels inter-weight=1.0``; keys of the method's own section omit the section's name.
+    ``fuels inter-weight=1.0``; keys of the method's own section and of the data's omit the
+    sections' names.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
@@ -206,13 +238,23 @@ def labels(groups: Sequence[Group]) -> list[str]:
     return names
 
 
+def marked_labels(groups: Sequence[Group]) -> list[str]:
+    """Return the `labels` for readers, with a mark behind groups that had not converged."""
+    return [
+        label + NOT_CONVERGED * group.had_not_converged
+        for label, group in zip(labels(groups), groups, strict=True)
+    ]
+
+
 def windows_of(settings: Mapping[str, Any]) -> str:
     """Return the number of a backtest's windows as text, "" without a backtest."""
     return str(settings.get("data.backtest", "")).partition("/")[2]
 
 
 def _short(key: str, method: str) -> str:
-    """Return the key without the name of the method's own section."""
+    """Return the key without the name of the method's own section, or of those of the data."""
+    if key.startswith("data."):
+        return key.rpartition(".")[2]
     return key.removeprefix(f"{method}.").removeprefix("own.")
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedproto_app.report.comparison import PAIR_COLUMNS, Pair, Question
 from fedproto_app.report.fitting_table import FittingTable
-from fedproto_app.report.runs import Group, Run, labels
+from fedproto_app.report.runs import NOT_CONVERGED, Group, Run, labels, marked_labels
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, Field
 
@@ -45,6 +45,7 @@ def run_table(run: Run) -> Table:
     table.add_column(style="cyan")
     table.add_column(justify="right")
     ended = _ENDS.get(summary["stopped"], "all rounds done")
+    ended += ", not converged" * run.had_not_converged
     for name, value in (
         *report_for(run.task).run_rows(summary),
         (
@@ -147,7 +148,10 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
 def pairs_csv(pairs: Sequence[Pair]) -> str:
     """Return CSV, one row per pair; numbers are not rounded, unknown numbers are empty."""
     fields = ("dataset", "method", "against", "clients", "better", "difference", "p", "corrected")
-    return _csv([fields, *([getattr(pair, field) for field in fields] for pair in pairs)])
+    rows = [[getattr(pair, field) for field in fields] for pair in pairs]
+    for row in rows:
+        row[1:3] = (name.removesuffix(NOT_CONVERGED) for name in row[1:3])
+    return _csv([fields, *rows])
 
 
 def _csv(rows: Sequence[Sequence[object]]) -> str:
@@ -171,14 +175,15 @@ def comparison_csv(groups: Sequence[Group]) -> str:
     """
     figures = [shown.name for shown in report_for(groups[0].task).metrics.comparison]
     heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
-    rows: list[list[object]] = [["dataset", "method", "seeds", *heads, *_COSTS]]
+    rows: list[list[object]] = [["dataset", "method", "seeds", *heads, *_COSTS, "not_converged"]]
     for group, label in zip(groups, labels(groups), strict=True):
         numbers = []
         for figure in figures:
             spread = group.spread(figure)
             numbers += [spread.mean, spread.std, group.standard_error(figure)]
         means = [group.spread(figure).mean for figure in _COSTS]
-        rows.append([group.dataset, label, len(group.runs), *numbers, *means])
+        facts = (group.dataset, label, len(group.runs))
+        rows.append([*facts, *numbers, *means, group.had_not_converged])
     return _csv(rows)
 
 
@@ -207,7 +212,7 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
             bytes_text(group.spread("bytes_up").mean),
             count_text(group.spread("seconds").mean),
         ]
-        for group, label in zip(groups, labels(groups), strict=True)
+        for group, label in zip(groups, marked_labels(groups), strict=True)
     ]
 
 

@@ -31,7 +31,7 @@ from fedproto_app.report.comparison import (
     mean_errors,
     questions,
 )
-from fedproto_app.report.runs import Group, Run, known_settings, read_rounds
+from fedproto_app.report.runs import Group, Run, known_settings, labels, read_rounds
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
 
@@ -179,7 +179,7 @@ def chosen_to_share(question: Question) -> Candidate | None:
     and none has a validation error.
     """
     metrics = question.metrics
-    members = dict(zip(question.labels, question.groups, strict=True))
+    members = dict(zip(labels(question.groups), question.groups, strict=True))
     alone = {label: group for label, group in members.items() if all(map(is_alone, group.runs))}
     sharing = {label: group for label, group in members.items() if label not in alone}
     best = Alone([*alone.values()], metrics)
@@ -316,6 +316,7 @@ def verdict(chosen: Candidate) -> list[str]:
     return [
         lead,
         *_rivals(chosen),
+        *_not_converged(chosen),
         *_in_units(medians),
         *_against(chosen, metrics, medians),
         *_advice(chosen),
@@ -334,6 +335,15 @@ def _rivals(chosen: Candidate) -> list[str]:
         clients = "client" if chosen.constant == 1 else "clients"
         lines.append(f"{chosen.constant} {clients} with values that hardly ever change left out.")
     return lines
+
+
+def _not_converged(chosen: Candidate) -> list[str]:
+    """Name the compared groups whose errors more rounds may lower."""
+    compared = {chosen.label: chosen.group, **chosen.alone}
+    names = [name for name, group in compared.items() if group.had_not_converged]
+    if not names:
+        return []
+    return [f"{_listed(names)} had not converged, so more rounds may change this."]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def test_no_word_breaks_in_a_terminal_of_80_columns(
         make_run(folder, [0.25] * 6, settings, settings_digest=calendar, parameters_up=9)
     out = fedproto("compare", tmp_path, "--pairs").out
     assert max(map(len, out.splitlines())) <= 80
-    for word in ("data.calendar=week", "inter-weight=0.0", "0.3750", "difference", "768"):
+    for word in ("calendar=week", "inter-weight=0.0", "0.3750", "difference", "768"):
         assert word in out.split()
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedproto_app.cli import demo
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import train_values
 from fedproto_app.experiments import trial
+from fedproto_app.settings import settings_from
 from tests.cli.conftest import Fedproto
 
 TINY = """rounds = 1
 [data]
 horizon = 2
+history = 1
 [data.synthetic]
 clients = 4
 days = 14
 [model]
 representation-dim = 8
-[output]
-pictures = false
 """
 
 
@@ -35,11 +38,12 @@ def test_it_runs_compares_and_says_what_to_try(
     monkeypatch.setattr(demo, "TRAINED", ())
     outcome = fedproto("demo")
     assert outcome.code == 0, outcome.err
-    assert "too few for them: their rows are no verdict" in outcome.out
-    assert "taking part" in outcome.out.lower()
+    for cell in ("history 1", "history 26"):
+        assert f"synthetic-traffic, {cell}" in outcome.out
+    assert demo.CELLS in outcome.out
     assert f"fedproto forecast {Path('runs/demo/kindred')}" in outcome.err
     finished = {run.parent.name for run in (tmp_path / "runs" / "demo").glob("*/summary.json")}
-    assert finished == set(rows)
+    assert finished == {*rows, *(f"{name}-all-days" for name in rows)}
     before = (tmp_path / "runs/demo/kindred/summary.json").stat().st_mtime_ns
     (tmp_path / "runs/demo/naive").rename(tmp_path / "elsewhere")
     assert fedproto("demo").code == 0  # it makes what is not there
@@ -53,6 +57,19 @@ def test_it_runs_compares_and_says_what_to_try(
 
 def test_its_settings_are_in_the_package() -> None:
     settings = tomllib.loads(demo.CONFIG.read_text())
-    assert settings["data"]["history"] == 7
+    assert f"history {settings['data']['history']} has" in demo.CELLS
+    assert f"history {demo.ALL_DAYS} the" in demo.CELLS
     linked = Path(__file__).parents[2] / "configs" / "demo.toml"
     assert linked.resolve() == demo.CONFIG.resolve()
+
+
+def test_the_second_cell_has_all_days() -> None:
+    """Without a limit a client trains on the same values, and a day less is not all of them."""
+    changes = demo.demo_plan().settings
+    series = load_series(settings_from(changes).data)[0]
+
+    def trained(history: int) -> np.ndarray:
+        return train_values(series, settings_from({**changes, "data.history": history}).data)
+
+    assert np.array_equal(trained(demo.ALL_DAYS), trained(0))
+    assert len(trained(demo.ALL_DAYS - 1)) < len(trained(0))

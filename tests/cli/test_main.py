@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 import fedproto_app
 from fedproto_app import __version__
+from fedproto_app.cli.commands import app
+from fedproto_app.core.endings import program
+from fedproto_app.experiments.run_settings import changed_settings
+from fedproto_app.settings import settings_from
 from tests.cli.conftest import Fedproto
 
 
@@ -98,3 +107,47 @@ def test_too_little_memory_ends_in_one_line(
     outcome = fedproto("data", "check", "a.csv")
     assert outcome.code == 2
     assert outcome.err == "error: there is not enough memory for this on this machine\n"
+
+
+def examples(command: click.Command) -> Iterator[list[str]]:
+    """Return the words of the examples in the help texts of a command and those below it."""
+    for below in getattr(command, "commands", {}).values():
+        yield from examples(below)
+    text = (command.help or "").replace("\n      ", " ")  # a line further right goes on
+    for line in text.splitlines():
+        if line.strip().startswith("fedproto "):
+            yield shlex.split(line)[1:]
+
+
+def test_the_examples_of_the_help_texts_are_accepted() -> None:
+    """Their options exist, and so do the settings behind --set."""
+    root = typer.main.get_command(app)
+    taught = list(examples(root))
+    for words in taught:
+        command = root
+        while commands := getattr(command, "commands", {}):
+            name, *words = words
+            command = commands[name]
+        values = command.make_context(command.name, words).params
+        changes = changed_settings(None, values.get("changes") or ())
+        if ":" not in (method := values.get("method") or ":"):
+            changes["method"] = method
+        settings_from(changes)
+    assert len(taught) > 40
+
+
+def test_a_program_that_is_not_on_the_path_is_called_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `make demo`, which installs into .venv."""
+    place = tmp_path / "my tools" / "fedproto"
+    place.parent.mkdir()
+    place.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(place)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == f"'{place}'"
+    monkeypatch.setenv("PATH", str(place.parent))
+    assert program() == "fedproto"
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == "fedproto"

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.experiments.trial import Plan, Wishes, plan_of, try_plan
+from fedproto_app.experiments.trial import SCALING, Plan, Wishes, plan_of, try_plan
 from fedproto_app.settings import DataSettings
 
 SITES = ("north", "south", "east")
@@ -72,6 +72,15 @@ def images(folder: Path) -> Path:
                 pixels[..., channel] += 100
                 Image.fromarray(pixels).save(place / f"{number}.png")
     return folder / "scans"
+
+
+def levels(folder: Path) -> Path:
+    """Forty sequences at each site of two classes, which differ only in their level."""
+    rng = np.random.default_rng(0)
+    label, client = np.tile([0, 1], 60), np.repeat(SITES, 40)
+    x = rng.normal(size=(120, 12, 2)) + 3 * label[:, None, None]
+    np.savez(folder / "levels.npz", x=x, y=label, client=client)
+    return folder / "levels.npz"
 
 
 def plan(path: Path, **wishes: object) -> Plan:
@@ -186,6 +195,23 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
     with pytest.raises(DataError, match="name no clients, so there is nobody to take part"):
         plan(tmp_path / "scans" / "north")
     assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
+
+
+def test_validation_chooses_the_scaling_of_sequences(tmp_path: Path) -> None:
+    planned = plan(levels(tmp_path))
+    assert list(planned.rows) == [
+        *("naive", "analytic-alone-none", "analytic-alone-client", "analytic-alone"),
+        *("analytic-none", "analytic-client", "analytic"),
+    ]
+    chosen = {name: row.changes.get(SCALING) for name, row in planned.rows.items()}
+    assert (chosen["analytic-client"], chosen["analytic"]) == ("client", "sequence")
+    trial = try_plan(planned, tmp_path / "runs", QUIET)
+    assert "scaling=none" in trial.verdict or "scaling=client" in trial.verdict
+    right = {score.title: score.figures["right answers %"] for score in trial.scores}
+    assert right["closed form, together, scaling sequence"] < 75
+    assert right["closed form, together, scaling none"] > 95
+    rows = plan(levels(tmp_path), changes={SCALING: "client"}).rows
+    assert list(rows) == ["naive", "analytic-alone", "analytic"]
 
 
 @pytest.mark.parametrize(

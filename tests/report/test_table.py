@@ -123,7 +123,7 @@ def test_runs_with_other_data_have_a_table_of_their_own(tmp_path: Path) -> None:
 
 
 def test_columns_that_do_not_fit_are_stacked_and_no_cell_breaks(tmp_path: Path) -> None:
-    label = "kindred data.calendar=week data.lags=48,168 penalty-steps=3"
+    label = "kindred calendar=week lags=48,168 penalty-steps=3"
     columns = ["method", *(f"figure {n}" for n in range(12))]
     rows = [[label, *["0.1234 ± 0.0001"] * 12], ["naive", *["-"] * 12]]
     lines = lines_at(80, FittingTable(columns, rows, heading="toy", caption="what it is"))
@@ -159,13 +159,13 @@ def test_csv_keeps_every_digit_and_leaves_unknowns_empty(tmp_path: Path) -> None
     )
     columns = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
     costs = "parameters_up_per_client_round,parameters_up_per_client,bytes_up,seconds"
-    assert head == f"dataset,method,seeds,{','.join(columns)},{costs}"
+    assert head == f"dataset,method,seeds,{','.join(columns)},{costs},not_converged"
     assert solo == (
         "toy,solo,1,0.125,,,0.0625,,,0.5,,,1.125,,,0.875,,,0.1875,,,0.125,,,0.5,,,0.75,,,,,,"
-        "0.0,0.0,0.0,12.5"
+        "0.0,0.0,0.0,12.5,False"
     )
     assert fuels.startswith("toy,fuels,2,0.5,0.3535533905932738,0.25,0.3125,0.0,0.0,")
-    assert fuels.endswith(",0.5,0.0,0.0,0.75,0.0,0.0,,,,768.0,2304.0,1200.0,15.0")
+    assert fuels.endswith(",0.5,0.0,0.0,0.75,0.0,0.0,,,,768.0,2304.0,1200.0,15.0,False")
 
 
 def test_the_table_of_a_classifier_is_in_percent(tmp_path: Path) -> None:

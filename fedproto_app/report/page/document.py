@@ -28,6 +28,7 @@ from fedproto_app.report.comparison import (
     Question,
     heavy_clients,
     is_alone,
+    not_converged,
     questions,
     with_better_off,
 )
@@ -294,7 +295,7 @@ def _part(number: int, question: Question) -> Part:
         facts=facts(groups, shown),
         methods=methods_table(groups, names, chosen),
         figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
-        warnings=heavy_clients(groups),
+        warnings=[*heavy_clients(groups), *not_converged(groups)],
         pairs=pairs_table(groups) if len(groups) > 1 else None,
         clients=clients_table(groups, names, chosen),
         errors=errors_section(groups, names),

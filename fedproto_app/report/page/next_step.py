@@ -39,6 +39,8 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
 
 def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
     finding, run = chosen.finding, chosen.group.runs[0]
+    if chosen.group.had_not_converged:
+        return _train_longer(chosen.label, run)
     if finding is Finding.MAY_BE_THE_MODEL:
         return _run_alone(chosen.group)
     if finding is Finding.MAY_BE_CHANCE:
@@ -77,6 +79,14 @@ def _most_promising(chosen: Candidate, metrics: TaskMetrics) -> tuple[str, Group
         return fmean(errors) if errors else inf
 
     return min(chosen.alone.items(), key=lambda item: error(item[1]))
+
+
+def _train_longer(label: str, run: Run) -> NextStep:
+    rounds = 2 * known_settings(run)["rounds"]
+    words = ["fedproto", "run", "--resume", shown(run.folder), "--set", f"rounds={rounds}"]
+    if known_settings(run)["patience"]:  # it may have ended the run
+        words += ["--set", "patience=0"]
+    return NextStep(f"{label} had not converged. Train it longer, then compare:", shlex.join(words))
 
 
 def _run_alone(group: Group) -> NextStep:
