@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,6 +54,6 @@ def demo(
     report([folder])
     say_next(
         console,
-        f"fedproto forecast {folder / 'kindred'} --steps 24 --picture day.png",
+        f"fedproto forecast {shlex.quote(str(folder / 'kindred'))} --steps 24 --picture day.png",
         "fedproto data check my.csv",
     )

@@ -206,7 +206,7 @@ def read_toml(file: Path) -> Mapping[str, Any]:
         if file.suffix != ".toml":
             raise SettingsError(
                 f"{file}: no settings in TOML; to see what a run makes of data: "
-                f"fedproto data check {file}"
+                f"fedproto data check {shlex.quote(str(file))}"
             ) from None
         raise SettingsError(f"{file}: {error} (texts stand in double quotes)") from None
 

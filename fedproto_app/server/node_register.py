@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -227,7 +228,8 @@ class Identity:
             return None
         names = self._register.read()
         if banned := names.ban_of(label, key):
-            return f"{banned!r} is banned from this server (fedproto nodes unban {banned})"
+            unban = f"fedproto nodes unban {shlex.quote(banned)}"
+            return f"{banned!r} is banned from this server ({unban})"
         if (end := names.ends.get(key)) and end <= now():
             return f"its key {key} ended at {end}; the site needs a new key (fedproto keys)"
         if self.given_name(node_id):
@@ -238,7 +240,7 @@ class Identity:
         if bound and bound.key != key and (self._binds or bound.named):
             return (
                 f"its name {shown(label)!r} belongs to the key {bound.key}, and its own is {key}; "
-                f"if the site has a new key: fedproto nodes release {shown(label)}"
+                f"if the site has a new key: fedproto nodes release {shlex.quote(shown(label))}"
             )
         if self._binds and (before := names.name_of(key)) not in (None, label):
             return f"its key {key} belongs to the name {before!r}, and it says {shown(label)!r}"
