@@ -38,10 +38,11 @@ def demo(
     console = Console(stderr=True, highlight=False)
     console.print(f"the embedded traffic of 24 sites, into {folder}", markup=False)
     from fedproto_app.cli.results import compare, report
-    from fedproto_app.experiments.run_settings import NODES, changed_settings
+    from fedproto_app.experiments.run_settings import NODES, changed_settings, require_writable
     from fedproto_app.experiments.simulation import complete_run
     from fedproto_app.experiments.trial import SERIES_ROWS
 
+    require_writable(folder, "the argument DIR")
     rows: dict[str, Mapping[str, Any]] = {name: row.changes for name, row in SERIES_ROWS.items()}
     rows |= {name: {"method": name} for name in TRAINED}
     for number, (name, changes) in enumerate(rows.items(), start=1):
