@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.errors import DataError, SettingsError, did_you_mean
+from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, did_you_mean
 from fedproto_app.core.loading import named_function
 from fedproto_app.data.files import missing
 from fedproto_app.settings import DataSettings
@@ -138,8 +139,27 @@ def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
 
 
 def users_function(source: str) -> Callable[[DataSettings], Any]:
-    """Return the user's function named ``package.module:factory``."""
-    return named_function("data.source", source, DataError)
+    """Return the user's function named ``package.module:factory``.
+
+    Whatever it raises becomes a `DataError` that names the line of the user's file.
+    """
+    function = named_function("data.source", source, DataError)
+
+    def load(settings: DataSettings) -> Any:
+        try:
+            return function(settings)
+        except (FedProtoError, MemoryError):
+            raise
+        except Exception as error:
+            _, *frames = extract_tb(error.__traceback__)
+            lines = [frame for frame in frames if frame.filename == frames[0].filename]
+            place = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"data.source = {source!r} raised {type(error).__name__}: {reason}{place}"
+            ) from error
+
+    return load
 
 
 def require_class_names(classes: object, where: str) -> None:
