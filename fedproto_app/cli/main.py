@@ -31,7 +31,9 @@ def main() -> NoReturn:
         remedy = "; TMPDIR names another" if "temporary directory" in str(error) else ""
         print(f"error: {system_fault(error)}{remedy}", file=sys.stderr)
         sys.exit(1)
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise  # torch has no error of its own for the memory of a CPU
         print("error: there is not enough memory for this on this machine", file=sys.stderr)
         sys.exit(2)
     sys.exit()

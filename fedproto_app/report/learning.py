@@ -21,7 +21,9 @@ def learning_faults(run: Run) -> list[str]:
     """
     lines = read_rounds(run.folder)
     squared = [line["validation_mse"] for line in lines if line.get("validation_mse") is not None]
-    shares = [line["validation_error"] for line in lines if line.get("validation_error") is not None]
+    shares = [
+        line["validation_error"] for line in lines if line.get("validation_error") is not None
+    ]
     errors = squared or shares
     if len(errors) < _LEAST_ROUNDS:
         return []

@@ -73,9 +73,7 @@ class AuditLog:
             line for text in texts for line in _lines(text) if any(mark in line for mark in marks)
         )
         entries = filter(None, map(_entry, lines))
-        return sum(
-            entry["event"] in events and first <= entry["time"] <= last for entry in entries
-        )
+        return sum(entry["event"] in events and first <= entry["time"] <= last for entry in entries)
 
 
 @dataclass(frozen=True)
