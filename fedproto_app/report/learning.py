@@ -20,18 +20,18 @@ def learning_faults(run: Run) -> list[str]:
     none.
     """
     lines = read_rounds(run.folder)
-    squared = [line["validation_mse"] for line in lines if line.get("validation_mse") is not None]
-    shares = [
-        line["validation_error"] for line in lines if line.get("validation_error") is not None
-    ]
+    squared, shares = (
+        [line[name] for line in lines if line.get(name) is not None]
+        for name in ("validation_mse", "validation_error")
+    )
     errors = squared or shares
     if len(errors) < _LEAST_ROUNDS:
         return []
     faults = []
     if squared and min(squared[1:]) > _DIVERGED:
         faults.append(
-            f"training diverged: the validation MSE is {squared[-1]:,.0f} times the variance of the "
-            "train values; a smaller optimizer.learning-rate may help"
+            f"training diverged: the validation MSE is {squared[-1]:,.0f} times the variance of "
+            "the train values; a smaller optimizer.learning-rate may help"
         )
     elif min(errors[1:]) > errors[0] * (1 - _LEAST_GAIN):
         faults.append(
