@@ -86,6 +86,8 @@ def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) ->
         load(f"{MODULE}:factory")
 
 
-def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
-    with pytest.raises(RuntimeError, match="the user's own mistake"):
+def test_a_mistake_inside_a_factory_is_one_line_with_its_place_and_cause() -> None:
+    place = r"the user's own mistake \(test_sources\.py, line \d+\)$"
+    with pytest.raises(DataError, match=place) as raised:
         load(f"{MODULE}:failing")
+    assert isinstance(raised.value.__cause__, RuntimeError)  # with its traceback, in Python
