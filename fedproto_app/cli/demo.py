@@ -44,8 +44,10 @@ def demo(
     console = Console(stderr=True, highlight=False)
     console.print(f"the traffic of 24 simulated sites, into {folder}", markup=False)
     from fedproto_app.cli.results import compare, report
+    from fedproto_app.experiments.run_settings import require_writable
     from fedproto_app.experiments.trial import make_runs
 
+    require_writable(folder, "the argument DIR")
     make_runs(demo_plan(), folder, console)
     typer.echo(CELLS)
     compare([folder])

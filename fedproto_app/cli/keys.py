@@ -74,9 +74,8 @@ def keys(
             public = shlex.quote(str(file.path))
             typer.echo(f"  fedproto nodes register {public} SUPERLINK")
     after = "fedproto run CONFIG.toml --superlink SUPERLINK, when the nodes are connected"
-    say_next(
-        Console(stderr=True), after if nodes else f"fedproto keys {folder} --node NAME, for each"
-    )
+    more = f"fedproto keys {shlex.quote(str(folder))} --node NAME, for each"
+    say_next(Console(stderr=True), after if nodes else more)
 
 
 def _check(folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 from fedproto_app.core.endings import WhenStopped, end_on_signals, imports_first
-from fedproto_app.core.errors import FederationError, FedProtoError
+from fedproto_app.core.errors import FederationError, FedProtoError, system_fault
 from fedproto_app.core.loading import look_here_for_users_code
 
 
@@ -27,7 +27,13 @@ def main() -> NoReturn:
     except FedProtoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, FederationError) else 2)
-    except MemoryError:
+    except OSError as error:  # of the machine, such as a disk that is full or may not be written
+        remedy = "; TMPDIR names another" if "temporary directory" in str(error) else ""
+        print(f"error: {system_fault(error)}{remedy}", file=sys.stderr)
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise  # torch has no error of its own for the memory of a CPU
         print("error: there is not enough memory for this on this machine", file=sys.stderr)
         sys.exit(2)
     sys.exit()

@@ -28,6 +28,7 @@ from fedproto_app.experiments.run_settings import (
 from fedproto_app.experiments.simulation import require_modules, show_after, simulate_here
 from fedproto_app.ops.ray_cluster import RayCluster, cluster_at
 from fedproto_app.ops.superlink import NamedSuperLink, write_app
+from fedproto_app.report.learning import learning_faults
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
@@ -207,5 +208,8 @@ def _refuse_options_of_simulations(
 def _print_tables(settings: Settings, artefacts: Path) -> None:
     out = Console(soft_wrap=True)
     clients = clients_table(settings.task, read_clients(artefacts))
-    out.print(run_table(read_run(artefacts)), clients, sep="\n")
+    run = read_run(artefacts)
+    out.print(run_table(run), clients, sep="\n")
+    for fault in learning_faults(run):
+        out.print(f"[yellow]warning[/yellow] {fault}", highlight=False)
     out.print(f"artefacts: {artefacts}", highlight=False, markup=False)

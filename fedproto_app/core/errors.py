@@ -30,6 +30,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
+def system_fault(error: OSError) -> str:
+    """Return the system's message, and the file if the error names one."""
+    if error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    return str(error)
+
+
 # Libraries that only some people need: what pip calls extras.
 
 

@@ -33,12 +33,10 @@ def write_whole(
     try:
         with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(beside, path)
         if durable:
-            flush(path.parent)
+            put_in_place(beside, path)
+        else:
+            os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
@@ -73,6 +71,13 @@ def make_private(folder: Path) -> None:
     A folder that exists keeps its mode.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def put_in_place(beside: Path, path: Path) -> None:
+    """Give the finished file its name; return when file and name are on the disk."""
+    flush(beside)
+    os.replace(beside, path)
+    flush(path.parent)
 
 
 def flush(path: Path) -> None:

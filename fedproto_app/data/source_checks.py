@@ -142,7 +142,8 @@ def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
 def users_function(source: str) -> Callable[[DataSettings], Any]:
     """Return the user's function named ``package.module:factory``.
 
-    What it raises, also while its series are taken one by one, becomes a `DataError` of one line.
+    What it raises, also while its series are taken one by one, becomes a `DataError` that names the
+    line of the user's file.
     """
     function = named_function("data.source", source, DataError)
 
@@ -164,13 +165,15 @@ def _one_line(source: str) -> Iterator[None]:
     """Turn an error of the user's function into one line that names the user's line."""
     try:
         yield
-    except FedProtoError:
+    except (FedProtoError, MemoryError):
         raise
     except Exception as error:
-        place = extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        frames = [f for f in extract_tb(error.__traceback__) if f.filename != __file__]
+        lines = [frame for frame in frames if frame.filename == frames[0].filename]
+        place = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+        reason = " ".join(str(error).split())
         raise DataError(
-            f"{source}: {message} ({Path(place.filename).name}, line {place.lineno})"
+            f"data.source = {source!r} raised {type(error).__name__}: {reason}{place}"
         ) from error
 
 

@@ -187,6 +187,16 @@ def _claimed_name(settings: Settings, output: Path) -> str:
             return unused
 
 
+def require_writable(folder: Path, option: str) -> None:
+    """Make the folder of several runs; raise `SettingsError`, with the option that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"{folder}: {error.strerror}; {option} names another folder for the runs"
+        ) from None
+
+
 def nearest_app() -> Path | None:
     """Return the folder of the Flower app that contains the current folder, or None."""
     current = Path.cwd()
@@ -206,7 +216,7 @@ def read_toml(file: Path) -> Mapping[str, Any]:
         if file.suffix != ".toml":
             raise SettingsError(
                 f"{file}: no settings in TOML; to see what a run makes of data: "
-                f"fedproto data check {file}"
+                f"fedproto data check {shlex.quote(str(file))}"
             ) from None
         raise SettingsError(f"{file}: {error} (texts stand in double quotes)") from None
 

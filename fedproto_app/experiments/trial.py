@@ -24,7 +24,7 @@ from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.period import period_of, step_seconds
-from fedproto_app.experiments.run_settings import NODES
+from fedproto_app.experiments.run_settings import NODES, require_writable
 from fedproto_app.report.comparison import Errors, client_errors
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
@@ -233,6 +233,7 @@ def make_runs(plan: Plan, folder: Path, console: Console) -> None:
     """
     from fedproto_app.experiments.simulation import complete_run
 
+    require_writable(folder, _CHOSEN["output.dir"])
     runs = [(row, name, run) for row in plan.rows for name, run in plan.runs(row).items()]
     costs = [plan.rows[row].cost for row, _, _ in runs]
     quiet, started = Console(quiet=True), time.monotonic()

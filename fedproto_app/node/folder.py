@@ -16,7 +16,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
-from fedproto_app.core.whole_file import make_private
+from fedproto_app.core.whole_file import flush, make_private
 from fedproto_app.node.site import Site
 from fedproto_app.settings import PLAIN_NAME, Settings
 
@@ -89,9 +89,9 @@ def _draw(path: Path) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_bytes(_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
+        flush(beside)
         with suppress(FileExistsError):
             os.link(beside, path)  # whole, and never in place of another
+        flush(path.parent)
     finally:
         beside.unlink()

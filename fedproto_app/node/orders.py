@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import torch
 from flwr.app import Context
 
-from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
+from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, system_fault
 from fedproto_app.core.events import Value, tell
 from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
@@ -267,7 +267,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
         of_data = settings.model_copy(update={"output": OutputSettings()})
         shard = _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
     except OSError as error:
-        raise DataError(f"cannot read its data: {_fault(error)}") from None
+        raise DataError(f"cannot read its data: {system_fault(error)}") from None
     except MemoryError:
         raise DataError("its data do not fit into the memory that it may use") from None
     own_data = not (simulated or site.is_dealt)
@@ -355,14 +355,7 @@ def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
         return str(fault)
     if isinstance(fault, MemoryError):
         return "the order needs more memory than the node may use"
-    return f"cannot write its state: {_fault(fault)}"
-
-
-def _fault(error: OSError) -> str:
-    """Return the system's message, and the file if the error names one."""
-    if error.strerror:
-        return error.strerror + (f": {error.filename}" if error.filename else "")
-    return str(error)
+    return f"cannot write its state: {system_fault(fault)}"
 
 
 def train_masked(

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +38,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.events import tell
 from fedproto_app.core.whole_file import make_private, write_whole
 from fedproto_app.node.device import memory_of
 from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensors, model_of
@@ -184,6 +186,9 @@ class ClientStore(EncoderFiles):
         if elsewhere:
             with self._file.reading() as tables:
                 stored = tables.states([clients[place] for place in elsewhere], upto)
+                found = {elsewhere[place] for places, _ in stored for place in places}
+                missing = [clients[place] for place in elsewhere if place not in found]
+                _tell_of_lost_states(tables, missing, upto)
             for places, tensors in stored:
                 states.append(StoredStates([elsewhere[place] for place in places], tensors))
         return states
@@ -454,6 +459,18 @@ def flush() -> None:
     """Write all state that waits in memory."""
     for store in _memory.stores.values() if _memory else ():
         store.flush()
+
+
+def _tell_of_lost_states(tables: Tables, clients: Sequence[str], upto: int) -> None:
+    """Log the clients that start anew because the server went back further than states are kept.
+
+    So it is after the restoration of an old backup of the server. upto: the round that it has.
+    """
+    rounds = tables.rounds("training", clients) if upto else {}
+    lost = [client for client, newest in rounds.items() if newest and newest[0] >= upto + _BACK]
+    if lost:
+        at = max(rounds[client][0] for client in lost)
+        tell("state-lost", WARNING, clients=len(lost), first=lost[0], round=upto, node_round=at)
 
 
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:

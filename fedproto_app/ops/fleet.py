@@ -25,7 +25,7 @@ import ssl
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -215,21 +215,24 @@ def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
             return answer
 
         def PushMessages(self, request: Any, context: Any) -> Any:
-            self._count(request, context)
-            answer = super().PushMessages(request, context)
+            answer = self._counted(super().PushMessages, request, context)
             quota.begin_reply(request.node.node_id, request)
             return answer
 
         def PushObject(self, request: Any, context: Any) -> Any:
-            self._count(request, context)
-            return super().PushObject(request, context)
+            return self._counted(super().PushObject, request, context)
 
-        def _count(self, request: Any, context: Any) -> None:
-            node = request.node.node_id
-            if not quota.spend(node, request.ByteSize()):
+        def _counted(self, call: Callable[[Any, Any], Any], request: Any, context: Any) -> Any:
+            node, size = request.node.node_id, request.ByteSize()
+            if not quota.spend(node, size):
                 if (reply := quota.withdrawal(node)) is not None:
                     self.ConfirmMessageReceived(reply, context)
                 context.abort(StatusCode.RESOURCE_EXHAUSTED, quota.refusal)
+            try:
+                return call(request, context)
+            except BaseException:  # Flower refused the call, and stored nothing
+                quota.refund(node, size)
+                raise
 
     return LimitedServicer
 

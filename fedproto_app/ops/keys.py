@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.whole_file import flush
 from fedproto_app.settings import PLAIN_NAME
 
 # Flower's processes on the server's machine connect to it by these names.
@@ -313,6 +314,9 @@ def _write(files: Sequence[KeyFile]) -> None:
             written.append(file.path)
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(file.content)
+            flush(file.path)
+        for folder in {file.path.parent for file in files}:
+            flush(folder)
     except BaseException as error:
         for path in written:
             path.unlink(missing_ok=True)

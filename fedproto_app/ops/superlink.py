@@ -38,6 +38,8 @@ _LONGEST_RAY_FOLDER = 40  # Ray's socket names add some 62 characters; the syste
 
 _QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy for loopback
+
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -224,10 +226,7 @@ class SuperLink(Connection):
         deadline = time.monotonic() + _START_DEADLINE
         while time.monotonic() < deadline:
             self.check()
-            with (
-                suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2),
-            ):
+            with suppress(OSError), _DIRECT.open(f"http://127.0.0.1:{port}/health", timeout=2):
                 return
             time.sleep(0.1)
         raise FederationError(
@@ -298,6 +297,8 @@ def _environment(
         # SuperLink and SuperExec find Flower's other programs by name.
         "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}",
     }
+    for name in ("no_proxy", "NO_PROXY"):  # gRPC asks a proxy for loopback addresses too
+        changes[name] = ",".join(filter(None, [inherited.get(name), "127.0.0.1,localhost"]))
     if ray_address is not None:
         changes["RAY_ADDRESS"] = ray_address
     elif len(str(home)) <= _LONGEST_RAY_FOLDER:

@@ -315,8 +315,13 @@ class Membership:
         self._limit_samples()
 
     def _limit_samples(self) -> None:
-        declared = [facts.samples for facts in self.roster.facts.values()]
-        self.most_samples = self._settings.aggregation.most_samples(declared)
+        samples = {key: facts.samples for key, facts in self.roster.facts.items()}
+        before = self.most_samples
+        self.most_samples = self._settings.aggregation.most_samples(samples.values())
+        above = [key for key, count in samples.items() if count > self.most_samples > 0]
+        if above and self.most_samples != before:
+            first = shown(above[0].client)
+            tell("limited-weight", clients=len(above), first=first, samples=self.most_samples)
 
     def _is_to_ask(self, node_id: int) -> bool:
         if node_id in self._queries:  # however long it takes; probes tell whether it is lost

@@ -15,9 +15,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -109,14 +110,25 @@ class NodeRegister:
 
     @contextmanager
     def changing(self) -> Iterator[Names]:
-        """Yield the content, to be changed within the block; one process at a time."""
+        """Yield the content, to be changed within the block; one process at a time.
+
+        The change is on the disk when the block ends. Raises `SettingsError` on a file system
+        without locks, where another process could undo it: a ban must not be lost in silence.
+        """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.with_suffix(".lock").open("a") as lock:
-            with suppress(OSError):  # a file system without locks: the last writer wins
+            try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                raise SettingsError(
+                    f"{lock.name}: cannot be locked ({error.strerror}), so another process could "
+                    "undo a change of the register of nodes; keep the folder on a file system with "
+                    f"locks ({OUTPUT_ROOT}, output.dir)"
+                ) from None
             names = self._parsed() if self.file.exists() else Names()
             yield names
-            write_whole(self.file, json.dumps(asdict(names), indent=1).encode() + b"\n")
+            content = json.dumps(asdict(names), indent=1).encode() + b"\n"
+            write_whole(self.file, content, durable=True)
 
     def _parsed(self) -> Names:
         try:
@@ -216,7 +228,8 @@ class Identity:
             return None
         names = self._register.read()
         if banned := names.ban_of(label, key):
-            return f"{banned!r} is banned from this server (fedproto nodes unban {banned})"
+            unban = f"fedproto nodes unban {shlex.quote(banned)}"
+            return f"{banned!r} is banned from this server ({unban})"
         if (end := names.ends.get(key)) and end <= now():
             return f"its key {key} ended at {end}; the site needs a new key (fedproto keys)"
         if self.given_name(node_id):
@@ -227,7 +240,7 @@ class Identity:
         if bound and bound.key != key and (self._binds or bound.named):
             return (
                 f"its name {shown(label)!r} belongs to the key {bound.key}, and its own is {key}; "
-                f"if the site has a new key: fedproto nodes release {shown(label)}"
+                f"if the site has a new key: fedproto nodes release {shlex.quote(shown(label))}"
             )
         if self._binds and (before := names.name_of(key)) not in (None, label):
             return f"its key {key} belongs to the name {before!r}, and it says {shown(label)!r}"

@@ -334,6 +334,7 @@ class Pipeline:
             refused = self.history.log.refused
             reasons = sorted({": ".join(filter(None, (r.node, r.reason))) for r in refused})
             raise FederationError(
+                f"round {self.history.log.server_round}: "
                 f"{orders - answered} of {orders} nodes gave no usable reply, more than "
                 f"nodes.maximum-failed-share = {allowed:g}: "
                 f"{'; '.join(reasons[:3]) or 'no answer'}"

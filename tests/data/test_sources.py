@@ -100,7 +100,8 @@ def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) ->
         load(f"{MODULE}:factory")
 
 
-def test_a_mistake_inside_a_factory_keeps_its_cause() -> None:
-    with pytest.raises(DataError, match="RuntimeError: the user's own mistake") as caught:
+def test_a_mistake_inside_a_factory_is_one_line_with_its_place_and_cause() -> None:
+    place = r"the user's own mistake \(test_sources\.py, line \d+\)$"
+    with pytest.raises(DataError, match=place) as raised:
         load(f"{MODULE}:failing")
-    assert isinstance(caught.value.__cause__, RuntimeError)  # for its traceback in Python
+    assert isinstance(raised.value.__cause__, RuntimeError)  # with its traceback, in Python

@@ -293,6 +293,22 @@ def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
     assert kept_numbers(ClientStore(tmp_path)) == (4, 4)
 
 
+@pytest.mark.parametrize(
+    ("upto", "lines"), [(0, []), (4, []), (3, ["clients=1 first=a round=3 node_round=6"])]
+)
+def test_a_state_that_an_old_backup_of_the_server_lost_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, upto: int, lines: list[str]
+) -> None:
+    """States of three rounds are kept: rounds 4, 5 and 6. A new client is nothing to name."""
+    store = ClientStore(tmp_path)
+    for server_round in range(1, 7):
+        store.begin(server_round)
+        write_one(store, "a", server_round, server_round)
+    ClientStore(tmp_path).read_states(["a", "new"], upto)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"event=state-lost {line}" for line in lines]
+
+
 def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         store = ClientStore(tmp_path)

@@ -47,12 +47,12 @@ def test_it_counts_what_was_in_the_last_hour(tmp_path: Path) -> None:
     old = '{"time": "2020-01-01T00:00:00+00:00", "event": "order"}\n'
     file.write_text(old * 3)
     log = AuditLog(file)
-    assert log.count_since("order", 3600) == 0
+    assert log.count_since(["order"], 3600) == 0
     log.write("order")
     log.write("reply")
     log.write("order")
-    assert log.count_since("order", 3600) == 2
-    assert AuditLog(None).count_since("order", 3600) == 0
+    assert log.count_since(["order"], 3600) == 2
+    assert AuditLog(None).count_since(["order"], 3600) == 0
     AuditLog(None).write("order")
 
 
@@ -63,11 +63,11 @@ def test_lines_of_a_wrong_clock_or_without_a_time_do_not_count(tmp_path: Path, t
     line, log_file = f'{{"time": {time}, "event": "order"}}\n', tmp_path / "log"
     log_file.write_text(line)
     log = AuditLog(tmp_path / "log")
-    assert log.count_since("order", 3600) == 0
+    assert log.count_since(["order"], 3600) == 0
     log.write("order")
     with log_file.open("a") as file:
         file.write(line)
-    assert log.count_since("order", 3600) == 1
+    assert log.count_since(["order"], 3600) == 1
 
 
 def test_who_holds_the_folder_or_the_log_holds_up_no_gate(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_who_holds_the_folder_or_the_log_holds_up_no_gate(tmp_path: Path) -> Non
         for descriptor in descriptors:
             os.close(descriptor)
     assert (tmp_path / "log.lock").stat().st_mode & 0o777 == 0o600
-    assert log.count_since("reply", 3600) == 1
+    assert log.count_since(["reply"], 3600) == 1
 
 
 def test_a_line_that_power_cut_costs_only_itself(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_line_that_power_cut_costs_only_itself(tmp_path: Path) -> None:
     with file.open("ab") as cut:
         cut.write(b'{"time": "2026-01-')
     log.write("order", run=2)
-    assert log.count_since("order", 3600) == 2
+    assert log.count_since(["order"], 3600) == 2
     assert json.loads(file.read_text().splitlines()[-1])["run"] == 2
 
 

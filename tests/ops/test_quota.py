@@ -180,6 +180,25 @@ def test_over_grpc_a_large_reply_is_refused_and_what_is_stored_of_it_withdrawn()
     assert servicer.stored[4:] == [part]
 
 
+def test_over_grpc_what_flower_refuses_to_store_is_not_counted() -> None:
+    class Refusing(Servicer):
+        refuses = True
+
+        def PushObject(self, request: Any, context: Any) -> None:
+            if self.refuses:
+                raise Aborted("the run has ended")
+            super().PushObject(request, context)
+
+    servicer = limited_servicer(Refusing, FleetQuota(5))()
+    part = SimpleNamespace(node=Node(node_id=7), ByteSize=lambda: 5)
+    for _ in range(3):
+        with pytest.raises(Aborted, match="the run has ended"):
+            servicer.PushObject(part, None)
+    servicer.refuses = False
+    servicer.PushObject(part, None)
+    assert servicer.stored == [part]
+
+
 FILES = [f"--{name}={__file__}" for name in ("ca", "certificate", "key")]
 WORDS = ["--sites=127.0.0.1:1", "--users=127.0.0.1:2", *FILES]
 

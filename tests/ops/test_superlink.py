@@ -111,6 +111,20 @@ def test_all_that_was_started_ends_with_the_block(home: Path, programs: Path) ->
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_no_proxy_is_asked_for_this_machine(
+    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(superlink, "_START_DEADLINE", 60.0)
+    monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens on this port
+    monkeypatch.setenv("no_proxy", "example.org")
+    with SuperLink(home, programs=programs):
+        pass
+    environment = superlink._environment(home, programs, None)
+    assert environment["no_proxy"] == "example.org,127.0.0.1,localhost"
+    assert environment["NO_PROXY"].endswith("127.0.0.1,localhost")
+
+
 @needs_proc
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
 def test_it_also_ends_when_the_block_is_left_in_a_hurry(

@@ -16,7 +16,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.core.whole_file import flush
 
 MOST_BYTES = 16 * 2**20  # of one file; there are two
 MOST_TEXT = 300  # characters of a stranger's text
@@ -39,7 +40,10 @@ class AuditLog:
         self._file = file
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line; raises OSError if this fails, because nothing may happen unlogged."""
+        """Append one line, which is on the disk then.
+
+        Raises OSError if this fails, because nothing may happen unlogged.
+        """
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -52,8 +56,8 @@ class AuditLog:
                 os.replace(self._file, _before(self._file))
             _append(self._file, line.encode())
 
-    def count_since(self, event: str, seconds: float) -> int:
-        """Return how often the event occurred in the last so many seconds."""
+    def count_since(self, events: Collection[str], seconds: float) -> int:
+        """Return how often these events occurred in the last so many seconds."""
         if self._file is None or not self._file.parent.exists():
             return 0
         now = datetime.now(UTC)
@@ -64,10 +68,12 @@ class AuditLog:
         with _locked(self._file):
             texts = [file.read_bytes() for file in _files(self._file)]
         # Check every line: the clock may have been wrong, so lines need not be in order of time.
-        of_it = json.dumps(event).encode()
-        lines = (line for text in texts for line in _lines(text) if of_it in line)
+        marks = [json.dumps(event).encode() for event in events]
+        lines = (
+            line for text in texts for line in _lines(text) if any(mark in line for mark in marks)
+        )
         entries = filter(None, map(_entry, lines))
-        return sum(entry["event"] == event and first <= entry["time"] <= last for entry in entries)
+        return sum(entry["event"] in events and first <= entry["time"] <= last for entry in entries)
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,8 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append the line completely or not at all; raises OSError."""
+    """Append the line to the disk completely or not at all; raises OSError."""
+    is_new = not file.exists()
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -185,8 +192,11 @@ def _append(file: Path, line: bytes) -> None:
         if os.write(descriptor, line) < len(line):
             os.ftruncate(descriptor, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    if is_new:
+        flush(file.parent)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

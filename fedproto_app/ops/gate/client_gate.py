@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 import traceback
@@ -44,11 +43,10 @@ from fedproto_app.core.wire import (
 from fedproto_app.engine.flower_parts import from_bytes, to_bytes
 from fedproto_app.node.policy import require_named_code
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.ops.gate import confinement, replace_steps
+from fedproto_app.ops.gate import confinement, replace_steps, take_token
 from fedproto_app.ops.gate.audit import AuditLog
 from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
 
-TOKEN = 3  # the descriptor through which the token comes
 DRAIN = "drain"  # a file beside the audit log: docker/bin/drain
 GRACE = 60.0  # seconds beyond the site's limit, for starting the process and an orderly end
 INSTALLED, BROUGHT = "installed", "brought"
@@ -93,11 +91,14 @@ class Gate:
         log = AuditLog(None)
         order_fields: dict[str, Any] = {}
         fault = ("", "")  # its kind and its reason
+        too_many = False  # orders in the last hour
         try:
             site = read_site(context.node_config)
             log = AuditLog(Path(site.audit) if site.audit else None)
             order_fields = _order_fields(app, message, context, site)
-            if reason := refused(app, message, context, site, log):
+            orders = log.count_since(("order", "refused"), 3600)
+            too_many = orders >= site.limits.orders_an_hour
+            if reason := refused(app, message, context, site, too_many):
                 fault = ("refused", reason)
                 reply = refusal(message, reason)
             else:
@@ -118,6 +119,8 @@ class Gate:
                 )
                 raise
         kind, why = fault
+        if too_many and log.count_since(["refused"], 60):
+            return reply  # a flood of orders must not push older lines out of the log
         if kind:
             log.write(kind, **order_fields, reason=why)
         if leftover:
@@ -158,8 +161,11 @@ class Gate:
         return Message(app_reply.content, reply_to=message)
 
 
-def refused(app: App, message: Message, context: Context, site: Site, log: AuditLog) -> str:
-    """Return why the site refuses the order, "" if it does not; may raise `SettingsError`."""
+def refused(app: App, message: Message, context: Context, site: Site, too_many: bool) -> str:
+    """Return why the site refuses the order, "" if it does not; may raise `SettingsError`.
+
+    too_many: whether `limits.orders-an-hour` orders came within the last hour.
+    """
     code, limits = site.code, site.limits
     if site.state_dir is None:
         return (
@@ -168,6 +174,8 @@ def refused(app: App, message: Message, context: Context, site: Site, log: Audit
         )
     if site.audit and Path(site.audit).with_name(DRAIN).exists():
         return LEAVING
+    if too_many:
+        return f"this site carries out limits.orders-an-hour = {limits.orders_an_hour}"
     if code.run == "listed" and app.digest not in code.digests:
         return (
             f"the app {app.name} {app.version} has the SHA-256 {app.digest}, which code.digests of "
@@ -177,8 +185,6 @@ def refused(app: App, message: Message, context: Context, site: Site, log: Audit
         require_named_code(context.run_config, code)
     if (size := sent_bytes(message)) > limits.message_mb * 2**20:
         return f"an order of {size} bytes: this site allows limits.message-mb = {limits.message_mb}"
-    if log.count_since("order", 3600) >= limits.orders_an_hour:
-        return f"this site carries out limits.orders-an-hour = {limits.orders_an_hour}"
     return ""
 
 
@@ -267,8 +273,7 @@ def main() -> None:
     """Run Flower's program with the gate in it."""
     gate = Gate(Apart(work, confinement.run_as()))
     # After the fork: the separate process must not have the token in its memory.
-    with os.fdopen(TOKEN) as pipe:
-        sys.argv += ["--token", pipe.read().strip()]
+    take_token()
     replace_steps(
         "flwr.supernode.runtime.run_clientapp",
         install_from_fab=gate.receive,

@@ -1,6 +1,6 @@
 """The server's gate: ``flwr-serverapp`` under the rules of the server's operator.
 
-    python -m fedproto_app.ops.gate.server_gate --runtime-api-address … --token …
+    python -m fedproto_app.ops.gate.server_gate --runtime-api-address … 3<TOKEN
 
 It runs Flower's program as another user (FEDPROTO_RUN_AS), who can read neither the SuperExec's
 secret nor the audit log (FEDPROTO_AUDIT, a file), and kills processes that a run leaves behind.
@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.ops.gate import confinement, replace_steps
+from fedproto_app.ops.gate import confinement, replace_steps, take_token
 from fedproto_app.ops.gate.audit import AuditLog
 
 AUDIT, DIGESTS = "FEDPROTO_AUDIT", "FEDPROTO_DIGESTS"
@@ -83,6 +83,7 @@ def main() -> None:
     file = os.environ.get(AUDIT)
     log = AuditLog(Path(file) if file else None)
     confinement.adopt_orphans()
+    take_token()
     read, write = os.pipe()
     above = sys.argv.index("--parent-pid") + 1 if "--parent-pid" in sys.argv else None
     pid = os.fork()

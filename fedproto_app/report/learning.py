@@ -1,0 +1,59 @@
+"""Signs in a finished run that its training learned nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from fedproto_app.report.runs import Run, read_rounds, read_table
+
+_LEAST_ROUNDS = 3  # with a validation error
+_LEAST_GAIN = 0.001  # of the first round's validation error
+_DIVERGED = 10.0  # validation MSE in units of the train variance, where a constant has about 1
+
+
+def learning_faults(run: Run) -> list[str]:
+    """Return what suggests that the run learned nothing, each as a sentence without its end.
+
+    Training diverged, the validation error did not fall, or the kept models are no better than
+    always naming each client's most frequent class. A run of fewer than three evaluations gives
+    none.
+    """
+    lines = read_rounds(run.folder)
+    squared, shares = (
+        [line[name] for line in lines if line.get(name) is not None]
+        for name in ("validation_mse", "validation_error")
+    )
+    errors = squared or shares
+    if len(errors) < _LEAST_ROUNDS:
+        return []
+    faults = []
+    if squared and min(squared[1:]) > _DIVERGED:
+        faults.append(
+            f"training diverged: the validation MSE is {squared[-1]:,.0f} times the variance of "
+            "the train values; a smaller optimizer.learning-rate may help"
+        )
+    elif min(errors[1:]) > errors[0] * (1 - _LEAST_GAIN):
+        faults.append(
+            f"no progress: the validation error of round 1, {errors[0]:.4g}, did not fall in "
+            f"{len(errors)} evaluations; another optimizer.learning-rate may help"
+        )
+    accuracy, constant = run.summary.get("accuracy_kept"), _most_frequent_share(run.folder)
+    if accuracy is not None and constant is not None and accuracy <= constant:
+        faults.append(
+            f"no better than the most frequent class: the kept models name {accuracy:.1%} of the "
+            f"test samples right, and {constant:.1%} of the train samples are of their client's "
+            "most frequent class"
+        )
+    return faults
+
+
+def _most_frequent_share(folder: Path) -> float | None:
+    """Return the share of the train samples that are of their client's most frequent class."""
+    if not (folder / "partition.csv").exists():
+        return None
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in read_table(folder / "partition.csv"):
+        counts[row["client"]][row["class"]] += int(row["train_samples"])
+    total = sum(sum(of_client.values()) for of_client in counts.values())
+    return sum(max(of_client.values()) for of_client in counts.values()) / total if total else None
