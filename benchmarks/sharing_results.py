@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,13 +28,14 @@ from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
-from fedproto_app.core.messages import Arrays
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
 from fedproto_app.maths.candidates import Family
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import (
     GRAM,
@@ -45,6 +46,7 @@ from fedproto_app.strategies.kindred.learner import (
     Means,
 )
 from fedproto_app.strategies.kindred.strategy import kinship
+from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
@@ -150,30 +152,51 @@ def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner
     )
 
 
-def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) -> Errors:
-    """Return the errors of a cell."""
+class Judged(NamedTuple):
+    """A client's test MSE, and its test MAE by block (`BLOCK_METRICS`)."""
+
+    mse: float
+    blocks: list[float]
+
+    @staticmethod
+    def of(client: Client, learner: KindredLearner, cohort: Cohort) -> Judged:
+        metrics = learner.evaluate(cohort, Guidance())
+        return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
+
+
+def errors_of(
+    series: Sequence[ClientSeries], settings: Settings, periods: int
+) -> tuple[Errors, dict[str, list[list[float]]]]:
+    """Return the errors of a cell, and the blocks of Kindred together and alone."""
+    blocks: dict[str, list[list[float]]] = {}
     clients = [Client(client_series, settings, periods) for client_series in series]
     errors: Errors = {}
     for kind, suffix in ((OnePenalty, BEFORE), (KindredLearner, "")):
         learner = learner_of(settings, kind)
         fitted = [client.fitted_alone(learner) for client in clients]
-        errors[ALONE + suffix] = [
-            client.error(learner, cohort)
+        judged = [
+            Judged.of(client, learner, cohort)
             for client, (cohort, _) in zip(clients, fitted, strict=True)
         ]
+        errors[ALONE + suffix] = [of_client.mse for of_client in judged]
+        if not suffix:
+            blocks[ALONE] = [of_client.blocks for of_client in judged]
         contributions = {
             name: np.concatenate([arrays[name] for _, arrays in fitted])
             for name in (PROTOTYPE, GRAM, MOMENT)
         }
         priors = priors_of(contributions, settings.method_table(KindredSettings).temperatures)
         for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
-            errors[method + suffix] = []
+            judged = []
             for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):
                 client.receive(
                     learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
                 )
-                errors[method + suffix].append(client.error(learner, cohort))
-    return errors
+                judged.append(Judged.of(client, learner, cohort))
+            errors[method + suffix] = [of_client.mse for of_client in judged]
+            if method + suffix == KINDRED:
+                blocks[KINDRED] = [of_client.blocks for of_client in judged]
+    return errors, blocks
 
 
 def priors_of(contributions: Arrays, temperatures: Sequence[float]) -> Arrays:
@@ -278,7 +301,7 @@ def main() -> None:
 
 
 def compute(name: str, steps: int) -> None:
-    """Compute the cells of a data set whose clients have enough periods."""
+    """Compute the cells of a data set whose clients have enough periods, and that lack a file."""
     chosen = SETS[name]
     settings = settings_in(chosen, steps, 0)
     series = series_of(chosen, settings)
@@ -286,12 +309,13 @@ def compute(name: str, steps: int) -> None:
         len(make_windows(client_series, settings.data).batches) for client_series in series
     )
     for periods in chosen.periods:
-        if periods >= periods_available:
-            continue
-        errors = errors_of(series, settings_in(chosen, steps, periods), periods)
-        cell = {"data": name, "steps": steps, "periods": periods, "errors": errors}
-        cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file = OUTPUT / f"{name}-{steps}-{periods}.json"
+        if periods >= periods_available or file.exists():
+            continue
+        errors, blocks = errors_of(series, settings_in(chosen, steps, periods), periods)
+        cell = {"data": name, "steps": steps, "periods": periods}
+        cell |= {"errors": errors, "blocks": blocks}
+        cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file.write_text(json.dumps(cell), encoding="utf-8")
         shared = geometric(ratio(errors, KINDRED, ALONE))
         print(f"{name}, {steps} steps, {periods or 'all'} periods: {shared:.3f}", flush=True)

@@ -29,6 +29,24 @@ COVERAGES = tuple(Metric(f"coverage-{level}") for level in LEVELS)
 WIDTHS = tuple(Metric(f"width-{level}") for level in LEVELS)
 
 
+# The blocks of consecutive steps in a client's test part, see blocks.py. The server gets them of the
+# kept model only: they say on how many days a verdict rests.
+MOST_BLOCKS = 32
+STEP_SECONDS, BLOCK_STEPS, FIRST_BLOCK = BLOCK_FACTS = tuple(
+    Metric(name, Model.KEPT) for name in ("step-seconds", "block-steps", "first-block")
+)
+LARGEST_COUNT = 2**53  # of whole numbers in a float64
+_BLOCK = "mae/block-"
+
+
+def block_metric(number: int) -> Metric:
+    """Return the part of the kept model's test MAE in a block of its test part, 0 … 31."""
+    return Metric(f"{_BLOCK}{number + 1}", Model.KEPT)
+
+
+BLOCK_METRICS = (*BLOCK_FACTS, *map(block_metric, range(MOST_BLOCKS)))
+
+
 def step_metric(step: int) -> Metric:
     """Return the test MSE for values `step` steps after the first forecast value."""
     return Metric(f"{_STEP}{step + 1}")
