@@ -24,8 +24,8 @@ def demo(
     """Forecast the embedded traffic of 24 sites that are a week old, in eight ways.
 
     It compares simple forecasts, models of each site alone, and federated
-    models in a table, says for how many sites taking part pays, and writes
-    a report. It takes about a minute on two cores. Finished runs are kept,
+    models in a table, says whether federated learning pays, and writes a
+    report. It takes about a minute on two cores. Finished runs are kept,
     so the same command resumes a demo that was stopped.
 
     [bold]Examples[/bold]

@@ -51,7 +51,7 @@ class Blocks:
     parts: Sequence[float]
 
 
-class Pair(NamedTuple):
+class ClientBlocks(NamedTuple):
     """A client's blocks with a method and with its rival, of the same run."""
 
     client: str
@@ -103,7 +103,7 @@ class Gain:
             if abs(1 - self.ratio) < RELEVANT:
                 return Finding.NO_DIFFERENCE
             return Finding.PAYS if high < 1 else Finding.HARMS
-        within = 1 - RELEVANT < low and high < 1 + RELEVANT
+        within = low > 1 - RELEVANT and high < 1 + RELEVANT
         return Finding.NO_DIFFERENCE if within else Finding.OPEN
 
     @property
@@ -130,7 +130,7 @@ class Gain:
 
 
 def gain_of(
-    errors: Mapping[str, float], rival: Mapping[str, float], pairs: Iterable[Pair] = ()
+    errors: Mapping[str, float], rival: Mapping[str, float], pairs: Iterable[ClientBlocks] = ()
 ) -> Gain:
     """Compare the clients' errors with a rival's, which say which clients are compared.
 
@@ -148,6 +148,11 @@ def gain_of(
     return Gain(ratios, interval, blocks, block)
 
 
+def is_lower(error: float, rival: float) -> bool:
+    """Whether an error is lower than another one by more than rounding."""
+    return error <= (1 - _EQUAL) * rival
+
+
 def _ratio(error: float, rival: float) -> float:
     if error == rival:
         return 1.0
@@ -155,7 +160,7 @@ def _ratio(error: float, rival: float) -> float:
 
 
 def _by_block(
-    clients: Sequence[str], pairs: Iterable[Pair]
+    clients: Sequence[str], pairs: Iterable[ClientBlocks]
 ) -> tuple[Floats, Floats, int | None, str]:
     """Return the sums of errors by client and block, [K, D], of both sides, D, and a block's length
     in words. Blocks of a short test part are merged into the longest blocks of any client."""

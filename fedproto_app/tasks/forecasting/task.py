@@ -409,7 +409,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
         MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
         divisors of MASE and WAPE, and the part of the MAE in each block of the test part. For a
-        horizon of several steps there is also the MSE of each step. Half widths for later forecasts are added; they stay at the node (`stays`).
+        horizon of several steps there is also the MSE of each step. Half widths for later forecasts
+        are added; they stay at the node (`stays`).
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
