@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fedproto_app.report.comparison import (
-    Alone,
+    Rivals,
+    alone_groups,
     client_errors,
     heavy_clients,
     is_alone,
@@ -138,7 +139,7 @@ def test_each_client_has_the_rival_with_its_lowest_validation_error(tmp_path: Pa
     assert better_off(*folders) == 1.0
     groups, _ = group_runs([read_run(folder) for folder in folders])
     metrics = report_for("forecasting").metrics
-    assert Alone(groups, metrics).errors(read_run(folders[0])) == {"c0": 0.5, "c1": 0.6}
+    assert Rivals(alone_groups(groups), metrics).errors(read_run(folders[0])) == {"c0": 0.5, "c1": 0.6}
 
 
 def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
