@@ -31,7 +31,7 @@ def median_ratio_interval(
     rng = np.random.default_rng(seed)
     weights = rng.multinomial(days, np.full(days, 1 / days), size=draws).T.astype(np.float64)
     drawn = rng.integers(clients, size=(clients, draws))
-    fails = ~np.isfinite(errors).all(axis=1)
+    fails: NDArray[np.bool_] = ~np.isfinite(errors.sum(axis=1))
     finite = np.where(fails[:, None], 0.0, errors)
     medians = np.empty(draws)
     step = max(1, _AT_ONCE // clients)

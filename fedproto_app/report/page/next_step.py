@@ -40,7 +40,7 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
 
 def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
     finding, run = chosen.finding, chosen.group.runs[0]
-    if finding is Finding.OPEN and chosen.gain.finding is Finding.PAYS:
+    if finding is Finding.OPEN and not chosen.model_ran_alone:
         return _run_alone(chosen.group)
     if finding is Finding.OPEN:
         seed = max(member.summary["seed"] for member in chosen.group.runs) + 1
