@@ -29,12 +29,12 @@ from fedproto_app.report.comparison import (
     mean_errors,
     questions,
 )
-from fedproto_app.report.gain import Finding, Gain
+from fedproto_app.report.gain import RELEVANT, Finding, Gain
 from fedproto_app.report.runs import Group, Run, known_settings, read_rounds
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
 
-_TELLING = 1.005  # a smaller difference, as a multiple, contradicts nothing
+_TELLING = 1 + RELEVANT  # a smaller difference, as a multiple, contradicts nothing
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
 ClientValue = TypeVar("ClientValue")
 
@@ -288,7 +288,9 @@ def _in_units(medians: Sequence[tuple[str, float, float]]) -> list[str]:
 def _against(
     chosen: Candidate, metrics: TaskMetrics, medians: Sequence[tuple[str, float, float]]
 ) -> list[str]:
-    """Name the figures by which the opposite of the finding holds."""
+    """Name the figures by which the opposite of the finding holds, if it says who gains."""
+    if chosen.finding is Finding.NO_DIFFERENCE:
+        return []
     gains = chosen.gain.ratio < 1
     clients = chosen.errors.keys() & chosen.rival.keys()
     figures = [(f"the median {name}", together, alone) for name, together, alone in medians]
