@@ -58,6 +58,11 @@ class ClientBlocks(NamedTuple):
     blocks: Blocks | None
     rival: Blocks | None
 
+    @property
+    def sides(self) -> tuple[Blocks, Blocks] | None:
+        """Both, None if one is unknown."""
+        return (self.blocks, self.rival) if self.blocks and self.rival else None
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -134,23 +139,23 @@ def gain_of(
 ) -> Gain:
     """Compare the clients' errors with a rival's, which say which clients are compared.
 
-    pairs: of all runs behind the errors; () where the task has no blocks.
+    pairs: of all runs behind the errors, or () where the task has no blocks.
     """
     ratios = {client: _ratio(errors.get(client, inf), error) for client, error in rival.items()}
-    ours, theirs, blocks, block = _by_block(list(ratios), pairs)
+    sums, rival_sums, blocks, block = _by_block(list(ratios), pairs)
     if blocks is None:  # one column: only clients are drawn
-        ours = np.array([[ratio] for ratio in ratios.values()])
-        theirs = np.ones_like(ours)
+        sums = np.array([[ratio] for ratio in ratios.values()])
+        rival_sums = np.ones_like(sums)
     fails = [not isfinite(errors.get(client, inf)) for client in ratios]
-    ours[fails] = inf
+    sums[fails] = inf
     enough = len(ratios) >= FEWEST_CLIENTS and (blocks is None or blocks >= FEWEST_BLOCKS)
-    interval = median_ratio_interval(ours, theirs) if enough else None
+    interval = median_ratio_interval(sums, rival_sums) if enough else None
     return Gain(ratios, interval, blocks, block)
 
 
 def is_lower(error: float, rival: float) -> bool:
     """Whether an error is lower than another one by more than rounding."""
-    return error <= (1 - _EQUAL) * rival
+    return error < rival and error <= (1 - _EQUAL) * rival
 
 
 def _ratio(error: float, rival: float) -> float:
@@ -164,23 +169,27 @@ def _by_block(
 ) -> tuple[Floats, Floats, int | None, str]:
     """Return the sums of errors by client and block, [K, D], of both sides, D, and a block's length
     in words. Blocks of a short test part are merged into the longest blocks of any client."""
-    known = [(pair.client, p, r) for pair in pairs if (p := pair.blocks) and (r := pair.rival)]
     rows = {client: row for row, client in enumerate(clients)}
-    known = [(client, p, r) for client, p, r in known if client in rows]
-    if not known:
-        return np.zeros((len(clients), 0)), np.zeros((len(clients), 0)), None, ""
-    longest = max((b for _, p, r in known for b in (p, r)), key=lambda b: b.steps)
+    compared = [
+        (rows[pair.client], sides)
+        for pair in pairs
+        if pair.client in rows and (sides := pair.sides)
+    ]
+    nothing = np.zeros((len(clients), 1))
+    if not compared:
+        return nothing, nothing, None, ""
+    longest = max((blocks for _, sides in compared for blocks in sides), key=lambda b: b.steps)
     sums: dict[tuple[float, int], Floats] = defaultdict(lambda: np.zeros((2, len(clients))))
-    for client, *both in known:
-        for side, blocks in enumerate(both):
+    for row, sides in compared:
+        for side, blocks in enumerate(sides):
             for number, part in enumerate(blocks.parts, start=blocks.first):
                 if part > 0:
                     place = blocks.step_seconds, number * blocks.steps // longest.steps
-                    sums[place][side, rows[client]] += part
+                    sums[place][side, row] += part
     if not sums:  # all errors are 0
-        return np.zeros((len(clients), 1)), np.zeros((len(clients), 1)), 0, _length(longest)
-    ours, theirs = np.stack([sums[place] for place in sorted(sums)], axis=2)
-    return ours, theirs, len(sums), _length(longest)
+        return nothing, nothing, 0, _length(longest)
+    errors, rival = np.stack([sums[place] for place in sorted(sums)], axis=2)
+    return errors, rival, len(sums), _length(longest)
 
 
 def _length(blocks: Blocks) -> str:

@@ -44,6 +44,7 @@ def test_less_than_what_is_printed_is_equal() -> None:
     assert (gain.better, gain.worse) == (1, 1)
     assert is_lower(0.9994, 1.0)
     assert not is_lower(0.9996, 1.0)
+    assert not is_lower(0.0, 0.0)
 
 
 def days(*parts: float, steps: int = 24, first: int = 0, seconds: float = HOUR) -> Blocks:
