@@ -25,9 +25,9 @@ from scipy.stats import rankdata, spearmanr
 
 from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
 from fedproto_app.report.comparison import (
-    Alone,
+    Rivals,
+    alone_groups,
     client_errors,
-    is_alone,
     questions,
     share_better_off,
 )
@@ -118,8 +118,8 @@ def tables(runs: Iterable[Run]) -> dict[str, Answers]:
     metrics = report_for(groups[0].task).metrics
     answers = {}
     for question in questions(groups):
-        alone = [group for group in question.groups if all(map(is_alone, group.runs))]
-        best = Alone(alone, metrics)
+        alone = alone_groups(question.groups)
+        best = Rivals(alone, metrics)
         name = _common([run.folder.name for group in question.groups for run in group.runs])
         answers[name] = Answers(
             *(
@@ -138,16 +138,16 @@ def _common(names: Sequence[str]) -> str:
     )
 
 
-def _rows(table: str, groups: Sequence[Group], best: Alone) -> list[Row]:
+def _rows(table: str, groups: Sequence[Group], best: Rivals) -> list[Row]:
     of_row: dict[str, list[Run]] = defaultdict(list)
     for run in (run for group in groups for run in group.runs):
         of_row[_SEED.sub("", run.folder.name).removeprefix(f"{table}-")].append(run)
     return [_row(name, of_seeds, best) for name, of_seeds in sorted(of_row.items())]
 
 
-def _row(name: str, runs: Sequence[Run], best: Alone) -> Row:
+def _row(name: str, runs: Sequence[Run], best: Rivals) -> Row:
     metrics = report_for(runs[0].task).metrics
-    errors = [client_errors(run, metrics) for run in runs]
+    errors = [client_errors(run, metrics, metrics.kept) for run in runs]
     clients = sorted(set.intersection(*map(set, errors)))
     validation, test = (
         np.array([[getattr(of_run[client], part) for client in clients] for of_run in errors])
@@ -159,8 +159,7 @@ def _row(name: str, runs: Sequence[Run], best: Alone) -> Row:
     ]
     best_rounds = [_best_round(run, metrics.validation.round.name) for run in runs]
     shares = [
-        share_better_off(client, best.errors(run)) or 0.0
-        for run, client in zip(runs, errors, strict=True)
+        share_better_off(client_errors(run, metrics), best.errors(run)) or 0.0 for run in runs
     ]
     return Row(
         name=name,

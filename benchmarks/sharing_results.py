@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,13 +29,16 @@ from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
-from fedproto_app.core.messages import Arrays
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
 from fedproto_app.maths.candidates import Family
 from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.report.comparison import percent_gain
+from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import (
     GRAM,
@@ -45,6 +49,7 @@ from fedproto_app.strategies.kindred.learner import (
     Means,
 )
 from fedproto_app.strategies.kindred.strategy import kinship
+from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
@@ -150,30 +155,51 @@ def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner
     )
 
 
-def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) -> Errors:
-    """Return the errors of a cell."""
+class Judged(NamedTuple):
+    """A client's test MSE, and its test MAE by block (`BLOCK_METRICS`)."""
+
+    mse: float
+    blocks: list[float]
+
+    @staticmethod
+    def of(client: Client, learner: KindredLearner, cohort: Cohort) -> Judged:
+        metrics = learner.evaluate(cohort, Guidance())
+        return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
+
+
+def errors_of(
+    series: Sequence[ClientSeries], settings: Settings, periods: int
+) -> tuple[Errors, dict[str, list[list[float]]]]:
+    """Return the errors of a cell, and the blocks of Kindred together and alone."""
+    blocks: dict[str, list[list[float]]] = {}
     clients = [Client(client_series, settings, periods) for client_series in series]
     errors: Errors = {}
     for kind, suffix in ((OnePenalty, BEFORE), (KindredLearner, "")):
         learner = learner_of(settings, kind)
         fitted = [client.fitted_alone(learner) for client in clients]
-        errors[ALONE + suffix] = [
-            client.error(learner, cohort)
+        judged = [
+            Judged.of(client, learner, cohort)
             for client, (cohort, _) in zip(clients, fitted, strict=True)
         ]
+        errors[ALONE + suffix] = [of_client.mse for of_client in judged]
+        if not suffix:
+            blocks[ALONE] = [of_client.blocks for of_client in judged]
         contributions = {
             name: np.concatenate([arrays[name] for _, arrays in fitted])
             for name in (PROTOTYPE, GRAM, MOMENT)
         }
         priors = priors_of(contributions, settings.method_table(KindredSettings).temperatures)
         for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
-            errors[method + suffix] = []
+            judged = []
             for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):
                 client.receive(
                     learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
                 )
-                errors[method + suffix].append(client.error(learner, cohort))
-    return errors
+                judged.append(Judged.of(client, learner, cohort))
+            errors[method + suffix] = [of_client.mse for of_client in judged]
+            if method + suffix == KINDRED:
+                blocks[KINDRED] = [of_client.blocks for of_client in judged]
+    return errors, blocks
 
 
 def priors_of(contributions: Arrays, temperatures: Sequence[float]) -> Arrays:
@@ -202,20 +228,49 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    titles = ["data", "steps", "periods", "clients", "Kindred / alone", "clients better off"]
-    titles.append("all alike / alone")
-    lines = [titles]
+    titles = [
+        "data",
+        "steps",
+        "periods",
+        "clients",
+        "test part",
+        "MAE gain",
+        "95% CI",
+        "better off",
+    ]
+    lines = [[*titles, "finding", "MSE ratio", "all alike"]]
     for cell in cells:
-        errors = cell["errors"]
-        shared = ratio(errors, KINDRED, ALONE)
+        errors, gain = cell["errors"], gain_in(cell)
+        interval = gain.interval
         row = [
-            *(cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), str(len(shared))),
-            f"**{geometric(shared):.3f}**",
-            f"{np.mean(shared < 1):.0%}",
+            *(cell["data"], str(cell["steps"]), str(cell["periods"] or "all")),
+            *(str(len(gain.ratios)), gain.test_part.replace(" test", "")),
+            f"**{percent_gain(gain.ratio)}**",
+            " to ".join(map(percent_gain, reversed(interval))) if interval else "-",
+            f"{gain.better / len(gain.ratios):.0%}",
+            gain.finding.value,
+            f"{geometric(ratio(errors, KINDRED, ALONE)):.3f}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
         lines.append(row)
     return table_texts(lines)
+
+
+def gain_in(cell: dict[str, Any]) -> Gain:
+    """Return what the clients of a cell gain with Kindred over Kindred alone."""
+    blocks = {
+        method: {
+            str(client): Blocks(seconds, int(steps), int(first), parts)
+            for client, (seconds, steps, first, *parts) in enumerate(rows)
+        }
+        for method, rows in cell["blocks"].items()
+    }
+    errors = {
+        method: {client: sum(b.parts) for client, b in of_method.items()}
+        for method, of_method in blocks.items()
+    }
+    pairs = [ClientBlocks(c, blocks[KINDRED][c], rival) for c, rival in blocks[ALONE].items()]
+    return gain_of(errors[KINDRED], errors[ALONE], pairs)
 
 
 def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
@@ -227,15 +282,14 @@ def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     week = [cell for cell in cells if cell["periods"] == 7]
     ahead = [cell for cell in cells if cell["periods"] == 1 and cell["steps"] > 1]
     short = [cell for cell in cells if cell["periods"]]
-    better = [float(np.mean(ratio(cell["errors"], KINDRED, ALONE) < 1)) for cell in short]
     lines = [["ratio", "cells", "geometric mean", "largest", "above 1.01 / 1.02"]]
     for title, method, rival, chosen in (
-        ("Kindred / Kindred before, 7 periods", KINDRED, KINDRED + BEFORE, week),
-        ("Kindred / Kindred before, 1 period, several steps", KINDRED, KINDRED + BEFORE, ahead),
-        ("Kindred / Kindred before, all cells", KINDRED, KINDRED + BEFORE, cells),
-        ("alone / alone before, all cells", ALONE, ALONE + BEFORE, cells),
-        ("Kindred / alone, 1 to 7 periods", KINDRED, ALONE, short),
-        ("Kindred / alone, all cells", KINDRED, ALONE, cells),
+        ("MSE, Kindred / before, 7 periods", KINDRED, KINDRED + BEFORE, week),
+        ("MSE, Kindred / before, 1 period, several steps", KINDRED, KINDRED + BEFORE, ahead),
+        ("MSE, Kindred / before, all cells", KINDRED, KINDRED + BEFORE, cells),
+        ("MSE, alone / before, all cells", ALONE, ALONE + BEFORE, cells),
+        ("MSE, Kindred / alone, 1 to 7 periods", KINDRED, ALONE, short),
+        ("MSE, Kindred / alone, all cells", KINDRED, ALONE, cells),
     ):
         ratios = means(method, rival, chosen)
         over = f"{np.sum(ratios > 1.01)} / {np.sum(ratios > 1.02)}"
@@ -244,10 +298,19 @@ def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     return [
         *table_texts(lines),
         "",
-        f"With 1 to 7 periods at least 80% of the clients are better off with Kindred than alone "
-        f"in {sum(share >= 0.8 for share in better)} of {len(better)} cells, at least half in "
-        f"{sum(share >= 0.5 for share in better)}.",
+        f"With 1 to 7 periods of training Kindred {_findings(short)}. With all history it "
+        f"{_findings([cell for cell in cells if not cell['periods']])}.",
     ]
+
+
+def _findings(cells: Sequence[dict[str, Any]]) -> str:
+    """Return how often each finding was made, in words."""
+    times = Counter(gain_in(cell).finding for cell in cells)
+    return (
+        f"pays in {times[Finding.PAYS]} of {len(cells)} cells, makes no difference in "
+        f"{times[Finding.NO_DIFFERENCE]}, harms in {times[Finding.HARMS]} and is open in "
+        f"{times[Finding.OPEN]}"
+    )
 
 
 def main() -> None:
@@ -278,7 +341,7 @@ def main() -> None:
 
 
 def compute(name: str, steps: int) -> None:
-    """Compute the cells of a data set whose clients have enough periods."""
+    """Compute the cells of a data set whose clients have enough periods, and that lack a file."""
     chosen = SETS[name]
     settings = settings_in(chosen, steps, 0)
     series = series_of(chosen, settings)
@@ -286,12 +349,13 @@ def compute(name: str, steps: int) -> None:
         len(make_windows(client_series, settings.data).batches) for client_series in series
     )
     for periods in chosen.periods:
-        if periods >= periods_available:
-            continue
-        errors = errors_of(series, settings_in(chosen, steps, periods), periods)
-        cell = {"data": name, "steps": steps, "periods": periods, "errors": errors}
-        cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file = OUTPUT / f"{name}-{steps}-{periods}.json"
+        if periods >= periods_available or file.exists():
+            continue
+        errors, blocks = errors_of(series, settings_in(chosen, steps, periods), periods)
+        cell = {"data": name, "steps": steps, "periods": periods}
+        cell |= {"errors": errors, "blocks": blocks}
+        cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file.write_text(json.dumps(cell), encoding="utf-8")
         shared = geometric(ratio(errors, KINDRED, ALONE))
         print(f"{name}, {steps} steps, {periods or 'all'} periods: {shared:.3f}", flush=True)

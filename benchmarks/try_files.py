@@ -115,7 +115,8 @@ class Answer:
     @property
     def verdict(self) -> str:
         """The sentences between the progress lines and the table."""
-        sentences = re.findall(r"(?:Taking part|Whether taking part) .*?\n\n", self.text, re.DOTALL)
+        lead = r"(?:Federated|Whether federated) learning .*?\n\n"
+        sentences = re.findall(lead, self.text, re.DOTALL)
         return " ".join(sentences[-1].split()) if sentences else ""
 
 

@@ -173,7 +173,8 @@ def cost_of(job: tuple[Case, int]) -> Cost:
             settings = {**case.settings, **more, **limits, "output.name": name}
             done = fedproto_app.run(settings, progress=False, workers=1)
             run = read_run(done.path)
-            errors = client_errors(run, report_for(run.task).metrics)
+            metrics = report_for(run.task).metrics
+            errors = client_errors(run, metrics, metrics.kept)
             return fmean(error.test for error in errors.values()), run
 
         limited, run = error_of("limited", {})

@@ -62,8 +62,8 @@ def compare(
         bool,
         typer.Option(
             "--pairs",
-            help="Test each row of forecasts, client by client, against the clients' best alone, "
-            "or against the best row if every run shares something.",
+            help="Compare each row, client by client, with the clients' best local models, or with "
+            "the best row if every run shares something, by the rule of the verdict.",
         ),
     ] = False,
     picture: Annotated[
@@ -74,7 +74,7 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE.png",
-            help="Draw each client's forecast error minus the error that --pairs tests against.",
+            help="Draw each client's error minus the error that --pairs compares it with.",
         ),
     ] = None,
 ) -> None:
@@ -82,11 +82,11 @@ def compare(
 
     Runs that differ only in their seed share one row: mean and standard
     error over the seeds, the best row first. Errors of forecasts are on the
-    standardised scale, for the kept models. A client is better off than
-    alone if its error is lower than with the best run without sharing,
-    chosen by its own validation error. The sentence below the table says
-    for how many clients taking part pays, using the sharing runs with the
-    lowest validation error. Accuracies on images are of the last round's
+    standardised scale, for the kept models. A client is better off if its
+    error is lower than with its best local model, the run without sharing
+    that has its lowest validation error. The sentence below the table says
+    whether federated learning pays, using the sharing runs with the lowest
+    validation error. Accuracies on images are of the last round's
     models; on sequences, of the kept models, the last round's models, and
     the mean over all rounds.
 

@@ -25,11 +25,12 @@ from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.period import period_of, step_seconds
 from fedproto_app.experiments.run_settings import NODES, require_writable
-from fedproto_app.report.comparison import Errors, client_errors
+from fedproto_app.report.comparison import Errors, client_errors, is_alone, questions
+from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
 from fedproto_app.report.runs import Run, group_runs, read_run
-from fedproto_app.report.taking_part import taking_part
+from fedproto_app.report.taking_part import chosen_to_share, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.tasks.metrics import TaskMetrics
@@ -144,7 +145,9 @@ class Plan:
 @dataclass(frozen=True)
 class Score:
     """How a row did. figures: by their names, of the median client, or the mean over the clients of
-    a share of right answers. best_for: the number of clients with the lowest error of all rows."""
+    a share of right answers. best_for: the number of clients with a lower error than with their
+    best local model, or for a local row the number of other clients whose best local model it is.
+    """
 
     title: str
     figures: Mapping[str, float]
@@ -155,8 +158,8 @@ class Score:
 class Trial:
     """A finished trial: its folder with a run folder for each row and window, and its answer.
 
-    verdict: does taking part pay, in words. scores: best row first. forecast: the file with the
-    next values of all series, None for other data. warnings: of the plan.
+    verdict: does federated learning pay, in words. scores: best row first. forecast: the file with
+    the next values of all series, None for other data. warnings: of the plan.
     """
 
     folder: Path
@@ -326,12 +329,23 @@ def _answer(plan: Plan, folder: Path) -> Trial:
 
 def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score]:
     """Return the rows that have errors, the lowest median error first."""
-    metrics = report_for(next(iter(runs_of_rows.values()))[0].task).metrics
+    runs = [run for of_row in runs_of_rows.values() for run in of_row]
+    metrics = report_for(runs[0].task).metrics
     errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
     errors = {row: of_row for row, of_row in errors.items() if of_row}
-    clients = [set(of_row) for of_row in errors.values()]
-    compared = sorted(set.intersection(*clients)) if clients else []
-    winners = [min(errors, key=lambda row: errors[row][client].test) for client in compared]
+    local = [row for row in errors if all(map(is_alone, runs_of_rows[row]))]
+
+    def best_local(client: str) -> str:
+        rivals = [row for row in local if client in errors[row]]
+        return min(rivals, key=lambda row: errors[row][client].validation)
+
+    row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
+    winners = [
+        row_of[candidate.group.runs[0].folder] if is_lower(ratio, 1) else best_local(client)
+        for question in questions(group_runs(runs)[0])
+        if (candidate := chosen_to_share(question)) is not None
+        for client, ratio in candidate.gain.ratios.items()
+    ]
 
     def figures(row: str) -> dict[str, float]:
         if metrics.is_accuracy:

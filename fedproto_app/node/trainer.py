@@ -202,7 +202,9 @@ class Node:
         if personal is not None:
             shared = self._reported(self._learner.evaluate(cohort, guidance))
             reply.metrics = {
-                replace(metric, shared=True): values for metric, values in shared.items()
+                replace(metric, shared=True): values
+                for metric, values in shared.items()
+                if metric.model is Model.USED
             }
             judged = replace(cohort, parameters=personal)
         results = self._learner.evaluate(judged, guidance)
@@ -308,6 +310,7 @@ class Node:
         reply.metrics |= {
             metric if final else replace(metric, model=Model.LOCAL): [values[row] for row in rows]
             for metric, values in metrics.items()
+            if metric.model is Model.USED
         }
         if not final:
             return

@@ -3,7 +3,7 @@
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
 (methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA,
 closed forms in clusters), ``partition.csv`` (images and sequences with classes), ``classes.csv``
-(images), ``steps.csv`` (forecasts of several steps);
+(images), ``steps.csv`` (forecasts of several steps), ``blocks.csv`` (forecasts);
 docs/artefacts.md describes each.
 """
 

@@ -51,22 +51,23 @@ Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]
 
 
 def gains_chart(chosen: Candidate) -> Bars | None:
-    """Return the chart of each client's gain over its best alone, largest first.
+    """Return the chart of each client's gain over its best local model, largest first.
 
-    A gain is how much lower the error is, as a share of the error alone. None without any.
+    A gain is how much lower the error is, as a share of the local model's. None without any.
     """
-    gains = {name: 1 - ratio for name, ratio in chosen.ratios.items() if name in chosen.errors}
+    gains = {name: 1 - ratio for name, ratio in chosen.gain.ratios.items() if name in chosen.errors}
     if not gains:
         return None
     names = sorted(gains, key=lambda name: (-gains[name], name))
     values = np.array([gains[name] for name in names])
     first, middle, last = (gain_text(gain) for gain in (values[0], np.median(values), values[-1]))
     text = (
-        f"Bars of each client's gain: {int((values > 0).sum())} of {len(values)} have a lower "
+        f"Bars of each client's gain: {chosen.gain.better} of {len(values)} have a lower "
         f"error. {names[0]} gains most ({first}), {names[-1]} least ({last}); the median is "
         f"{middle}."
     )
-    title = "Each client's gain: how much lower its error is than alone"
+    name = report_for(chosen.group.task).metrics.error
+    title = f"Each client's gain: how much lower its {name} is than with its best local model"
     if without := len(chosen.rival) - len(names):
         title += f" ({without} without an error left out)"
     if values.min() < -1:
@@ -232,8 +233,8 @@ def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
     for (dataset, against), members in panels.items():
         lines = [
             Line(
-                f"{pair.method}: {pair.better} of {pair.clients} gain",
-                np.arange(1.0, pair.clients + 1), np.sort(pair.by_client), look,
+                f"{pair.method}: {pair.gain.better} of {len(pair.gain.ratios)} gain",
+                np.arange(1.0, len(pair.differences) + 1), np.sort(pair.differences), look,
             )
             for look, pair in enumerate(members)
         ]  # fmt: skip

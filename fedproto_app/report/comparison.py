@@ -8,16 +8,24 @@ error, as it would in practice. Test errors are never used to choose.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproto_app.maths.client_errors import largest_share
+from fedproto_app.maths.two_way_bootstrap import LEVEL
+from fedproto_app.report.gain import (
+    Blocks,
+    ClientBlocks,
+    Gain,
+    gain_of,
+    is_lower,
+    read_blocks,
+)
 from fedproto_app.report.runs import (
     NOT_CONVERGED,
     Group,
@@ -28,43 +36,49 @@ from fedproto_app.report.runs import (
     windows_of,
 )
 from fedproto_app.report.task_report import report_for
-from fedproto_app.tasks.metrics import BETTER_OFF, TaskMetrics
+from fedproto_app.tasks.metrics import BETTER_OFF, Figure, TaskMetrics
 
 PAIR_COLUMNS = (
-    "dataset", "method", "against", "clients", "better", "median difference", "p", "p (Holm)",
+    "dataset", "method", "against", "clients", "better", "worse", "median gain", f"{LEVEL}% CI",
+    "finding",
 )  # fmt: skip
-BEST_ALONE = "best alone"
+BEST_ALONE = "best local model"
 _HEAVY_SHARE = 0.5  # of a mean, beyond which a client is named
 _FEWEST_CLIENTS = 3  # with two clients, one always makes half of the mean
-# With five clients even five equal signs have p = 2 / 2⁵ = 0.06, so no outcome is significant.
-FEWEST = 6
 
 
 @dataclass(frozen=True)
 class Errors:
     """Test and validation error of one client's kept model, infinite where unknown.
 
-    more: the figures of `TaskMetrics.verdict`.
+    more: the figures of `TaskMetrics.verdict`. blocks: of the test error, None where unknown.
     """
 
     test: float
     validation: float
     more: tuple[float, ...] = ()
+    blocks: Blocks | None = None
 
 
-def client_errors(run: Run, metrics: TaskMetrics) -> dict[str, Errors]:
+def client_errors(
+    run: Run, metrics: TaskMetrics, figure: Figure | None = None
+) -> dict[str, Errors]:
     """Return the errors of the clients that have a test error, by client name.
 
-    Names that occur at two nodes are left out: another run may have them at other nodes.
+    figure: of the test error, by default `TaskMetrics.compared`. Names that occur at two nodes are
+    left out: another run may have them at other nodes.
     """
     rows = read_clients(run.folder)
+    blocks = read_blocks(run.folder)
     times = Counter(row["client"] for row in rows)
-    test, validation = metrics.kept.column.name, metrics.kept_validation.column.name
+    test = (figure or metrics.compared).column.name
+    validation = metrics.kept_validation.column.name
     errors = {
         row["client"]: Errors(
             1 - _number(row[test]) if metrics.is_accuracy else _number(row[test]),
             _number(row[validation]),
             tuple(_number(row.get(figure.column.name, "")) for figure in metrics.verdict.values()),
+            blocks.get((row["client"], row["node"])),
         )
         for row in rows
         if times[row["client"]] == 1
@@ -146,15 +160,14 @@ def _titled(dataset: str, alike: Sequence[Sequence[Group]]) -> list[Question]:
     return [Question(title(place), alike[place]) for place in order]
 
 
-class Alone:
-    """The best that each client could do alone, from the runs of these groups of one task."""
+class Rivals:
+    """Each client's best errors in the runs of these groups of one task, chosen by validation."""
 
     def __init__(self, groups: Sequence[Group], metrics: TaskMetrics) -> None:
         self._metrics = metrics
-        alone = [group for group in groups if all(map(is_alone, group.runs))]
         # Ties in validation error go to the first group, so the order must not use test errors.
         self._groups = sorted(
-            alone, key=lambda group: (group.method, group.runs[0].summary["settings_digest"])
+            groups, key=lambda group: (group.method, group.runs[0].summary["settings_digest"])
         )
         self._errors_by_folder: dict[str, dict[str, Errors]] = {}
 
@@ -163,9 +176,9 @@ class Alone:
         return {client: errors.test for client, errors in self.best(run).items()}
 
     def best(self, run: Run) -> dict[str, Errors]:
-        """Return each client's best errors alone; {} without a run to compare with.
+        """Return each client's best errors; {} without a run to compare with.
 
-        Each group that shared nothing and has the same question contributes its run with the same
+        Each group that has the same question contributes its run with the same
         seed and backtest window, or else its first run, of the same window in a backtest.
         """
         best: dict[str, Errors] = {}
@@ -200,7 +213,14 @@ def share_better_off(errors: Mapping[str, Errors], alone: Mapping[str, float]) -
     """
     if not alone:
         return None
-    return fmean(client in errors and errors[client].test < alone[client] for client in alone)
+    return fmean(
+        client in errors and is_lower(errors[client].test, alone[client]) for client in alone
+    )
+
+
+def alone_groups(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups whose runs all shared nothing."""
+    return [group for group in groups if all(map(is_alone, group.runs))]
 
 
 def with_better_off(groups: Sequence[Group]) -> list[Group]:
@@ -211,12 +231,12 @@ def with_better_off(groups: Sequence[Group]) -> list[Group]:
     completed = []
     for group in groups:
         metrics = report_for(group.task).metrics
-        alone = Alone([member for member in groups if member.task == group.task], metrics)
+        alone = Rivals([g for g in alone_groups(groups) if g.task == group.task], metrics)
         completed.append(Group(tuple(_completed(run, alone, metrics) for run in group.runs)))
     return completed
 
 
-def _completed(run: Run, alone: Alone, metrics: TaskMetrics) -> Run:
+def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
     share = None
     if not is_alone(run) and (rivals := alone.errors(run)):
         share = share_better_off(client_errors(run, metrics), rivals)
@@ -228,60 +248,51 @@ def _number(cell: str) -> float:
     return value if isfinite(value) else inf
 
 
-def signed_rank(differences: NDArray[np.float64]) -> float | None:
-    """Return p of Wilcoxon's two-sided signed-rank test (1945) of paired differences [K].
-
-    Differences of 0 are left out; None with fewer than `FEWEST` other differences.
-    """
-    from scipy.stats import wilcoxon  # slow to import
-
-    telling = differences[differences != 0]
-    if len(telling) < FEWEST:
-        return None
-    return float(wilcoxon(telling).pvalue)
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Return p values corrected for multiple tests (Holm 1979), in the order of `values`.
-
-    The smallest of m values is multiplied by m, the next by m − 1, …; the results never decrease
-    in this order and never exceed 1.
-    """
-    corrected = [0.0] * len(values)
-    so_far = 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        so_far = max(so_far, min(1.0, (len(values) - rank) * values[place]))
-        corrected[place] = so_far
-    return corrected
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two methods compared over the clients that both have; errors are means over seeds.
 
-    dataset: the question's title. better: number of clients with the lower error. by_client: the
-    differences in the order of the clients' names, negative where the method is better. difference:
-    their median. p: of Wilcoxon's signed-rank test. corrected: p after Holm's correction over all
-    pairs with the same question. Both are None where too few clients differ.
+    dataset: the question's title. differences: of the clients' errors in the order of their names,
+    negative where the method is better.
     """
 
     dataset: str
     method: str
     against: str
-    clients: int
-    better: int
-    difference: float
-    p: float | None
-    corrected: float | None = None
-    by_client: tuple[float, ...] = ()
+    gain: Gain
+    differences: tuple[float, ...]
 
     def row(self) -> list[str]:
         """Return the cells of `PAIR_COLUMNS`."""
+        interval = self.gain.interval
         return [
-            *(self.dataset, self.method, self.against, str(self.clients), str(self.better)),
-            f"{self.difference:+.4f}",
-            *(_p_text(p) for p in (self.p, self.corrected)),
+            *(self.dataset, self.method, self.against, str(len(self.gain.ratios))),
+            *(str(self.gain.better), str(self.gain.worse), percent_gain(self.gain.ratio)),
+            "-" if interval is None else " to ".join(map(percent_gain, reversed(interval))),
+            self.gain.finding.value,
         ]
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """The numbers, not rounded: gains are shares of the rival's error."""
+        low, high = self.gain.interval or (None, None)
+        return {
+            "dataset": self.dataset,
+            "method": self.method,
+            "against": self.against,
+            "clients": len(self.gain.ratios),
+            "better": self.gain.better,
+            "worse": self.gain.worse,
+            "gain": 1 - self.gain.ratio,
+            "least": None if high is None else 1 - high,
+            "most": None if low is None else 1 - low,
+            "finding": self.gain.finding.value,
+        }
+
+
+def percent_gain(ratio: float) -> str:
+    """Return how much lower an error with this ratio is, in percent: "+5.1%", "−2.0%"."""
+    return f"{100 * (1 - ratio):+.1f}%".replace("-", "−") if isfinite(ratio) else "−∞"
 
 
 def pairs(groups: Sequence[Group]) -> list[Pair]:
@@ -292,35 +303,53 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     """
     compared: list[Pair] = []
     for question in questions(groups):
-        alone = [group for group in question.groups if all(map(is_alone, group.runs))]
+        alone = alone_groups(question.groups)
         family = _against_alone(question, alone) if alone else _against_best(question)
-        compared += _corrected([pair for pair in family if pair.clients])
+        compared += [pair for pair in family if pair.gain.ratios]
     return compared
 
 
 def _against_alone(question: Question, alone: Sequence[Group]) -> Iterator[Pair]:
-    best = Alone(alone, question.metrics)
+    best = Rivals(alone, question.metrics)
     for label, group in zip(question.labels, question.groups, strict=True):
-        if [group] != alone:  # a single group alone is itself the best alone
-            yield _pair(question, group, label, BEST_ALONE, best_alone(group, best))
+        if [group] != alone:  # a single local model is itself the best
+            yield _pair(question, group, label, BEST_ALONE, best)
 
 
 def _against_best(question: Question) -> Iterator[Pair]:
     first, *other_labels = question.labels
-    errors = mean_errors(question.groups[0], question.metrics)
+    rival = Rivals(question.groups[:1], question.metrics)
     for label, group in zip(other_labels, question.groups[1:], strict=True):
-        yield _pair(question, group, label, first, errors)
+        yield _pair(question, group, label, first, rival)
 
 
-def mean_errors(group: Group, metrics: TaskMetrics) -> dict[str, float]:
+def mean_errors(
+    group: Group, metrics: TaskMetrics, figure: Figure | None = None
+) -> dict[str, float]:
     """Return each client's test error, the mean over the seeds that have it."""
-    runs = [client_errors(run, metrics) for run in group.runs]
+    runs = [client_errors(run, metrics, figure) for run in group.runs]
     return _means([{client: error.test for client, error in errors.items()} for errors in runs])
 
 
-def best_alone(group: Group, best: Alone) -> dict[str, float]:
-    """Return each client's test error with its best alone, the mean over the group's seeds."""
+def best_alone(group: Group, best: Rivals) -> dict[str, float]:
+    """Return the test error of each client's best local model, the mean over the group's seeds."""
     return _means([best.errors(run) for run in group.runs])
+
+
+def gain_over(
+    group: Group, rivals: Rivals, metrics: TaskMetrics, left_out: Collection[str] = ()
+) -> Gain:
+    """Return the gain of a group over the rivals, without some clients."""
+    blocks = []
+    for run in group.runs:
+        errors, rival = client_errors(run, metrics), rivals.best(run)
+        blocks += [
+            ClientBlocks(client, errors[client].blocks, rival[client].blocks)
+            for client in sorted(errors.keys() & rival.keys())
+        ]
+    rival_errors = best_alone(group, rivals)
+    compared = {name: error for name, error in rival_errors.items() if name not in left_out}
+    return gain_of(mean_errors(group, metrics), compared, blocks)
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
@@ -329,14 +358,15 @@ def heavy_clients(groups: Sequence[Group]) -> list[str]:
     for question in questions(groups):
         shares: dict[str, list[str]] = defaultdict(list)
         for group, label in zip(question.groups, question.labels, strict=True):
-            errors = mean_errors(group, question.metrics)
+            # The mean that tables show, which need not be the error that clients are compared by.
+            errors = mean_errors(group, question.metrics, question.metrics.kept)
             if len(errors) >= _FEWEST_CLIENTS:
                 worst, share = largest_share(np.array(list(errors.values())))
                 if share > _HEAVY_SHARE:
                     shares[list(errors)[worst]].append(f"{label} ({share:.0%})")
         lines += [
-            f"{question.title}: client {client!r} makes most of the mean {question.metrics.error} "
-            f"of {', '.join(heavy)}"
+            f"{question.title}: client {client!r} makes most of the mean "
+            f"{question.metrics.kept_error} of {', '.join(heavy)}"
             for client, heavy in shares.items()
         ]
     return lines
@@ -368,28 +398,13 @@ def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _pair(
-    question: Question, group: Group, label: str, against: str, rival: Mapping[str, float]
-) -> Pair:
-    errors = mean_errors(group, question.metrics)
+def _pair(question: Question, group: Group, label: str, against: str, rivals: Rivals) -> Pair:
+    errors, rival = mean_errors(group, question.metrics), best_alone(group, rivals)
     shared_clients = sorted(errors.keys() & rival.keys())
-    differences = np.array([errors[client] - rival[client] for client in shared_clients])
     return Pair(
         dataset=question.title,
         method=label,
         against=against,
-        clients=len(shared_clients),
-        better=int((differences < 0).sum()),
-        difference=float(np.median(differences)) if shared_clients else 0.0,
-        p=signed_rank(differences),
-        by_client=tuple(differences.tolist()),
+        gain=gain_over(group, rivals, question.metrics),
+        differences=tuple(errors[client] - rival[client] for client in shared_clients),
     )
-
-
-def _corrected(family: Sequence[Pair]) -> list[Pair]:
-    corrected = iter(holm([pair.p for pair in family if pair.p is not None]))
-    return [pair if pair.p is None else replace(pair, corrected=next(corrected)) for pair in family]
-
-
-def _p_text(p: float | None) -> str:
-    return f"n < {FEWEST}" if p is None else f"{p:.2g}"

@@ -133,8 +133,8 @@ def comparison_markdown(question: Question) -> str:
 def pairs_table(pairs: Sequence[Pair]) -> FittingTable:
     """Return a table for a terminal, one row per pair of a question."""
     caption = (
-        "over clients, errors averaged over seeds; better: clients with the lower error; "
-        "p: Wilcoxon's signed-rank test"
+        "over clients, errors averaged over seeds; better, worse: clients with a lower and a "
+        "higher error; median gain, interval and finding as in the verdict"
     )
     rows = [pair.row()[1:] for pair in pairs]
     return FittingTable(PAIR_COLUMNS[1:], rows, 2, f"{pairs[0].dataset}, client by client", caption)
@@ -147,11 +147,10 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
 
 def pairs_csv(pairs: Sequence[Pair]) -> str:
     """Return CSV, one row per pair; numbers are not rounded, unknown numbers are empty."""
-    fields = ("dataset", "method", "against", "clients", "better", "difference", "p", "corrected")
-    rows = [[getattr(pair, field) for field in fields] for pair in pairs]
+    rows = [pair.figures for pair in pairs]
     for row in rows:
-        row[1:3] = (name.removesuffix(NOT_CONVERGED) for name in row[1:3])
-    return _csv([fields, *rows])
+        row |= {key: str(row[key]).removesuffix(NOT_CONVERGED) for key in ("method", "against")}
+    return _csv([list(rows[0]), *(list(row.values()) for row in rows)])
 
 
 def _csv(rows: Sequence[Sequence[object]]) -> str:

@@ -1,9 +1,9 @@
-"""Say whether taking part pays, based on a comparison of runs.
+"""Say whether federated learning pays, based on a comparison of runs.
 
 The sentence is about the method that a user would choose without test errors: among the runs that
 shared something, the runs whose best round has the lowest validation error (`validation_error`).
-Each client is compared with the best that it could do alone (report/comparison.py) twice: by test
-errors, in hindsight, and by validation errors, which the client would use to decide.
+Each client's test error is compared with that of its best local model (report/comparison.py), and
+report/gain.py has the rule by which that pays.
 """
 
 from __future__ import annotations
@@ -11,33 +11,30 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import Enum, auto
-from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import TypeVar
 
-import numpy as np
-
 from fedproto_app.core.tasks import task_record
+from fedproto_app.maths.two_way_bootstrap import LEVEL
 from fedproto_app.report.comparison import (
-    Alone,
     Errors,
     Question,
+    Rivals,
     best_alone,
     client_errors,
+    gain_over,
     is_alone,
     mean_errors,
     questions,
 )
+from fedproto_app.report.gain import RELEVANT, Finding, Gain
 from fedproto_app.report.runs import Group, Run, known_settings, labels, read_rounds
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
 
-_FEWEST = 6  # clients for an interval
-_DRAWS, _LEVEL = 2000, 95  # of the bootstrap over clients; in percent
-_TELLING = 1.005  # a smaller difference, as a multiple, contradicts nothing
+_TELLING = 1 + RELEVANT  # a smaller difference, as a multiple, contradicts nothing
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
 ClientValue = TypeVar("ClientValue")
 
@@ -67,31 +64,16 @@ def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> floa
     return max(fmean(kept_errors), min(means, default=-inf))
 
 
-class Finding(Enum):
-    """What a comparison with the best alone shows for most clients."""
-
-    PAYS = auto()
-    DOES_NOT_PAY = auto()
-    MAY_BE_CHANCE = auto()
-    MAY_BE_THE_MODEL = auto()  # which did not run without the others
-
-    @property
-    def is_open(self) -> bool:
-        """Whether most clients gain, but not surely because they take part."""
-        return self in (Finding.MAY_BE_CHANCE, Finding.MAY_BE_THE_MODEL)
-
-
 @dataclass(frozen=True)
 class Candidate:
-    """Runs that shared something, with each client's test error and its best alone, by name.
+    """Runs that shared something, with each client's test error and that of its best local model.
 
     label: their name among the runs that shared something. title: of the question. errors, rival:
-    the clients' test errors with these runs and with their best alone. more, rival_more: their
-    further figures (`TaskMetrics.verdict`). constant: the number of clients that are left out of
-    all these, because their values hardly ever change. alone: the groups without sharing, by label.
-    model_ran_alone: whether the same model is among them. missing: the task's simplest methods that
-    are not. advised: the clients whose validation error is lower than alone, None without
-    validation errors.
+    the clients' test errors with these runs and with their best local model. gain: the comparison
+    of both. more, rival_more: their further figures (`TaskMetrics.verdict`). constant: the number
+    of clients that are left out of all these, because their values hardly ever change. alone: the
+    groups without sharing, by label. model_ran_alone: whether the same model is among them.
+    missing: the task's simplest methods that are not.
     """
 
     label: str
@@ -99,13 +81,13 @@ class Candidate:
     group: Group
     errors: Mapping[str, float]
     rival: Mapping[str, float]
+    gain: Gain
     more: Mapping[str, Sequence[float]]
     rival_more: Mapping[str, Sequence[float]]
     constant: int
     alone: Mapping[str, Group]
     model_ran_alone: bool
     missing: Sequence[str]
-    advised: Set[str] | None
 
     def promise(self, metrics: TaskMetrics) -> tuple[int, float, str]:
         """Return the sort key that chooses a candidate; the smallest wins.
@@ -119,46 +101,13 @@ class Candidate:
             errors.append(validation_error(run.folder, validation, metrics) if validation else inf)
         return len(self.rival.keys() - self.errors), fmean(errors), self.label
 
-    @cached_property
-    def ratios(self) -> Mapping[str, float]:
-        """Each client's error divided by its best alone.
-
-        Infinite for a client without an error, and where only the best alone is 0.
-        """
-        return {
-            client: _ratio(self.errors.get(client, inf), error)
-            for client, error in self.rival.items()
-        }
-
-    @property
-    def better(self) -> int:
-        """The number of clients with a lower error than alone."""
-        return sum(ratio < 1 for ratio in self.ratios.values())
-
-    @cached_property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the median ratio, by bootstrap over the clients.
-
-        None with fewer clients than an interval needs.
-        """
-        ratios = np.array([*self.ratios.values()])
-        if len(ratios) < _FEWEST:
-            return None
-        draws = np.random.default_rng(0).integers(len(ratios), size=(_DRAWS, len(ratios)))
-        medians = np.sort(np.median(ratios[draws], axis=1))
-        outside = round(_DRAWS * (1 - _LEVEL / 100) / 2)
-        return float(medians[outside]), float(medians[-1 - outside])
-
     @property
     def finding(self) -> Finding:
-        """What these runs show for most clients."""
-        if 2 * self.better <= len(self.ratios):
-            return Finding.DOES_NOT_PAY
-        if not self.model_ran_alone:
-            return Finding.MAY_BE_THE_MODEL
-        if self.interval is not None and self.interval[1] >= 1:
-            return Finding.MAY_BE_CHANCE
-        return Finding.PAYS
+        """What these runs show. A gain may come from the model if it never ran without sharing."""
+        finding = self.gain.finding
+        if finding is Finding.PAYS and not self.model_ran_alone:
+            return Finding.OPEN
+        return finding
 
 
 def taking_part(groups: Sequence[Group]) -> list[str]:
@@ -182,7 +131,7 @@ def chosen_to_share(question: Question) -> Candidate | None:
     members = dict(zip(labels(question.groups), question.groups, strict=True))
     alone = {label: group for label, group in members.items() if all(map(is_alone, group.runs))}
     sharing = {label: group for label, group in members.items() if label not in alone}
-    best = Alone([*alone.values()], metrics)
+    best = Rivals([*alone.values()], metrics)
     candidates = [
         _candidate(label, group, alone, best, question) for label, group in _short(sharing).items()
     ]
@@ -204,7 +153,7 @@ def _short(groups: Mapping[str, Group]) -> dict[str, Group]:
 
 
 def _candidate(
-    label: str, group: Group, alone: Mapping[str, Group], best: Alone, question: Question
+    label: str, group: Group, alone: Mapping[str, Group], best: Rivals, question: Question
 ) -> Candidate:
     metrics = question.metrics
     more = _means_of_more([client_errors(run, metrics) for run in group.runs])
@@ -218,13 +167,13 @@ def _candidate(
         group,
         _without(constant, mean_errors(group, metrics)),
         _without(constant, best_alone(group, best)),
+        gain_over(group, best, metrics, constant),
         _without(constant, more),
         _without(constant, rival_more),
         len(constant),
         _short(alone),
         group.method in methods or (not has_alone and "solo" in methods),
         [name for name in task_record(group.task).simplest if name not in methods],
-        _advised(group, best, metrics),
     )
 
 
@@ -259,76 +208,61 @@ def _without(clients: Set[str], values: Mapping[str, ClientValue]) -> dict[str, 
     return {client: value for client, value in values.items() if client not in clients}
 
 
-def _advised(group: Group, best: Alone, metrics: TaskMetrics) -> Set[str] | None:
-    """Return the clients whose mean validation error over seeds is lower than with the best alone.
-
-    None without validation errors.
-    """
-    differences: dict[str, list[float]] = defaultdict(list)
-    for run in group.runs:
-        run_errors, alone = client_errors(run, metrics), best.best(run)
-        for client in run_errors.keys() & alone.keys():
-            difference = run_errors[client].validation - alone[client].validation
-            if isfinite(difference):
-                differences[client].append(difference)
-    if not differences:
-        return None
-    return {client for client, of_seeds in differences.items() if fmean(of_seeds) < 0}
-
-
-def _ratio(error: float, rival: float) -> float:
-    if error == rival:
-        return 1.0
-    return error / rival if rival > 0 else inf
-
-
 def verdict(chosen: Candidate) -> list[str]:
-    """Return sentences: for how many clients taking part pays, how sure that is, what contradicts.
+    """Return sentences: whether federated learning pays, how sure that is, what contradicts it.
 
     The first holds the finding, the others what it stands on.
     """
     metrics = report_for(chosen.group.task).metrics
-    clients, interval = len(chosen.ratios), chosen.interval
-    finding = (
-        f"the median client's test {metrics.error} is "
-        f"{_compared(median(chosen.ratios.values()))} its best alone{_doubt(interval)}."
-    )
+    gain, title, label = chosen.gain, chosen.title, chosen.label
     lead = {
-        Finding.DOES_NOT_PAY: (
-            f"Taking part does not pay for most clients of {chosen.title}: {chosen.label} helps "
-            f"{chosen.better} of {clients}, and {finding}"
-        ),
-        Finding.MAY_BE_THE_MODEL: (
-            f"Whether taking part pays is open for {chosen.title}, as the model of {chosen.label} "
-            f"did not run alone: with {chosen.label} {chosen.better} of {clients} clients do "
-            f"better, and {finding}"
-        ),
-        Finding.MAY_BE_CHANCE: (
-            f"Whether taking part pays is open for {chosen.title}: with {chosen.label} "
-            f"{chosen.better} of {clients} clients do better, and {finding}"
-        ),
-        Finding.PAYS: (
-            f"Taking part pays for {chosen.better} of {clients} clients of {chosen.title}: with "
-            f"{chosen.label} {finding}"
-        ),
+        Finding.PAYS: f"Federated learning pays for {title}",
+        Finding.HARMS: f"Federated learning harms the clients of {title}",
+        Finding.NO_DIFFERENCE: f"Federated learning makes no difference for {title}",
+        Finding.OPEN: f"Whether federated learning pays is open for {title}",
     }[chosen.finding]
+    if chosen.finding is Finding.OPEN:
+        lead += f", because {_why_open(chosen)}"
+    interval = ""
+    if gain.interval is not None:
+        interval = f"{LEVEL}% CI {interval_text(gain.interval, gain.ratio)}, "
+    finding = (
+        f"{lead}: with {label} the median client's test {metrics.error} is "
+        f"{compared_text(gain.ratio)} that of its best local model ({interval}{gain.basis})."
+    )
     medians = _medians(chosen, metrics)
     return [
-        lead,
-        *_rivals(chosen),
+        finding,
+        _counted(gain),
         *_not_converged(chosen),
         *_in_units(medians),
         *_against(chosen, metrics, medians),
-        *_advice(chosen),
+        *_baseline(chosen),
     ]
 
 
-def _rivals(chosen: Candidate) -> list[str]:
-    """Name what a client could have chosen alone, what was not compared, and who is left out."""
+def _why_open(chosen: Candidate) -> str:
+    if chosen.gain.finding is Finding.PAYS:
+        return f"the model of {chosen.label} did not run without sharing"
+    return chosen.gain.why_open
+
+
+def _counted(gain: Gain) -> str:
+    """Say for how many clients the error is lower, higher and equal."""
+    clients = len(gain.ratios)
+    counts = [f"{gain.better} of {clients} clients have a lower error"]
+    equal = clients - gain.better - gain.worse
+    counts += [f"{number} {kind}" for number, kind in (
+        (gain.worse, "a higher one"), (equal, "an equal one"),
+    ) if number]  # fmt: skip
+    return f"{', '.join(counts)}."
+
+
+def _baseline(chosen: Candidate) -> list[str]:
+    """Name the local models that were compared, those that were not, and who is left out."""
     names = sorted(chosen.alone)
-    best = names[0] if len(names) == 1 else f"the best of {_listed(names)}"
-    choice = " by its validation error" if len(names) > 1 else ""
-    lines = [f"Alone, a client uses {best}{choice}."]
+    best = names[0] if len(names) == 1 else f"the best of {_listed(names)} by validation error"
+    lines = [f"Baseline: each client's best local model, {best}."]
     if chosen.missing:
         lines.append(f"Not compared: {', '.join(chosen.missing)}.")
     if chosen.constant:
@@ -352,32 +286,35 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _in_units(medians: Sequence[tuple[str, float, float]]) -> list[str]:
-    """State the further figures of the median client, together and alone."""
+    """State the further figures of the median client, federated and local."""
     parts = [
         f"{name} {together:.3g} instead of {alone:.3g}"
         for name, together, alone in medians
         if isfinite(together) and isfinite(alone)
     ]
-    return [f"The median client: {', '.join(parts)}."] if parts else []
+    return [f"Medians over the clients: {', '.join(parts)}."] if parts else []
 
 
 def _against(
     chosen: Candidate, metrics: TaskMetrics, medians: Sequence[tuple[str, float, float]]
 ) -> list[str]:
-    """Name the figures by which the opposite of the finding holds."""
-    gains = median(chosen.ratios.values()) < 1
+    """Name the figures by which the opposite of the finding holds, if it says who gains."""
+    if chosen.finding is Finding.NO_DIFFERENCE:
+        return []
+    gains = chosen.gain.ratio < 1
     clients = chosen.errors.keys() & chosen.rival.keys()
     figures = [(f"the median {name}", together, alone) for name, together, alone in medians]
     if clients:
         figures.insert(0, (f"the mean {metrics.error}", *_means_of_both(chosen, clients)))
     opposed = [
-        f"{name} ({together:.3g}, alone {alone:.3g})"
+        f"{name} ({together:.3g}, local {alone:.3g})"
         for name, together, alone in figures
         if (together > alone * _TELLING if gains else together * _TELLING < alone)
     ]
     if not opposed:
         return []
-    return [f"By {' and '.join(opposed)} {'working alone' if gains else 'taking part'} is better."]
+    better = "the best local model" if gains else chosen.label
+    return [f"By {' and '.join(opposed)} {better} is better."]
 
 
 def _means_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
@@ -400,21 +337,6 @@ def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, 
     ]
 
 
-def _advice(chosen: Candidate) -> list[str]:
-    """Say what the clients would have decided, and how many would have been right."""
-    if chosen.advised is None:
-        return []
-    clients = len(chosen.ratios)
-    advised = [client for client in chosen.advised if client in chosen.ratios]
-    if not advised:
-        return [f"Their own validation errors advise none of the {clients} clients to take part."]
-    gain = sum(chosen.ratios[client] < 1 for client in advised)
-    return [
-        f"Their own validation errors advise {len(advised)} of {clients} clients to take part; "
-        f"{gain} of these {'does' if gain == 1 else 'do'} better."
-    ]
-
-
 def totals_verdict(question: Question) -> list[str]:
     """Return sentences that compare means over clients, where single clients' errors are withheld.
 
@@ -433,12 +355,12 @@ def totals_verdict(question: Question) -> list[str]:
     if not (kinds[True] and kinds[False]):
         return []
     (_, rival, alone_error), (_, label, error) = min(kinds[True]), min(kinds[False])
+    compared = compared_text(error / alone_error if alone_error else inf)
     return [
-        f"With {label} the mean test {metrics.error} over all clients of {question.title} is "
-        f"{error:.3g}, {_compared(_ratio(error, alone_error))} that of {rival} alone "
-        f"({alone_error:.3g}).",
-        "The errors of single clients were withheld, so this compares totals: how many clients "
-        "gain, and whether this may be chance, remains open.",
+        f"With {label} the mean test {metrics.kept_error} over all clients of {question.title} is "
+        f"{error:.3g}, {compared} that of {rival} alone ({alone_error:.3g}).",
+        "The errors of single clients were withheld, so whether federated learning pays is open: "
+        "these totals do not show how many clients gain, or whether it is chance.",
     ]
 
 
@@ -449,18 +371,31 @@ def _lowest_validation(group: Group, metrics: TaskMetrics) -> float:
     return fmean(min((e for e in errors if e is not None), default=inf) for errors in rounds)
 
 
-def _doubt(interval: tuple[float, float] | None) -> str:
-    if interval is None:
-        return "; there are too few clients to rule out chance"
-    least, most = interval
-    span = f"{_LEVEL}% interval: {_compared(least)} to {_compared(most)}"
-    return f"; this may be chance ({span})" if least <= 1 <= most else f" ({span})"
-
-
-def _compared(ratio: float) -> str:
-    """Compare an error with another one in words."""
+def compared_text(ratio: float) -> str:
+    """Compare an error with "that of" a rival in words."""
     if ratio > _MOST_TIMES:
-        return "far above"
+        return "far higher than"
     if ratio >= _TIMES:
         return f"{ratio:.1f} times"
-    return f"{abs(ratio - 1):.1%} {'below' if ratio < 1 else 'above'}"
+    percent = f"{abs(ratio - 1):.1%}"
+    if percent == "0.0%":
+        return "the same as"
+    return f"{percent} {'lower' if ratio < 1 else 'higher'} than"
+
+
+def interval_text(interval: tuple[float, float], ratio: float) -> str:
+    """Return an interval of the ratio in percent, with the side where the ratio leaves it open."""
+    low, high = interval
+    if high > _MOST_TIMES:
+        return f"at least {low:.2g} times"
+    if high >= _TIMES:
+        return f"{low:.1f} to {high:.1f} times"
+    least, most = (round(100 * (1 - end), 1) for end in (high, low))
+    if least == most == 0:
+        return "within 0.05%"
+    if least < 0 < most:
+        return f"{most:.1f}% lower to {-least:.1f}% higher"
+    lower = most > 0
+    near, far = (least, most) if lower else (-most, -least)
+    clear = abs(1 - ratio) >= 0.0005 and (ratio < 1) == lower
+    return f"{abs(near):.1f}–{far:.1f}%{'' if clear else ' lower' if lower else ' higher'}"

@@ -103,10 +103,10 @@ class TaskMetrics:
     figures: in the order of columns and fields. headline: ranks runs and clients; latest: its
     counterpart in rounds.jsonl. validation: of the models in use, chooses a client's model, smaller
     is better; computed from validation data only. kept, kept_validation: of the models that clients
-    end with; they compare methods client by client.
+    end with. compared: of these models too, compares methods client by client.
     is_accuracy: whether the test figure is the share of right answers, 0 … 1; else it is an error.
-    name, axis: of the test figure in titles and on axes. error: the name of the test error, 1 minus
-    an accuracy. caption: the text below a comparison.
+    name, axis: of the test figure in titles and on axes. kept_error, error: the names of the errors
+    of `kept` and `compared`, 1 minus an accuracy. caption: the text below a comparison.
     inputs: the settings of ``[data]`` that change the models' inputs but not the test part; runs
     that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
     summary.json by which a comparison can be sorted, the default first; {}: by the headline.
@@ -121,8 +121,10 @@ class TaskMetrics:
     validation: Figure
     kept: Figure
     kept_validation: Figure
+    compared: Figure
     name: str
     axis: str
+    kept_error: str
     error: str
     caption: str
     is_accuracy: bool = False

@@ -46,7 +46,8 @@ def make_task(settings: Settings, shape: DataShape, device: torch.device | None 
 def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
     """Return the metrics that an evaluated client must report, for its latest and kept models."""
     required = task_class(settings.task).required_metrics(settings)
-    return (*required, *(replace(metric, model=Model.KEPT) for metric in required))
+    kept = (replace(metric, model=Model.KEPT) for metric in required)
+    return tuple(dict.fromkeys((*required, *kept)))
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:

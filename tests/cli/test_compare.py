@@ -51,15 +51,16 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     assert heavy == "toy: client 'c5' makes most of the mean MSE of solo (97%)"
     verdict = verdict.replace("\n", " ")
     # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
-    assert "Taking part pays for 6 of 6 clients of toy: with fuels the median" in verdict
-    assert "49.5% below its best alone" in verdict
+    assert "Federated learning pays for toy: with fuels the median client's test MAE" in verdict
+    assert "49.5% lower than that of its best local model" in verdict
     assert " 100.0 " in table  # better off
     marked = fedproto("compare", tmp_path, "--pairs", "--format", "markdown", "--sort", "mean").out
     assert marked.index("| solo |") < marked.index("| fuels |")
-    assert "| toy | fuels | best alone | 6 | 6 | -0.2600 | 0.031 | 0.031 |" in marked
+    assert "| toy | fuels | best local model | 6 | 6 | 0 | +49.5% |" in marked
+    assert "| pays |" in marked
     as_csv = fedproto("compare", tmp_path, "--format", "csv", "--sort", "worst")
     assert "makes most of" in as_csv.err
-    assert "Taking part pays" in as_csv.err
+    assert "Federated learning pays" in as_csv.err
     assert len(as_csv.out.splitlines()) == 3
     wrong = fedproto("compare", tmp_path, "--sort", "best")
     assert wrong.code == 2
@@ -75,7 +76,7 @@ def test_no_word_breaks_in_a_terminal_of_80_columns(
         make_run(folder, [0.25] * 6, settings, settings_digest=calendar, parameters_up=9)
     out = fedproto("compare", tmp_path, "--pairs").out
     assert max(map(len, out.splitlines())) <= 80
-    for word in ("calendar=week", "inter-weight=0.0", "0.3750", "difference", "768"):
+    for word in ("calendar=week", "inter-weight=0.0", "0.3750", "finding", "768"):
         assert word in out.split()
 
 

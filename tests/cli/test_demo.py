@@ -41,6 +41,7 @@ def test_it_runs_compares_and_says_what_to_try(
     for cell in ("history 1", "history 26"):
         assert f"synthetic-traffic, {cell}" in outcome.out
     assert demo.CELLS in outcome.out
+    assert "federated learning" in " ".join(outcome.out.lower().split())
     assert f"fedproto forecast {Path('runs/demo/kindred')}" in outcome.err
     finished = {run.parent.name for run in (tmp_path / "runs" / "demo").glob("*/summary.json")}
     assert finished == {*rows, *(f"{name}-all-days" for name in rows)}

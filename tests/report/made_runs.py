@@ -120,6 +120,19 @@ def alone(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
     return make_run(folder, errors, **nothing | more)
 
 
+def add_blocks(
+    folder: Path, parts: Sequence[Sequence[float]], steps: int = 24, first: int = 100
+) -> None:
+    """Write blocks.csv: the parts of each client's MAE, on days of an hourly clock."""
+    columns = ["client", "node", "step_seconds", "block_steps", "first_block"]
+    columns += [f"mae_{number}" for number in range(1, len(parts[0]) + 1)]
+    rows = [
+        f"c{i},n0,3600,{steps},{first},{','.join(map(str, of_client))}"
+        for i, of_client in enumerate(parts)
+    ]
+    (folder / "blocks.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
+
+
 def add_divergence(folder: Path, groups: Sequence[str], divergence: np.ndarray) -> None:
     """Write divergence.npz beside the other artefacts."""
     names = np.array([f"c{i}" for i in range(len(groups))])

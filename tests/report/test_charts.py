@@ -130,7 +130,7 @@ def test_a_line_has_the_sorted_differences_of_errors_averaged_over_seeds(tmp_pat
         make_run(tmp_path / "c", [0.75, 0.25, 0.5], **ALONE),
     ]
     (pair,) = pairs(group_runs(map(read_run, runs))[0])
-    assert pair.by_client == (-0.25, 0.25, 0.0)
+    assert pair.differences == (-0.25, 0.25, 0.0)
     [chart] = difference_charts([pair])
     [line] = chart.lines
     assert (line.x.tolist(), line.y.tolist()) == ([1, 2, 3], [-0.25, 0.0, 0.25])

@@ -144,8 +144,8 @@ def test_markdown_has_a_rule_and_escapes_bars(tmp_path: Path) -> None:
     groups, _ = group_runs([read_run(make_run(tmp_path / "a", dataset="a|b"))])
     head, rule, row = comparison_markdown(question(groups)).splitlines()
     assert head == (
-        "| dataset | method | seeds | MSE | median | worst tenth | MASE | MAE | better off % "
-        "| parameters up | in all | bytes up | seconds |"
+        "| dataset | method | seeds | mean MSE | median MSE | worst tenth | MASE | MAE "
+        "| better off % | parameters up | in all | bytes up | seconds |"
     )
     assert rule == "| --- | --- |" + " ---: |" * 11
     assert row.startswith("| a\\|b | fuels | 1 | 0.3750 ± - |")
@@ -226,5 +226,5 @@ def test_each_task_has_a_table_of_its_own(tmp_path: Path) -> None:
         ["classification"],
     ]
     heads = [comparison_markdown(each).splitlines()[0] for each in asked]
-    assert "| MSE |" in heads[0]
+    assert "| mean MSE |" in heads[0]
     assert "| A_loc % | A_glo % | A_sel % |" in heads[1]

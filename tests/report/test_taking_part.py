@@ -13,9 +13,13 @@ from fedproto_app.report.runs import group_runs, read_run
 from fedproto_app.report.taking_part import judged, taking_part, validation_error
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
-from tests.report.made_runs import alone, make_classification_run, make_run, shared
-
-TOO_FEW = "; there are too few clients to rule out chance."
+from tests.report.made_runs import (
+    add_blocks,
+    alone,
+    make_classification_run,
+    make_run,
+    shared,
+)
 
 
 def sentences(*folders: Path) -> list[str]:
@@ -23,98 +27,119 @@ def sentences(*folders: Path) -> list[str]:
     return taking_part(groups)
 
 
-def test_it_pays_for_most(tmp_path: Path) -> None:
-    """c0 takes solo (0.4), c1 naive (0.8), c2 solo (0.5), though naive tests better there. Ratios
-    0.5, 0.75 and 1.2."""
+def test_it_pays(tmp_path: Path) -> None:
+    """c0 takes solo (0.4), c1 naive (0.8), c2 solo (0.5), though naive tests better there. Four
+    more clients halve their error. Ratios 0.5, 0.75, 1.2 and four times 0.5."""
+    more = (0.5,) * 4
     folders = [
-        shared(tmp_path / "a", (0.2, 0.6, 0.6), validation=(0.05, 0.3, 0.05)),
-        alone(tmp_path / "b", (0.4, 0.7, 0.5), validation=(0.1, 0.3, 0.1)),
-        alone(tmp_path / "c", (0.6, 0.8, 0.1), validation=(0.2, 0.2, 0.2), method="naive"),
+        shared(tmp_path / "a", (0.2, 0.6, 0.6, *more), validation=(0.05, 0.3, 0.05, *more)),
+        alone(tmp_path / "b", (0.4, 0.7, 0.5, *(1.0,) * 4), validation=(0.1, 0.3, 0.1, *more)),
+        alone(
+            tmp_path / "c",
+            (0.6, 0.8, 0.1, *(2.0,) * 4),
+            validation=(0.2, 0.2, 0.2, *(0.6,) * 4),
+            method="naive",
+        ),
     ]
     (sentence,) = sentences(*folders)
     assert sentence == (
-        "Taking part pays for 2 of 3 clients of toy: with fuels the median client's test MSE is "
-        f"25.0% below its best alone{TOO_FEW} Alone, a client uses the best of naive and solo by "
-        "its validation error. Not compared: seasonal-naive, "
-        # MASE is 3 times the MSE: 0.6, 1.8 and 1.8 against 1.2, 2.4 and 1.5.
-        "analytic. The median client: MAE in the data's units 5.4 instead of 4.5, "
-        "MASE 1.8 instead of 1.5. By the median MAE in the data's units (5.4, "
-        "alone 4.5) and the median MASE (1.8, alone 1.5) working alone is better. Their own "
-        "validation errors advise 2 of 3 clients to take part; 1 of these does better."
+        "Federated learning pays for toy: with fuels the median client's test MAE is 50.0% lower "
+        "than that of its best local model (95% CI 25.0–50.0%, 7 clients). 6 of 7 clients have a "
+        "lower error, 1 a higher one. "
+        # MASE is 3 times the MSE, the MAE in units 9 times.
+        "Medians over the clients: MAE in the data's units 4.5 instead of 9, MASE 1.5 instead of "
+        "3, MSE 0.5 instead of 1. Baseline: each client's best local model, the best of naive and "
+        "solo by validation error. Not compared: seasonal-naive, analytic."
     )
 
 
 @pytest.mark.parametrize(
     ("errors", "expected"),
     [
-        # Half of the clients are not most. Ratios 0.5, 0.9, 1.05 and 2: the median is 0.975.
-        (
-            (0.5, 0.9, 1.05, 2.0),
-            "fuels helps 2 of 4, and the median client's test MSE is 2.5% below",
-        ),
-        (
-            (1.0, 1.0, 1.0, 0.5),
-            "fuels helps 1 of 4, and the median client's test MSE is 0.0% above",
-        ),
-        (
-            (0.5, 1.1, 1.2, 9.0),
-            "fuels helps 1 of 4, and the median client's test MSE is 15.0% above",
-        ),
-        ((2.0, 2.0, 3.0, 3.0), "fuels helps 0 of 4, and the median client's test MSE is 2.5 times"),
-        ((11.0,) * 4, "fuels helps 0 of 4, and the median client's test MSE is far above"),
+        ((0.9,) * 7, "Federated learning pays for toy: with fuels the median client's test MAE is "
+         "10.0% lower than that of its best local model (95% CI 10.0–10.0%, 7 clients)."),
+        ((0.99,) * 7, "Federated learning pays"),  # 1% is the least that matters
+        ((0.995,) * 7, "Federated learning makes no difference for toy: with fuels the median "
+         "client's test MAE is 0.5% lower than that of its best local model (95% CI 0.5–0.5%, "),
+        ((1.0,) * 7, "Federated learning makes no difference for toy: with fuels the median "
+         "client's test MAE is the same as that of its best local model (95% CI within 0.05%, "),
+        ((1.0001,) * 7, "Federated learning makes no difference for toy: with fuels the median "
+         "client's test MAE is the same as that of its best local model (95% CI within 0.05%, "),
+        ((1.2,) * 7, "Federated learning harms the clients of toy: with fuels the median client's "
+         "test MAE is 20.0% higher than that of its best local model (95% CI 20.0–20.0%, "),
+        ((2.5,) * 7, "Federated learning harms the clients of toy: with fuels the median client's "
+         "test MAE is 2.5 times that of its best local model (95% CI 2.5 to 2.5 times, "),
+        ((0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5), "Whether federated learning pays is open for toy, "
+         "because the difference may be chance: with fuels the median client's test MAE is 10.0% "
+         "lower than that of its best local model (95% CI 50.0% lower to 50.0% higher, "),
         # Without an error a client is worse off by any measure.
-        (
-            (0.5, None, None, None),
-            "fuels helps 1 of 4, and the median client's test MSE is far above",
-        ),
+        ((0.5, *(None,) * 6), "Federated learning harms the clients of toy: with fuels the median "
+         "client's test MAE is far higher than that of its best local model (95% CI at least "),
     ],
-)
-def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path: Path) -> None:
-    folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
+)  # fmt: skip
+def test_one_rule(errors: Sequence[float | None], expected: str, tmp_path: Path) -> None:
+    (sentence,) = sentences(shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 7))
+    assert sentence.startswith(expected)
+
+
+def test_fewer_than_six_clients_leave_it_open(tmp_path: Path) -> None:
+    """However large their gain."""
+    folders = shared(tmp_path / "a", (0.1,) * 5), alone(tmp_path / "b", (1.0,) * 5)
     (sentence,) = sentences(*folders)
     assert sentence.startswith(
-        f"Taking part does not pay for most clients of toy: {expected} its best alone" + TOO_FEW
-    )
-    assert sentence.endswith(
-        " Their own validation errors advise none of the 4 clients to take part."
+        "Whether federated learning pays is open for toy, because an interval needs 6 clients: "
+        "with fuels the median client's test MAE is 90.0% lower than that of its best local model "
+        "(5 clients). 5 of 5 clients have a lower error."
     )
 
 
-def test_a_gain_has_an_interval(tmp_path: Path) -> None:
-    """The median of seven equal gains is certain. Of three gains and three losses it is not."""
-    rival = alone(tmp_path / "a", (1.0,) * 7)
-    (clear,) = sentences(rival, shared(tmp_path / "b", (0.9,) * 7))
-    assert "10.0% below its best alone (95% interval: 10.0% below to 10.0% below)." in clear
-    (doubtful,) = sentences(rival, shared(tmp_path / "c", (0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5)))
-    assert doubtful.startswith(
-        "Whether taking part pays is open for toy: with fuels 4 of 7 clients"
-    )
-    assert "this may be chance (95% interval: 50.0% below to 50.0% above)" in doubtful
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        (7, "Federated learning pays for toy: with fuels the median client's test MAE is 50.0% "
+         "lower than that of its best local model (95% CI 50.0–50.0%, 6 clients, 7 test days)."),
+        (6, "Whether federated learning pays is open for toy, because an interval needs 7 days: "
+         "with fuels the median client's test MAE is 50.0% lower than that of its best local model "
+         "(6 clients, 6 test days)."),
+    ],
+)  # fmt: skip
+def test_few_days_leave_it_open(days: int, expected: str, tmp_path: Path) -> None:
+    together, rival = shared(tmp_path / "a", (0.5,) * 6), alone(tmp_path / "b", (1.0,) * 6)
+    add_blocks(together, [[0.5 / days] * days] * 6)
+    add_blocks(rival, [[1 / days] * days] * 6)
+    (sentence,) = sentences(together, rival)
+    assert sentence.startswith(expected)
+
+
+def test_differences_that_print_as_nothing_count_for_neither_side(tmp_path: Path) -> None:
+    errors = (0.5, 0.9999, 1.0, 1.0001, 2.0, 2.0)
+    (sentence,) = sentences(shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 6))
+    assert "1 of 6 clients have a lower error, 2 a higher one, 3 an equal one." in sentence
 
 
 def test_figures_that_contradict_are_named(tmp_path: Path) -> None:
-    """Three of four gain, but the mean of 0.5, 0.5, 0.5 and 9 is 2.625, above 1."""
-    folders = shared(tmp_path / "a", (0.5, 0.5, 0.5, 9.0)), alone(tmp_path / "b", (1.0,) * 4)
+    """Six of seven gain, but the mean of six times 0.5 and 18 is 3, above 1."""
+    folders = shared(tmp_path / "a", (*(0.5,) * 6, 18.0)), alone(tmp_path / "b", (1.0,) * 7)
     (sentence,) = sentences(*folders)
-    assert sentence.startswith("Taking part pays for 3 of 4 clients")
-    assert " By the mean MSE (2.62, alone 1) working alone is better." in sentence
+    assert sentence.startswith("Federated learning pays")
+    assert " By the mean MAE (3, local 1) the best local model is better." in sentence
 
 
 def test_whether_it_is_the_model_is_open_until_it_ran_alone(tmp_path: Path) -> None:
     sharing = {"kindred": {"sharing": "kin"}, "method": "kindred"}
-    together = shared(tmp_path / "a", (0.5, 0.5), method="kindred", settings=sharing)
-    solo = alone(tmp_path / "b", (1.0, 1.0), settings_digest="b")
+    together = shared(tmp_path / "a", (0.5,) * 6, method="kindred", settings=sharing)
+    solo = alone(tmp_path / "b", (1.0,) * 6, settings_digest="b")
     (open_,) = sentences(together, solo)
     assert open_.startswith(
-        "Whether taking part pays is open for toy, as the model of kindred did not run alone: with "
-        "kindred 2 of 2 clients do better, and the median client's test MSE is 50.0% below"
+        "Whether federated learning pays is open for toy, because the model of kindred did not run "
+        "without sharing: with kindred the median client's test MAE is 50.0% lower"
     )
     sharing = {"kindred": {"sharing": "none"}, "method": "kindred"}
     same = alone(
-        tmp_path / "c", (0.8, 0.8), method="kindred", settings=sharing, settings_digest="c"
+        tmp_path / "c", (0.8,) * 6, method="kindred", settings=sharing, settings_digest="c"
     )
     (known,) = sentences(together, solo, same)
-    assert known.startswith("Taking part pays for 2 of 2 clients")
+    assert known.startswith("Federated learning pays")
 
 
 def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
@@ -127,7 +152,7 @@ def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
         cells[rows[0].split(",").index("mase")] = ""
         file.write_text("\n".join([*rows, ",".join(cells)]) + "\n")
     (sentence,) = sentences(together, rival)
-    assert sentence.startswith("Taking part pays for 1 of 1 clients")
+    assert " 1 of 1 clients have a lower error." in sentence
     assert " 1 client with values that hardly ever change left out." in sentence
 
 
@@ -142,7 +167,7 @@ def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
     folders.append(alone(tmp_path / "a", (1.0, 1.0), method="kindred", settings=table))
     (sentence,) = sentences(*folders)
     assert "with kindred sharing=common the median" in sentence
-    assert "Alone, a client uses kindred." in sentence
+    assert "Baseline: each client's best local model, kindred." in sentence
 
 
 def test_without_errors_of_single_clients_totals_are_compared(tmp_path: Path) -> None:
@@ -153,16 +178,17 @@ def test_without_errors_of_single_clients_totals_are_compared(tmp_path: Path) ->
     ]
     (sentence,) = sentences(*folders)
     assert sentence == (
-        "With fuels the mean test MSE over all clients of toy is 0.75, 25.0% below that of solo "
-        "alone (1). The errors of single clients were withheld, so this compares totals: how many "
-        "clients gain, and whether this may be chance, remains open."
+        "With fuels the mean test MSE over all clients of toy is 0.75, 25.0% lower than that of "
+        "solo alone (1). The errors of single clients were withheld, so whether federated learning "
+        "pays is open: these totals do not show how many clients gain, or whether it is chance."
     )
 
 
-def test_nothing_is_below_an_error_of_0(tmp_path: Path) -> None:
+def test_nothing_is_lower_than_an_error_of_0(tmp_path: Path) -> None:
     folders = shared(tmp_path / "a", (0.0, 0.1, 0.1)), alone(tmp_path / "b", (0.0, 0.0, 0.2))
     (sentence,) = sentences(*folders)
-    assert "fuels helps 1 of 3, and the median client's test MSE is 0.0% above" in sentence
+    assert "the median client's test MAE is the same as that of" in sentence
+    assert "1 of 3 clients have a lower error, 1 a higher one, 1 an equal one." in sentence
 
 
 def test_validation_says_of_which_method_it_speaks(tmp_path: Path) -> None:
@@ -173,7 +199,7 @@ def test_validation_says_of_which_method_it_speaks(tmp_path: Path) -> None:
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
     (sentence,) = sentences(*folders)
-    assert "with fuels the median client's test MSE is 10.0% below" in sentence
+    assert "with fuels the median client's test MAE is 10.0% lower" in sentence
 
 
 def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) -> None:
@@ -187,7 +213,7 @@ def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) ->
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
     ]
     (sentence,) = sentences(*folders)
-    assert "with kindred 2 of 2 clients do better" in sentence
+    assert "with kindred the median client's" in sentence
 
 
 def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:
@@ -209,8 +235,8 @@ def test_errors_are_means_over_seeds(tmp_path: Path) -> None:
         alone(tmp_path / "s1", (1.6, 1.0), seed=1),
     ]
     (sentence,) = sentences(*folders)
-    assert sentence.startswith("Taking part pays for 2 of 2 clients of toy: with fuels")
-    assert "35.0% below" in sentence  # the median of 0.5 and 0.8 is 0.65
+    assert "2 of 2 clients have a lower error." in sentence
+    assert "35.0% lower" in sentence  # the median of 0.5 and 0.8 is 0.65
 
 
 def test_each_question_has_its_sentence(tmp_path: Path) -> None:
@@ -222,8 +248,10 @@ def test_each_question_has_its_sentence(tmp_path: Path) -> None:
         alone(tmp_path / "d", (1.0, 1.0), settings=day, settings_digest="d"),
     ]
     first, second = sorted(sentences(*folders))
-    assert "clients of toy, horizon 24: fuels helps 0 of 2" in first
-    assert "of toy, horizon 1: with fuels the median client's test MSE is 50.0% below" in second
+    assert "toy, horizon 1, because" in first
+    assert "the median client's test MAE is 50.0% lower" in first
+    assert "toy, horizon 24, because" in second
+    assert "0 of 2 clients have a lower error, 2 a higher one." in second
 
 
 def test_nothing_is_said_of_one_kind_of_runs(tmp_path: Path) -> None:

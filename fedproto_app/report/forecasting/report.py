@@ -22,7 +22,14 @@ from fedproto_app.report.task_report import (
     summary_statistics,
 )
 from fedproto_app.settings.fit import withholds_samples
-from fedproto_app.tasks.forecasting.metrics import FORECASTING, LEVELS, kept, step_metric
+from fedproto_app.tasks.forecasting.metrics import (
+    BLOCK_FACTS,
+    BLOCK_METRICS,
+    FORECASTING,
+    LEVELS,
+    kept,
+    step_metric,
+)
 from fedproto_app.tasks.metrics import error_text, percent_text, short_text
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from fedproto_app.server.round_log import RoundLog
 
 STEP_COLUMNS = ("step", "mse", "mse_median")
+BLOCK_COLUMNS = ("client", "node", "step_seconds", "block_steps", "first_block")
 
 
 class ForecastingReport(TaskReport):
@@ -45,9 +53,10 @@ class ForecastingReport(TaskReport):
         return round_means(results if evaluated else {}, figures)
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """Return ``clients.csv``, a row per client, and ``steps.csv``.
+        """Return ``clients.csv``, a row per client, ``steps.csv`` and ``blocks.csv``.
 
         ``steps.csv`` has the kept models' test MSE by step ahead, if there are several steps.
+        ``blocks.csv`` has their test MAE by block, where the errors of single clients are reported.
         """
         results, facts = federation.history.results, federation.members.facts
         hidden = withholds_samples(federation.settings)
@@ -60,7 +69,8 @@ class ForecastingReport(TaskReport):
                 strict=True,
             )
         ]
-        return {"clients.csv": rows, **_steps_table(results)}
+        blocks = _blocks_table(results) if federation.settings.privacy.reported == "exact" else {}
+        return {"clients.csv": rows, **_steps_table(results), **blocks}
 
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
@@ -123,6 +133,20 @@ def _steps_table(results: Results) -> dict[str, list[Row]]:
     while values := metric_values(results, kept(step_metric(len(rows) - 1))):
         rows.append([len(rows), mean_of(values), statistic_of(np.median, values)])
     return {"steps.csv": rows} if len(rows) > 1 else {}
+
+
+def _blocks_table(results: Results) -> dict[str, list[Row]]:
+    """Return a row per client: which blocks its test part has, and the MAE's part in each."""
+    rows: list[list[object]] = []
+    longest = 0
+    for key, result in sorted(results.items()):
+        if BLOCK_FACTS[0] in result.metrics:
+            seconds, steps, first, *parts = (result.metrics[metric] for metric in BLOCK_METRICS)
+            facts = [f"{seconds:.15g}", int(steps), int(first)]
+            rows.append([key.client, key.node, *facts, *(f"{part:.6g}" for part in parts)])
+            longest = max(longest, *(n for n, part in enumerate(parts, start=1) if part), 1)
+    columns = (*BLOCK_COLUMNS, *(f"mae_{number}" for number in range(1, longest + 1)))
+    return {"blocks.csv": [columns, *(row[: len(columns)] for row in rows)]} if rows else {}
 
 
 def _interval_row(summary: Mapping[str, Any], level: int) -> tuple[str, str]:

@@ -33,6 +33,7 @@ from fedproto_app.report.comparison import (
     with_better_off,
 )
 from fedproto_app.report.drawing import are_rows, chart_svg, is_wide_chart
+from fedproto_app.report.gain import Finding
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.page.next_step import NextStep, next_step
 from fedproto_app.report.page.tables import (
@@ -49,7 +50,6 @@ from fedproto_app.report.runs import Group, Run, group_runs, ranked, read_run
 from fedproto_app.report.table import bytes_text, count_text
 from fedproto_app.report.taking_part import (
     Candidate,
-    Finding,
     chosen_to_share,
     totals_verdict,
     verdict,
@@ -70,12 +70,14 @@ FEDERATED = (
 def headline(question: Question, chosen: Candidate | None) -> str:
     """Return the main finding in one line, or what was run if there is none."""
     if chosen is not None:
-        helps = f"it helps {chosen.better} of {len(chosen.ratios)} clients"
-        if chosen.finding is Finding.DOES_NOT_PAY:
-            return f"Learning together does not pay for most: {helps}"
-        if chosen.finding.is_open:
-            return f"Whether learning together pays is open: {helps}"
-        return f"Learning together helps {chosen.better} of {len(chosen.ratios)} clients"
+        gain = chosen.gain
+        counts = f"{gain.better} of {len(gain.ratios)} clients have a lower error"
+        return {
+            Finding.PAYS: f"Federated learning pays: {counts}",
+            Finding.HARMS: f"Federated learning does harm: {counts}",
+            Finding.NO_DIFFERENCE: f"Federated learning makes no difference: {counts}",
+            Finding.OPEN: f"Whether federated learning pays is open: {counts}",
+        }[chosen.finding]
     if len(question.groups) == 1:
         return f"{question.groups[0].method} on {question.title}"
     return f"{len(question.groups)} ways of learning {question.title}, side by side"
@@ -88,9 +90,9 @@ def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
         first, *basis = verdict(chosen)
         return first, [
             *basis,
-            f"Of the ways of sharing, {chosen.label} has the lowest validation error in its best "
-            "round, the mean over all clients. Test errors were used for reporting only, never to "
-            "select a model.",
+            f"{chosen.label} was selected for its lowest validation error, the mean over all "
+            "clients in its best round. Test errors were used for reporting only, never to select "
+            "a model.",
         ]
     if totals := totals_verdict(question):
         return totals[0], totals[1:]
@@ -169,8 +171,10 @@ _GLOSSARY = {
     "A_loc, A_glo, A_sel": "accuracy of clients' own models, of the averaged model, and of the "
     "own models of the clients that trained in a round",
     "parameters up": "numbers that a client sends to the server",
-    "p": "the probability of such a difference by chance alone, by Wilcoxon's signed-rank test; "
-    "with Holm's correction where there are several tests",
+    "gain": "how much lower a client's error is with federated learning than with its best local "
+    "model, the one with the lowest validation error",
+    "95% CI": "the interval that holds the median gain in 95% of repetitions, if clients and days "
+    "of the test part were drawn again",
 }
 
 
@@ -202,7 +206,7 @@ class Part:
     def contents(self) -> dict[str, str]:
         """The headings by the name of their place in the page."""
         headings = {
-            "basis": "What this stands on",
+            "basis": "Basis",
             "results": "Results" if self.figures else "Methods side by side",
             "clients": "Clients" if self.clients or self.errors.charts else "",
             **{f"look-{place}": look.title for place, look in enumerate(self.looks, start=1)},

@@ -11,8 +11,9 @@ from statistics import fmean
 from fedproto_app.core.endings import shown
 from fedproto_app.core.tasks import task_record
 from fedproto_app.report.comparison import Question, client_errors, is_alone
+from fedproto_app.report.gain import Finding
 from fedproto_app.report.runs import Group, Run, known_settings
-from fedproto_app.report.taking_part import Candidate, Finding
+from fedproto_app.report.taking_part import Candidate
 from fedproto_app.settings import defaults_of
 from fedproto_app.tasks.metrics import TaskMetrics
 
@@ -41,13 +42,13 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
     finding, run = chosen.finding, chosen.group.runs[0]
     if chosen.group.had_not_converged:
         return _train_longer(chosen.label, run)
-    if finding is Finding.MAY_BE_THE_MODEL:
+    if finding is Finding.OPEN and not chosen.model_ran_alone:
         return _run_alone(chosen.group)
-    if finding is Finding.MAY_BE_CHANCE:
+    if finding is Finding.OPEN:
         seed = max(member.summary["seed"] for member in chosen.group.runs) + 1
         return NextStep(
-            "Do not decide yet, as the gain may be chance. Repeat the comparison with more data or "
-            "more clients, or with another seed:",
+            f"Do not decide yet, because {chosen.gain.why_open}. Repeat the comparison with more "
+            "data or more clients, or with another seed:",
             _run_again(run, f"{run.method}-seed-{seed}", f"seed={seed}"),
         )
     forecasts = task_record(run.task).forecasts
@@ -95,7 +96,7 @@ def _run_alone(group: Group) -> NextStep:
     alone = f"{sharing}=none" if sharing in known_settings(run) else "method=solo"
     return NextStep(
         f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
-        "from taking part.",
+        "from federated learning.",
         _run_again(run, f"{run.folder.name}-alone", alone),
     )
 

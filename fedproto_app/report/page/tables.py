@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedproto_app.report.comparison import PAIR_COLUMNS, is_alone, mean_errors, pairs
+from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, is_alone, mean_errors, pairs
+from fedproto_app.report.gain import is_lower
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
 from fedproto_app.report.table import (
     NO_SPREAD,
@@ -120,20 +121,22 @@ def methods_table(
 
 
 def pairs_table(groups: Sequence[Group]) -> PageTable | None:
-    """Return each group against the best alone, client by client; None if no groups compare."""
+    """Return each group against the best local model; None if no groups compare."""
     compared = pairs(groups)
     if not compared:
         return None
     rows = []
     for pair in compared:
         _, method, against, *texts = pair.row()
-        keys: list[float] = [pair.clients, pair.better, pair.difference]
-        keys += [inf if p is None else p for p in (pair.p, pair.corrected)]
-        numbers = [Cell(text, key, True) for text, key in zip(texts, keys, strict=True)]
-        rows.append(Row([Cell(method), Cell(against), *numbers]))
+        gain = pair.gain
+        keys: list[float] = [len(gain.ratios), gain.better, gain.worse, 1 - gain.ratio]
+        keys.append(inf if gain.interval is None else gain.interval[1])
+        numbers = [Cell(text, key, True) for text, key in zip(texts, keys, strict=False)]
+        rows.append(Row([Cell(method), Cell(against), *numbers, Cell(texts[-1])]))
     caption = (
-        "client by client, errors averaged over seeds: number of clients with the lower error, "
-        "median of the differences (below 0: better), and how likely chance explains them"
+        "client by client, errors averaged over seeds: number of clients with a lower and a higher "
+        "error, gain of the median client with its interval, and what it shows by the rule of the "
+        "verdict"
     )
     return PageTable("pairs", "methods client by client", caption, PAIR_COLUMNS[1:], rows, 2)
 
@@ -184,7 +187,7 @@ def _clients_by_method(
     names = [name for name in group_of if any(name in error_of for error_of in errors.values())]
     if not names:
         return None
-    ratios = chosen.ratios if chosen else {}
+    ratios = chosen.gain.ratios if chosen else {}
     rows = []
     for name in _evenly_chosen(sorted(names)):
         cells = [_error_cell(error_of.get(name), metrics) for error_of in errors.values()]
@@ -197,13 +200,14 @@ def _clients_by_method(
                 _error_cell(chosen.rival.get(name), metrics),
                 *cells,
             ]
-            side = "" if name not in ratios else "gains" if gain > 0 else "does not gain"
+            gains = is_lower(ratios.get(name, inf), 1)
+            side = "" if name not in ratios else "gains" if gains else "does not gain"
         rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
-    beside = ["gain", "best alone"] if chosen else []
+    beside = ["gain", BEST_ALONE] if chosen else []
     titles = ["client", "group", *beside, *errors]
     caption = f"test {metrics.error} of each client by method, the mean over seeds; lower is better"
     if chosen is not None:
-        caption += f"; gain: how much lower it is with {chosen.label} than with the best alone"
+        caption += f"; gain: how much lower it is with {chosen.label} than with the {BEST_ALONE}"
     omitted = len(groups) - len(columns_shown)
     note = f"{omitted} further rows of the table of methods are left out." if omitted > 0 else ""
     return _table(titles, rows, caption, len(names), note)

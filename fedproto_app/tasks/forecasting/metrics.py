@@ -29,6 +29,24 @@ COVERAGES = tuple(Metric(f"coverage-{level}") for level in LEVELS)
 WIDTHS = tuple(Metric(f"width-{level}") for level in LEVELS)
 
 
+# The blocks of consecutive steps in a client's test part, see blocks.py. The server gets them of
+# the kept model only: they say on how many days a verdict rests.
+MOST_BLOCKS = 32
+STEP_SECONDS, BLOCK_STEPS, FIRST_BLOCK = BLOCK_FACTS = tuple(
+    Metric(name, Model.KEPT) for name in ("step-seconds", "block-steps", "first-block")
+)
+LARGEST_COUNT = 2**53  # of whole numbers in a float64
+_BLOCK = "mae/block-"
+
+
+def block_metric(number: int) -> Metric:
+    """Return the part of the kept model's test MAE in a block of its test part, 0 … 31."""
+    return Metric(f"{_BLOCK}{number + 1}", Model.KEPT)
+
+
+BLOCK_METRICS = (*BLOCK_FACTS, *map(block_metric, range(MOST_BLOCKS)))
+
+
 def step_metric(step: int) -> Metric:
     """Return the test MSE for values `step` steps after the first forecast value."""
     return Metric(f"{_STEP}{step + 1}")
@@ -43,8 +61,8 @@ def kept(metric: Metric) -> Metric:
     return replace(metric, model=Model.KEPT)
 
 
-_MEAN = Field("mse", "MSE", spread=True)
-_MEDIAN = Field("mse_median", "median", statistic=np.median, spread=True)
+_MEAN = Field("mse", "mean MSE", spread=True)
+_MEDIAN = Field("mse_median", "median MSE", statistic=np.median, spread=True)
 _WORST = Field("mse_worst_tenth", "worst tenth", statistic=worst_tenth)
 _MASE_MEDIAN = Field("mase_median", "MASE", statistic=np.median)
 _BETTER_OFF = Field(BETTER_OFF, "better off %", percent_text, larger_is_better=True)
@@ -57,6 +75,16 @@ _KEPT = Figure(
     round=Field("kept_test_mse"),
     summary=(_MEAN, _MEDIAN, _WORST),
     label="kept model",
+)
+# Clients are compared by absolute errors: their ratio is the same in the data's units.
+_KEPT_MAE = Figure(
+    kept(MAE),
+    column=Field("mae", "MAE"),
+    round=Field("kept_test_mae"),
+    summary=(
+        Field("mae", "MAE", later=True),
+        Field("mae_median", statistic=np.median),
+    ),
 )
 _LAST = Figure(
     MSE,
@@ -97,15 +125,7 @@ FORECASTING = TaskMetrics(
     figures=(
         _VALIDATION,
         _KEPT,
-        Figure(
-            kept(MAE),
-            column=Field("mae", "MAE"),
-            round=Field("kept_test_mae"),
-            summary=(
-                Field("mae", "MAE", later=True),
-                Field("mae_median", statistic=np.median),
-            ),
-        ),
+        _KEPT_MAE,
         Figure(
             kept(RMSE_UNITS),
             column=Field("rmse_units", "RMSE (units)", short_text),
@@ -130,12 +150,14 @@ FORECASTING = TaskMetrics(
     validation=_VALIDATION,
     kept=_KEPT,
     kept_validation=_KEPT_VALIDATION,
+    compared=_KEPT_MAE,
     name="error",
     axis="test MSE (standardised)",
-    error="MSE",
+    kept_error="MSE",
+    error="MAE",
     caption=(
-        "over clients: MSE and MAE the mean, median of the MSE, mean MSE of the worst tenth, MASE "
-        "the median; better off: clients below the best run that shares nothing"
+        "over clients: worst tenth has the mean MSE, MASE is the median and MAE the mean; better "
+        "off: clients with a lower MAE than with their best local model"
     ),
     inputs=("path", "calendar"),
     orders={
@@ -145,6 +167,6 @@ FORECASTING = TaskMetrics(
         "worst": _WORST,
         "better": _BETTER_OFF,
     },
-    verdict={"MAE in the data's units": _MAE_UNITS, "MASE": MASE},
+    verdict={"MAE in the data's units": _MAE_UNITS, "MASE": MASE, "MSE": _KEPT},
     more_summary=(_BETTER_OFF,),
 )

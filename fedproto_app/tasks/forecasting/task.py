@@ -29,11 +29,16 @@ from fedproto_app.models.forecaster import (
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting.blocks import Blocks, block_metrics, blocks_of
 from fedproto_app.tasks.forecasting.intervals import interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.metrics import (
+    BLOCK_FACTS,
+    BLOCK_METRICS,
     COVERAGES,
     DIVISORS,
+    FIRST_BLOCK,
     FORECASTING,
+    LARGEST_COUNT,
     MAE,
     MAE_UNITS,
     MEAN_SIZE,
@@ -52,6 +57,8 @@ LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 SMALLEST_DIVISOR = 1e-30
 _DIVISORS = frozenset(metric.name for metric in DIVISORS)
 _SHARES = frozenset(metric.name for metric in COVERAGES)
+_WHOLE = frozenset(metric.name for metric in BLOCK_FACTS[1:])
+_OF_BLOCKS = frozenset(metric.name for metric in BLOCK_METRICS)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class CohortSamples:
     mean: Tensor  # [K] float64, the train mean in the data's units
     seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
     starts: list[int]  # on the source's clock, of each client's first sample
+    blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
 
     @property
@@ -110,10 +118,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @classmethod
     def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
-        """Return the metrics; for a horizon of several steps also the MSE of each step."""
+        """Return the metrics, with the kept model's error by block of the test part; for a horizon
+        of several steps also the MSE of each step."""
         steps = settings.data.horizon
         each_step = (step_metric(step) for step in range(steps if steps > 1 else 0))
-        return (*super().required_metrics(settings), *each_step)
+        return (*super().required_metrics(settings), *each_step, *BLOCK_METRICS)
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:
@@ -122,10 +131,15 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @classmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            known = metric.name in cls.metrics.names or is_step(metric.name)
+            of_blocks = metric.name in _OF_BLOCKS
+            known = metric.name in cls.metrics.names or is_step(metric.name) or of_blocks
             if not known or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
-            if not 0 <= value <= LARGEST_ERROR:
+            if metric.name in _WHOLE:
+                least = 1 if metric != FIRST_BLOCK else -LARGEST_COUNT  # before 1970: below 0
+                if not (least <= value <= LARGEST_COUNT and value == int(value)):
+                    return f"{metric} = {value:g} is no whole number that is possible"
+            elif not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
             if metric.name in _DIVISORS and 0 < value < SMALLEST_DIVISOR:
                 return f"its metrics are too small to divide by: {metric} = {value:g}"
@@ -251,6 +265,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             mean=_figures(client.mean for client in clients),
             seasonal_difference=_figures(client.seasonal_difference for client in clients),
             starts=[client.start for client in clients],
+            blocks=[_blocks_of_client(client) for client in clients],
             lengths=[len(client.targets) for client in clients],
         )
 
@@ -391,8 +406,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         """Return the metrics by client for forecasts [K, n - first, H] of samples from `first` on.
 
         MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
-        divisors of MASE and WAPE. For a horizon of several steps there is also the MSE of each
-        step. Half widths for later forecasts are added; they stay at the node (`stays`).
+        divisors of MASE and WAPE, and the part of the MAE in each block of the test part. For a
+        horizon of several steps there is also the MSE of each step. Half widths for later forecasts
+        are added; they stay at the node (`stays`).
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
@@ -414,6 +430,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         }
         metrics = {metric: value.tolist() for metric, value in values.items()}
         metrics |= interval_metrics(error, validation, test)
+        firsts = [start + first for start in samples.starts]
+        metrics |= block_metrics(absolute, test, firsts, samples.blocks)
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             of_step = mean(squared[..., step], test[..., step])
             metrics[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
@@ -428,6 +446,12 @@ def linear_model(settings: Settings, layout: WindowLayout) -> LinearForecaster:
 def _first_validated(samples: CohortSamples) -> int:
     """Return the number of the first sample in any client's validation part."""
     return int(samples.is_validation.amax(dim=2).argmax(dim=1).min())
+
+
+def _blocks_of_client(client: ClientWindows) -> Blocks:
+    step = client.clock.step / np.timedelta64(1, "s") if client.clock is not None else 0.0
+    first, last = client.start + client.validation_end, client.end - 1
+    return blocks_of(first, last, client.targets.shape[1], client.batches.shape[1], float(step))
 
 
 def _figures(values: Iterable[float]) -> Tensor:

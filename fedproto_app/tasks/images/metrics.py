@@ -92,9 +92,11 @@ CLASSIFICATION = TaskMetrics(
     validation=_VALIDATION,
     kept=_KEPT,
     kept_validation=_KEPT_VALIDATION,
+    compared=_KEPT,
     is_accuracy=True,
     name="accuracy of own models",
     axis="test accuracy",
+    kept_error="share of wrong answers",
     error="share of wrong answers",
     caption=(
         "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "

@@ -90,6 +90,8 @@ def _metrics(
         validation=in_use,
         kept=kept,
         kept_validation=kept_validation,
+        compared=kept,
+        kept_error=names["error"],
         caption=(
             "kept: the models that clients end with; last: those of the last round; rounds: mean "
             "over the evaluated rounds; Rand: index of the clusters against the true ones, mean "

@@ -8,6 +8,14 @@ import pytest
 
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.forecasting.report import ForecastingReport
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.forecasting.metrics import (
+    BLOCK_METRICS,
+    BLOCK_STEPS,
+    FIRST_BLOCK,
+    STEP_SECONDS,
+    block_metric,
+)
 from tests.report.made_federation import MadeFederation
 
 
@@ -76,3 +84,18 @@ def test_the_worst_tenth_of_25_clients_are_3() -> None:
 
 def test_no_figure_without_errors() -> None:
     assert set(figures(MadeFederation({})).values()) == {None}
+
+
+def test_blocks_have_a_row_per_client_where_single_errors_are_reported() -> None:
+    """Two of 32 parts are above 0, so the file has two columns."""
+    parts = dict.fromkeys(BLOCK_METRICS, 0.0) | {block_metric(0): 0.25, block_metric(1): 0.5}
+    parts |= {STEP_SECONDS: 3600.0, BLOCK_STEPS: 24.0, FIRST_BLOCK: -3.0}
+    clients = {name: metrics(1, 1, 1, 1) | parts for name in "ab"}
+    head, *rows = ForecastingReport().tables(MadeFederation(clients))["blocks.csv"]  # type: ignore[arg-type]
+    assert (
+        ",".join(map(str, head)) == "client,node,step_seconds,block_steps,first_block,mae_1,mae_2"
+    )
+    assert [row[2:] for row in rows] == [["3600", 24, -3, "0.25", "0.5"]] * 2
+    withheld: Any = MadeFederation(clients)
+    withheld.settings = settings_from({"privacy.metrics": "none"})
+    assert "blocks.csv" not in ForecastingReport().tables(withheld)

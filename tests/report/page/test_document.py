@@ -80,8 +80,15 @@ def test_the_finding_comes_first(tmp_path: Path) -> None:
         shared(tmp_path / "a", (0.2, 0.6, 0.6)),
         alone(tmp_path / "b", (0.4, 0.8, 0.5)),
     )
-    assert page.words[0] == "Learning together helps 2 of 3 clients"  # the title
-    lead = next(word for word in page.words if word.startswith("Taking part pays for 2 of 3"))
+    assert (
+        page.words[0]
+        == "Whether federated learning pays is open: 2 of 3 clients have a lower error"
+    )
+    lead = next(
+        word
+        for word in page.words
+        if word.startswith("Whether federated learning pays is open for")
+    )
     shown = page.words.index("Contents")
     assert page.words.index(lead) < shown
     assert page.words.index("What to do next") < shown
@@ -94,7 +101,10 @@ def test_the_finding_comes_first(tmp_path: Path) -> None:
 
 def test_sharing_that_does_not_pay_is_said(tmp_path: Path) -> None:
     page = page_of(shared(tmp_path / "a", (2.0, 2.0)), alone(tmp_path / "b", (1.0, 1.0)))
-    assert page.words[0] == "Learning together does not pay for most: it helps 0 of 2 clients"
+    assert (
+        page.words[0]
+        == "Whether federated learning pays is open: 0 of 2 clients have a lower error"
+    )
 
 
 def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:

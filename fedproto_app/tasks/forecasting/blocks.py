@@ -1,0 +1,74 @@
+"""A client's test error by block of consecutive steps, for intervals of a verdict.
+
+Blocks have absolute numbers on the source's clock, so that the same day of different clients is the
+same block. A block is a day, or a period where the source has no clock, and it is doubled until it
+is no shorter than the horizon and the test part has at most `MOST_BLOCKS` of them. Blocks of one
+client are therefore unions of the blocks of another client with a shorter test part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.metrics import Metric
+from fedproto_app.tasks.forecasting.metrics import (
+    BLOCK_STEPS,
+    FIRST_BLOCK,
+    MOST_BLOCKS,
+    STEP_SECONDS,
+    block_metric,
+)
+
+_DAY = 86_400  # seconds
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a test part. step_seconds: 0 without a clock. steps: of a block. first: the
+    number of the block with the test part's first value."""
+
+    step_seconds: float
+    steps: int
+    first: int
+
+
+def blocks_of(first: int, last: int, horizon: int, period: int, step_seconds: float) -> Blocks:
+    """Return the blocks for a test part whose values have positions first … last."""
+    steps = ceil(_DAY / step_seconds) if step_seconds else period
+    while steps < horizon or last // steps - first // steps >= MOST_BLOCKS:
+        steps *= 2
+    return Blocks(step_seconds, steps, first // steps)
+
+
+def block_metrics(
+    absolute: Tensor, test: Tensor, starts: Sequence[int], blocks: Sequence[Blocks]
+) -> dict[Metric, list[float]]:
+    """Return each block's part of the clients' test MAE, and what says which block it is.
+
+    absolute, test: [K, n, H], sizes of errors, and a mask of the test part. starts: the position of
+    each client's first value. An error belongs to the block of the value that was forecast. The
+    parts of a client add up to its MAE.
+    """
+    clients, samples, horizon = absolute.shape
+    device = absolute.device
+    offsets = torch.tensor([*starts], device=device)[:, None] + torch.arange(samples, device=device)
+    steps = torch.tensor([b.steps for b in blocks], device=device)[:, None]
+    first = torch.tensor([b.first for b in blocks], device=device)[:, None]
+    masked = absolute * test
+    sums = absolute.new_zeros(clients, MOST_BLOCKS)
+    for ahead in range(horizon):
+        numbers = (offsets + ahead).div(steps, rounding_mode="floor") - first
+        # The mask is 0 outside the test part, so it does not matter where those errors are added.
+        sums.scatter_add_(1, numbers.clamp(0, MOST_BLOCKS - 1), masked[..., ahead])
+    parts = (sums / test.flatten(start_dim=1).sum(dim=1, keepdim=True)).cpu()
+    return {
+        STEP_SECONDS: [b.step_seconds for b in blocks],
+        BLOCK_STEPS: [float(b.steps) for b in blocks],
+        FIRST_BLOCK: [float(b.first) for b in blocks],
+        **{block_metric(number): parts[:, number].tolist() for number in range(MOST_BLOCKS)},
+    }
