@@ -26,6 +26,7 @@ from fedproto_app.server.exchange import PROBE_AFTER, Exchange, Probes, pause_on
 from fedproto_app.server.node_register import Identity, NotItsNameError
 from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
+from fedproto_app.settings.choice import names_in
 from fedproto_app.tasks.table import task_class
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
@@ -39,6 +40,10 @@ class Member:
 
     node_id: int
     clients: NodeRoster
+
+
+class NotNamedError(ValueError):
+    """A node is not among those that the settings name."""
 
 
 class NameTakenError(ValueError):
@@ -182,7 +187,8 @@ class Membership:
         self.roster = roster
         self._settings, self._exchange = settings, exchange
         self._identity, self._refuse = identity, refuse
-        self._expected: set[str] = set()  # the nodes that a resumed run had
+        self._named = set(names_in(settings.nodes.names))  # empty: all take part
+        self._expected = set(self._named)  # or the nodes that a resumed run had
         self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
         self._probes = Probes()
@@ -326,6 +332,9 @@ class Membership:
     def _is_to_ask(self, node_id: int) -> bool:
         if node_id in self._queries:  # however long it takes; probes tell whether it is lost
             return False
+        given_name = self._identity.given_name(node_id)
+        if self._named and given_name and given_name not in self._named:
+            return False
         if turned_away := self._turned_away.get(node_id):
             return time.monotonic() - turned_away.reported_at > ASK_AGAIN_AFTER
         return node_id in self._left or not self.roster.knows(node_id)
@@ -377,16 +386,19 @@ class Membership:
                 raise Unusable(answer.error)
             label = self._identity.label(node_id, answer.label)
             answer = replace(answer, label=label)
+            if self._named and label not in self._named:
+                names = self._settings.nodes.names
+                raise NotNamedError(f"nodes.names = {names!r}: the run is for other nodes")
             self._check_shape(answer)
             self._check_room(node_id, answer)
             holder = self.roster.members.get(label)
             if holder and self._identity.is_stronger(node_id, holder.node_id, label):
                 self.roster.expel(label)
             self.roster.admit(node_id, answer)
-        except (Unusable, NameTakenError, NotItsNameError) as error:
+        except (Unusable, NameTakenError, NotItsNameError, NotNamedError) as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
-            # Perhaps the node's own name, from before a restart.
-            for_now = isinstance(error, NameTakenError | NotItsNameError)
+            # Perhaps the node's own name, from before a restart. An unnamed node is not waited for.
+            for_now = not isinstance(error, Unusable)
             self._turn_away(node_id, str(error), for_now=for_now)
             return
         self._identity.enter(node_id, label, len(answer.samples))

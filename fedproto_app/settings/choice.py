@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -45,9 +46,9 @@ def text_of(names: Iterable[str]) -> str:
     return ",".join(map(_quoted, names))
 
 
-def _name_list(value: object, info: ValidationInfo) -> str:
+def _name_list(value: object, info: ValidationInfo, table: str = "data") -> str:
     """Return the names in a text or list as one text; raise ValueError if a name repeats."""
-    entry = f"data.{kebab(info.field_name or '')} = {value!r}"
+    entry = f"{table}.{kebab(info.field_name or '')} = {value!r}"
     # `--set data.clients=773869` is a number in TOML
     listed_names = (
         names_in(value) if isinstance(value, str) else [value] if _is_name(value) else value
@@ -83,6 +84,7 @@ def _name_of_sign(value: object) -> object:
 
 
 NameList = Annotated[str, BeforeValidator(_name_list)]
+NodeNames = Annotated[str, BeforeValidator(partial(_name_list, table="nodes"))]
 Header = Annotated[Literal["auto", "true", "false"], BeforeValidator(_word)]
 Delimiter = Annotated[
     Literal["auto", "comma", "semicolon", "tab", "pipe"], BeforeValidator(_name_of_sign)

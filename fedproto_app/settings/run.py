@@ -33,6 +33,7 @@ from fedproto_app.core.section import (
 )
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task, task_record
 from fedproto_app.settings.aggregation import AggregationSettings, PrivacySettings
+from fedproto_app.settings.choice import NAMES, NodeNames
 from fedproto_app.settings.data import DataSettings, GraphSettings
 from fedproto_app.settings.model import (
     ClassificationSettings,
@@ -55,6 +56,11 @@ class NodesSettings(Section):
     """``[nodes]``: how long the server waits, and for how many nodes and clients."""
 
     minimum: Count = setting(1, "nodes needed before the first round; `fedproto run` waits for all")
+    names: NodeNames = setting(
+        "",
+        "nodes that take part, between commas; default: all. Others are not asked or waited for",
+        NAMES,
+    )
     start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")
     round_deadline: Positive = setting(3600.0, "seconds for the replies of one phase")
     enough: ShareOrOne = setting(

@@ -179,6 +179,30 @@ def test_a_node_that_cannot_take_part_is_asked_again_and_told_of_once(tmp_path: 
     assert labels(federation) == {"south", "north"}
 
 
+def test_a_run_for_some_sites_does_not_ask_others_or_wait_for_them(tmp_path: Path) -> None:
+    """The server knows the operator's name of "west" beforehand, and "east" says its own."""
+    registered = {1001: "west"}
+    federation, grid = federation_of(
+        tmp_path, "north", "west", "east", registered=registered, **{"nodes.names": "north"}
+    )
+    federation.members.await_nodes(grid)
+    assert labels(federation) == {"north"}
+    assert {message.metadata.dst_node_id for message in grid.sent} == {1000, 1002}
+    assert reasons(federation) == ["nodes.names = 'north': the run is for other nodes"]
+
+
+def test_a_named_site_that_does_not_come_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", logger="flwr")
+    federation, grid = federation_of(tmp_path, "north", "west", **{"nodes.names": "north,south"})
+    federation.members.await_nodes(grid)
+    assert labels(federation) == {"north"}
+    assert "event=missing node=south seconds=0.3" in caplog.text
+    with pytest.raises(SettingsError, match=r"nodes\.names = 'a,a': 'a' is named twice"):
+        small_settings(tmp_path, **{"nodes.names": "a,a"})
+
+
 def test_a_node_whose_app_breaks_may_still_join(tmp_path: Path) -> None:
     federation, grid = federation_of(tmp_path, "north")
     grid.tamper = lambda node, reply: fail(reply)
