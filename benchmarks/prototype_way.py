@@ -1,7 +1,7 @@
 """The way of a prototype, traced: the files whose functions handle it and the forms that it takes.
 
-    python -m benchmarks.prototype_way            # the table
-    python -m benchmarks.prototype_way --page     # also writes it into docs/design.md
+    python -m benchmarks.prototype_way            # the functions, and the table
+    python -m benchmarks.prototype_way --page     # also writes the table into docs/design.md
 
 Two nodes run FUELS for two rounds in this process. Every call of a function of the package is
 searched: the function handles the prototype if an argument or the result holds an array with the
@@ -68,15 +68,11 @@ class Trace:
     def table(self) -> list[str]:
         """Return the table for the page, and the line that counts."""
         rows = [
-            (
-                f"`{file}`",
-                ", ".join(f"`{name}`" for name in sorted(names) if not name.startswith("<")),
-                ", ".join(f"`{form}`" for form, first in self.forms.items() if first == file),
-            )
-            for file, names in self.files.items()
+            (f"`{file}`", ", ".join(f"`{form}`" for form, of in self.forms.items() if of == file))
+            for file in self.files
         ]
         counts = f"{len(self.files)} files, {len(self.forms)} forms: `python -m {MAKER}`."
-        return [*table_texts([("file", "functions", "new form"), *rows], further="---"), "", counts]
+        return [*table_texts([("file", "new form"), *rows], further="---"), "", counts]
 
 
 def forms_of(value: object, depth: int = DEPTH) -> Iterator[str]:
@@ -139,10 +135,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the files and forms on the way of a prototype")
     parser.add_argument("--page", action="store_true", help="also write docs/design.md")
     to_page = parser.parse_args().page
-    lines = traced().table()
-    print("\n".join(lines))
+    trace = traced()
+    for file, functions in trace.files.items():
+        print(f"{file}: {', '.join(sorted(functions))}")
+    print("\n".join(trace.table()))
     if to_page:
-        write_section(PAGE, SECTION, MAKER, lines)
+        write_section(PAGE, SECTION, MAKER, trace.table())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Reply
 
 Shape = tuple[int, ...]
 
@@ -185,16 +186,14 @@ class Expected:
         classes = sizes.classes if per_class else 0
         return Expected(mean, per_client, per_class, classes, models, of_any_size)
 
-    def values(self, clients: int, class_rows: int = 0) -> int:
-        """Return the number of values that these clients contribute, as papers count.
-
-        class_rows: the number of classes of all clients together.
-        """
+    def values(self, reply: Reply) -> int:
+        """Return the number of values that the clients of the reply contribute, as papers count."""
         per_client = sum(
             math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values())
         )
         by_class = sum(math.prod(shape) for shape in self.per_class.values())
-        return per_client * clients + by_class * class_rows
+        rows = sum(len(classes) for classes in reply.classes)
+        return per_client * len(reply.names) + by_class * rows
 
 
 def unmaskable(releases: Sequence[Sends]) -> str:

@@ -84,10 +84,6 @@ class Unmasked:
         return from_replies(answers)
 
 
-def _values_in(reply: Reply, expected: Expected) -> int:
-    return expected.values(len(reply.names), sum(map(len, reply.classes)))
-
-
 def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
     return "it reports errors, which this run withholds" if metrics else None
 
@@ -230,7 +226,7 @@ class Pipeline:
         )
         answers = self._through(self.ask(grid, messages), expected) if messages else []
         if once_per_run:
-            values = sum(_values_in(reply, expected) for reply in answers)
+            values = sum(map(expected.values, answers))
             self.history.log.parameters_up_once += values
         return answers
 
@@ -255,8 +251,8 @@ class Pipeline:
         answers = self.sums.apply(answers, messages, expected)
         for answer in answers:
             withheld = self._evaluates and not self._metrics
-            self.history.log.parameters_up += _values_in(answer, expected)
             without_arrays = replace(answer, arrays={})
+            self.history.log.parameters_up += expected.values(without_arrays)
             self.history.record(without_arrays, trained=self._trains, withheld=withheld)
         return answers
 

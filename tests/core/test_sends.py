@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Reply
 from fedproto_app.core.sends import Expected, Sends, Sizes, averages, model
 
 SIZES = Sizes(
@@ -37,13 +38,15 @@ def test_replies_are_expected_as_declared() -> None:
 
 def test_values_are_counted_for_each_client() -> None:
     expected = Expected.of([model("head."), ROWS], SIZES, evaluates=False)
-    assert expected.values(clients=2, class_rows=3) == 2 * (8 + 1) + 3 * 4
+    reply = Reply(["a", "b"], [1, 1], classes=[[0, 2], [1]])
+    assert expected.values(reply) == 2 * (8 + 1) + 3 * 4
 
 
 def test_a_changed_declaration_changes_the_costs() -> None:
     small = Sends("p", {"p": (24, 8)})
     large = replace(small, arrays={"p": (24, 80)})
-    values = [Expected.of([r], SIZES, evaluates=False).values(1) for r in (small, large)]
+    reply = Reply(["a"], [1])
+    values = [Expected.of([r], SIZES, evaluates=False).values(reply) for r in (small, large)]
     assert values == [192, 1920]
 
 

@@ -109,8 +109,11 @@ def breaks_at_once(settings: DataSettings) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("breaks", r"breaks: KeyError: 'no such table' \(test_source_checks\.py, line \d+\)$"),
-        ("breaks_at_once", r"ZeroDivisionError: first line \(test_source_checks\.py, line \d+\)$"),
+        (
+            "breaks",
+            r"raised KeyError: 'no such table' \(test_source_checks\.py, line \d+\)$",
+        ),
+        ("breaks_at_once", r"Error: first line second line \(test_source_checks\.py, line \d+\)$"),
     ],
 )
 def test_an_error_in_a_persons_own_function_is_one_line(name: str, message: str) -> None:

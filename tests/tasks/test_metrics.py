@@ -13,14 +13,16 @@ from torch import Tensor
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.experiments.invariants import SmallRuns, kept_models_forecast
-from fedproto_app.report.forecasting.report import ForecastingReport
+from fedproto_app.report.forecasting import report
 from fedproto_app.report.runs import group_runs, read_clients, read_run
 from fedproto_app.report.table import clients_table, comparison_columns, comparison_rows
 from fedproto_app.report.task_report import report_for
+from fedproto_app.tasks import forecasting
 from fedproto_app.tasks.forecasting.metrics import FORECASTING, kept
 from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
 from fedproto_app.tasks.metrics import Field, Figure
 from fedproto_app.tasks.table import task_class
+from fedproto_app.tasks.task import AnyTask
 
 SMAPE = Metric("smape")
 DECLARED = Figure(kept(SMAPE), column=Field("smape", "sMAPE"), summary=(Field("smape", "sMAPE"),))
@@ -39,15 +41,20 @@ class Task(ForecastingTask):
         return {**super().judge(forecasts, samples, first), SMAPE: smape.tolist()}
 
 
-class Report(ForecastingReport):
+class Parts(forecasting.ForecastingParts):
+    def task_class(self) -> type[AnyTask]:
+        return Task
+
+
+class Report(report.ForecastingReport):
     metrics = WITH_SMAPE
 
 
 def test_one_more_metric_is_its_computation_and_one_declaration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = replace(TASKS["forecasting"], task=f"{__name__}:Task", report=f"{__name__}:Report")
-    monkeypatch.setitem(TASKS, "forecasting", record)
+    monkeypatch.setitem(forecasting.PARTS, "forecasting", Parts())
+    monkeypatch.setitem(report.REPORTS, "forecasting", Report)
     runs = SmallRuns("forecasting", "fedavg", tmp_path)
     run = runs.run("one-node", 1)
     rows, summary = read_clients(run), read_run(run).summary

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.tasks.forecasting.metrics import COVERAGES, LEVELS, WIDTHS
@@ -74,6 +73,8 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     distribution with N degrees of freedom; t / z makes up for a scale that is estimated from N
     errors, exactly so for normal errors. A client without any present error has NaN.
     """
+    from scipy.special import ndtri, stdtrit  # slow to import, and training alone does without it
+
     errors = np.where(present, errors, 0.0)
     counts = present.sum(axis=1)  # (K, H)
     horizon, count = counts.shape[1], counts.sum(axis=1)  # (K)
@@ -198,6 +199,8 @@ def kept_half_widths(
     levels: percent, from 1 to 99. Between two stored levels the half width rises in proportion to
     the normal distribution's quantile, and below the first stored level from 0.
     """
+    from scipy.special import ndtri
+
     kept = [
         [stored.get(half_width(level, ahead), np.nan) for level in KEPT_LEVELS]
         for ahead in range(steps)
