@@ -98,6 +98,22 @@ def test_why_there_is_no_answer_is_said(work: str, reason: str) -> None:
     assert time.monotonic() - start < 15
 
 
+def test_a_process_that_does_not_take_its_order_holds_nobody_up() -> None:
+    """The order is larger than what the system keeps for a reader."""
+    output = run("""
+        apart = Apart(lambda job: job, None)
+        os.kill(apart._pid, signal.SIGSTOP)
+        try:
+            apart.do(b"x" * 10**7, 0.5, 10**8)
+        except Ended as error:
+            print("ended:", error)
+        finally:
+            os.kill(apart._pid, signal.SIGCONT)
+            apart.end()
+    """)
+    assert "ended: did not take its order within 0.5 s" in output
+
+
 def test_a_daemon_does_not_outlive_its_order() -> None:
     """It forks twice, leads a session of its own, and ignores signals."""
     output = run("""

@@ -78,9 +78,7 @@ class Apart:
         Raises `Ended` if it does not come within so many seconds, or is longer than `byte_limit`.
         """
         deadline = time.monotonic() + seconds
-        with suppress(BrokenPipeError):  # it has died, which is detected below
-            _write_all(self._job, frame(job))
-            os.close(self._job)
+        self._hand_over(job, deadline, f"did not take its order within {seconds:g} s")
         received = bytearray()
         while not (answer := _complete_answer(received, byte_limit)):
             if time.monotonic() > deadline:  # even while bytes keep coming
@@ -93,6 +91,21 @@ class Apart:
                 self._see_that_it_lives(_DYING)
                 raise Ended("closed its connection to the gate without an answer")
         return bytes(answer)
+
+    def _hand_over(self, job: bytes, deadline: float, too_late: str) -> None:
+        """Write the job to the process, which may read slowly or not at all; raise `Ended`."""
+        os.set_blocking(self._job, False)
+        view = memoryview(frame(job))
+        try:
+            while view:
+                if time.monotonic() > deadline:
+                    raise Ended(too_late)
+                if select.select([], [self._job], [], _LOOK_EVERY)[1]:
+                    view = view[os.write(self._job, view) :]
+        except BrokenPipeError:
+            pass  # it has died, which `do` detects
+        finally:
+            os.close(self._job)
 
     def end(self) -> int:
         """End the process and its descendants; return how many of these were still running."""
