@@ -117,13 +117,17 @@ def test_alone_nothing_leaves_the_client() -> None:
     assert cohort.parameters[COEFFICIENTS].abs().sum() > 0
 
 
-def test_a_spoilt_total_leaves_each_client_its_own() -> None:
+def test_a_spoilt_total_leaves_each_client_its_own_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("WARNING", logger="flwr")
     learner = tiny_learner("analytic", **{"analytic.sharing": "federated"})
     arrays, cohort = totals_and_cohort(learner)
     local = cohort.parameters[COEFFICIENTS].clone()
     assert local.abs().sum() > 0
     spoilt = {**arrays, "gram": -arrays["gram"]}
     assert learner.receive(cohort, Guidance(spoilt)) == []
+    assert caplog.messages == ["event=invalid-totals round=1 clients=2"]
     assert torch.equal(cohort.parameters[COEFFICIENTS], local)
 
 

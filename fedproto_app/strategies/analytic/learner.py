@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
+from logging import WARNING
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.candidates import Candidates, Family
@@ -109,7 +111,8 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         packed = torch.from_numpy(guidance.arrays[GRAM]).double().to(self.task.device)
         shared = solve(symmetric(packed, moment.shape[-2]), moment, self.section.penalty)
         if not shared.isfinite().all():
-            return []  # invalid totals: each client uses its own solution
+            tell("invalid-totals", WARNING, round=cohort.server_round, clients=len(cohort.names))
+            return []  # each client keeps its own solution
         if self.section.sharing == "federated":
             cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # the same for all clients
         else:
