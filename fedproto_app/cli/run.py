@@ -33,6 +33,7 @@ from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
+from fedproto_app.settings.reading import unused_settings
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 
@@ -152,7 +153,11 @@ def run(
                 settings, nodes = resumed_settings(resume, config, changes or [], nodes)
             else:
                 nodes = nodes or NODES
-                settings = simulated_settings(given_settings(folder, config, changes or []), nodes)
+                given = given_settings(folder, config, changes or [])
+                settings = simulated_settings(given, nodes)
+                if unused := unused_settings(given, settings):
+                    names = ", ".join(unused)
+                    console.print(f"not used by {settings.method}: {names}", markup=False)
             artefacts = Path(settings.output.dir) / settings.output.name
             stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
             with removed_if_empty(artefacts):

@@ -29,6 +29,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import Method
 from fedproto_app.core.methods import METHODS, method_named, require_known
 from fedproto_app.core.section import Section
+from fedproto_app.core.tasks import task_record
 from fedproto_app.settings.faults import explain_all
 from fedproto_app.settings.fit import check_settings, require_fit
 from fedproto_app.settings.run import FIRST_METHOD, Settings
@@ -134,6 +135,36 @@ def defaults_of(method: str) -> Mapping[str, Any]:
         return {**flat_settings(Settings(method=method)), "method": FIRST_METHOD}
     defaults = flat_settings(Settings())
     return {key: value for key, value in defaults.items() if not key.startswith(f"{FIRST_METHOD}.")}
+
+
+# Tables that only one kind of data reads (`TaskRecord.holds`).
+_TABLES_OF_DATA = {"classification": "images", "sequence": "labelled sequences"}
+
+
+def unused_settings(given: Mapping[str, Any], settings: Settings) -> list[str]:
+    """Return what was set and has no effect, such as the learning rate of a closed form.
+
+    given: with dotted keys. A file that several methods share may have such settings, so they are
+    no error.
+    """
+    defaults, holds = defaults_of(settings.method), task_record(settings.task).holds
+    trains = method_named(settings.method).rounds is None
+
+    def is_unused(key: str, value: object) -> bool:
+        table = key.partition(".")[0]
+        if table in _TABLES_OF_DATA:
+            return _TABLES_OF_DATA[table] != holds
+        if trains:
+            return False
+        if key == "rounds":
+            return value != settings.rounds
+        return key == "local-epochs" or table == "optimizer"
+
+    return [
+        f"{key} = {value!r}"
+        for key, value in given.items()
+        if value != defaults.get(key) and is_unused(key, value)
+    ]
 
 
 def without_other_methods(settings: Mapping[str, Any], method: str) -> dict[str, Any]:

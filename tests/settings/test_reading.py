@@ -14,7 +14,13 @@ import fedproto_app
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.settings import TASK_NAMES, Settings, flat_settings, settings_from
-from fedproto_app.settings.reading import flags, flower_config, parsed, written
+from fedproto_app.settings.reading import (
+    flags,
+    flower_config,
+    parsed,
+    unused_settings,
+    written,
+)
 
 ROOT = Path(__file__).parents[2]
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
@@ -236,6 +242,22 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
         settings_from({"fuels.threshold": "absolute", "fuels.beta": 101.0}).method_settings.beta
         == 101.0
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ({"method": "kindred", "rounds": 60}, ["rounds = 60"]),
+        ({"method": "kindred", "rounds": 1, "seed": 3}, []),
+        ({"method": "analytic", "optimizer.learning-rate": 0.5, "local-epochs": 7},
+         ["optimizer.learning-rate = 0.5", "local-epochs = 7"]),
+        ({"method": "fedavg", "rounds": 60, "optimizer.learning-rate": 0.5}, []),
+        ({"method": "fedavg", "sequence.batch-size": 3}, ["sequence.batch-size = 3"]),
+        ({**SEQUENCES, "sequence.batch-size": 3}, []),
+    ],
+)  # fmt: skip
+def test_settings_without_effect_are_named(given: dict[str, Any], unused: list[str]) -> None:
+    assert unused_settings(given, settings_from(given)) == unused
 
 
 def test_a_sources_own_stages_are_not_judged_by_the_settings() -> None:
