@@ -60,7 +60,7 @@ class Knowledge(NamedTuple):
 
     gram: Tensor
     moment: Tensor
-    own: Tensor
+    own_gram: Tensor
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,14 @@ class HostileGrid(LocalGrid):
         reply.content[ARRAYS] = array_record(self._worst(arrays, claimed))
         return reply
 
-    def _worst(self, own: Arrays, claimed: int) -> Arrays:
-        known = self._honest if self._trial.attack and self._trial.attack.knows_total else [own]
-        factor = (CLIENTS - self._trial.hostile) / len(known)
-        grams, moments = zip(*map(_unpacked, known), strict=True)
+    def _worst(self, own_sums: Arrays, claimed: int) -> Arrays:
+        known_sums = (
+            self._honest if self._trial.attack and self._trial.attack.knows_total else [own_sums]
+        )
+        factor = (CLIENTS - self._trial.hostile) / len(known_sums)
+        grams, moments = zip(*map(_unpacked, known_sums), strict=True)
         gram, moment = (factor * torch.stack(parts).sum(dim=0) for parts in (grams, moments))
-        steps = zip(gram, moment, _unpacked(own)[0], strict=True)
+        steps = zip(gram, moment, _unpacked(own_sums)[0], strict=True)
         worst = [self._worst_of_step(Knowledge(*step), claimed) for step in steps]
         false_gram, false_moment = (torch.stack(parts) for parts in zip(*worst, strict=True))
         packed = {"gram": triangle(false_gram)[None], "moment": false_moment[None]}
@@ -154,7 +156,7 @@ class HostileGrid(LocalGrid):
         target_squares = claimed + lookback(data) + data.period + data.horizon
         penalty = self.settings.method_table(AnalyticSettings).penalty
         honest = solve(knowledge.gram, knowledge.moment[:, None], penalty)[:, 0]
-        worst, harm = (knowledge.own, knowledge.moment), -1.0
+        worst, harm = (knowledge.own_gram, knowledge.moment), -1.0
         for gram, direction in _pairs(knowledge, claimed):
             largest = (
                 math.sqrt(target_squares / _explained(gram, direction))
@@ -171,8 +173,8 @@ class HostileGrid(LocalGrid):
                 total = knowledge.moment + hostile * moment
                 spoilt = solve(knowledge.gram + hostile * gram, total[:, None], penalty)[:, 0]
                 apart = spoilt - honest
-                if (found := float(apart @ knowledge.gram @ apart)) > harm:
-                    worst, harm = (gram, moment), found
+                if (error := float(apart @ knowledge.gram @ apart)) > harm:
+                    worst, harm = (gram, moment), error
         return worst
 
 
@@ -180,13 +182,13 @@ def _pairs(knowledge: Knowledge, claimed: int) -> Iterator[tuple[Tensor, Tensor]
     """Yield possible A and directions of b: along each direction of the known samples, and along
     what these samples say of the targets."""
     vectors = torch.linalg.eigh(knowledge.gram).eigenvectors.mT
-    most = LARGEST_MEAN_SQUARE * claimed
+    largest = LARGEST_MEAN_SQUARE * claimed
     identity = torch.eye(len(vectors), dtype=vectors.dtype)
     for direction in (*vectors, knowledge.moment / knowledge.moment.norm()):
-        for form in (identity, knowledge.own, torch.outer(direction, direction)):
+        for form in (identity, knowledge.own_gram, torch.outer(direction, direction)):
             for size in _SIZES:
                 gram = form * (size * claimed / form.diagonal().max())
-                if gram.diagonal().max() <= most:
+                if gram.diagonal().max() <= largest:
                     yield gram, direction
 
 

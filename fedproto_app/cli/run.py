@@ -153,9 +153,9 @@ def run(
                 settings, nodes = resumed_settings(resume, config, changes or [], nodes)
             else:
                 nodes = nodes or NODES
-                given = given_settings(folder, config, changes or [])
-                settings = simulated_settings(given, nodes)
-                if unused := unused_settings(given, settings):
+                chosen = given_settings(folder, config, changes or [])
+                settings = simulated_settings(chosen, nodes)
+                if unused := unused_settings(chosen, settings):
                     names = ", ".join(unused)
                     console.print(f"not used by {settings.method}: {names}", markup=False)
             artefacts = Path(settings.output.dir) / settings.output.name

@@ -85,7 +85,7 @@ class Column:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether 90% of the cells are numbers; the others are errors that the reader reports."""
+        """Whether 90% of the cells are numbers; the rest are errors that the reader reports."""
         return 10 * sum(map(_is_number, self.cells)) >= 9 * len(self.cells)
 
     @property
@@ -103,8 +103,8 @@ class Column:
         if len(self.cells) < _FEWEST_RISING:
             return 0.0
         step = _step_of(self.cells)
-        same = len(self.last) < 2 or abs(_step_of(self.last) - step) <= 1e-6 * step
-        return step if same else 0.0
+        agrees = len(self.last) < 2 or abs(_step_of(self.last) - step) <= 1e-6 * step
+        return step if agrees else 0.0
 
 
 @dataclass(frozen=True)
@@ -166,19 +166,19 @@ class _Decision:
         times = self._times()
         client = self._client(times)
         if client is not None and times is None:
-            self._require_no_series_in_rows(self._others(client))
+            self._require_no_series_in_rows(self._except(client))
             self.ask(
                 f"{client.name!r} names the clients, but which column holds the times? set "
-                f"data.time-column to one of {self._listed(self._others(client))}"
+                f"data.time-column to one of {self._listed(self._except(client))}"
             )
         if client is not None and times is not None:
             return self._long(client, times)
         return self._wide(times)
 
-    def _others(self, *used: Column | None) -> list[Column]:
+    def _except(self, *used: Column | None) -> list[Column]:
         return [column for column in self.columns if all(column is not other for other in used)]
 
-    def _named(self, key: str) -> Column | None:
+    def _chosen(self, key: str) -> Column | None:
         """Return the column that the person named by this setting, None without the setting."""
         if not (name := str(self.answers.get(key, ""))):
             return None
@@ -188,15 +188,15 @@ class _Decision:
 
     def _leave_index_out(self) -> None:
         """Drop a first column that only numbers the rows, if another column holds the times."""
-        others = self.columns[1:]
+        remaining = self.columns[1:]
         if self.first.name.lower() not in UNNAMED or not number_rows(self.first.cells):
             return
-        if self.answers.get("data.time-column") or any(map(_may_be_times, others)):
-            self.columns = others
+        if self.answers.get("data.time-column") or any(map(_may_be_times, remaining)):
+            self.columns = remaining
             self.left_out.append("the first column has no name and numbers the rows: left out")
 
     def _times(self) -> Column | None:
-        times = self._named("data.time-column") or _usual_times(self.columns)
+        times = self._chosen("data.time-column") or _usual_times(self.columns)
         self._require_whole_time(times)
         if times is None and not self.answers.get("data.clients"):
             times = self._counted_times()
@@ -245,7 +245,7 @@ class _Decision:
 
     def _require_whole_time(self, times: Column | None) -> None:
         """Ask if the time is written in several columns."""
-        clock = _first(self._others(times), lambda column: _all(is_clock_time, column.cells))
+        clock = _first(self._except(times), lambda column: _all_cells(is_clock_time, column.cells))
         if times is not None and clock is not None and all(":" not in c for c in times.cells):
             self.ask(
                 f"the time stands in two columns, {times.name!r} and {clock.name!r}: join them "
@@ -267,13 +267,13 @@ class _Decision:
         It has a usual name, or holds texts or whole numbers that repeat while times repeat too. The
         first rows may be of a single client, whose name must then be a text.
         """
-        if (named := self._named("data.client-column")) is not None:
-            return named
+        if (column_set := self._chosen("data.client-column")) is not None:
+            return column_set
         clients = names_in(str(self.answers.get("data.clients", "")))
         if clients and set(clients) <= set(_names(self.columns)):
             return None
         candidates = [
-            column for column in self._others(times) if column.name not in self._targets()
+            column for column in self._except(times) if column.name not in self._targets()
         ]
         if usual := _first(candidates, lambda column: column.name.lower() in CLIENT_NAMES):
             return usual
@@ -285,7 +285,7 @@ class _Decision:
             alike = [column for column in texts if len(set(column.cells)) == 1]
             other_at_the_end = _first(alike, lambda c: bool(c.last) and c.last[-1] != c.cells[0])
             return other_at_the_end or (alike[0] if alike else None)
-        whole = [column for column in repeated if _all(str.isdecimal, column.cells)]
+        whole = [column for column in repeated if _all_cells(str.isdecimal, column.cells)]
         for of_kind in (texts, sorted(whole, key=lambda column: len(set(column.cells)))):
             apart = [column for column in of_kind if _tells_apart([times, column])]
             varied = _first(apart, lambda c: len(set(c.cells) | set(c.last)) > 1)
@@ -337,11 +337,11 @@ class _Decision:
             self.settings["data.client-column"] = client.name
         if times.name.lower() not in TIME_NAMES:
             self.settings["data.time-column"] = times.name
-        candidates = self._others(client, times)
+        candidates = self._except(client, times)
         numbering = [c for c in candidates if c.rise == 1 and c.name not in self._targets()]
         numbering = numbering if len(numbering) < len(candidates) else []
-        others = [column for column in candidates if column not in numbering]
-        values = [column for column in others if column.has_numbers]
+        remaining = [column for column in candidates if column not in numbering]
+        values = [column for column in remaining if column.has_numbers]
         if not values or len(candidates) == 1:
             target = candidates[0].name if len(candidates) == 1 else ""
             return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
@@ -351,7 +351,7 @@ class _Decision:
         unused = [column for column in values if column.name != target]
         if unused:
             self.notes.append(f"not used: {self._listed(unused)}")
-        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(others)]
+        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(remaining)]
         return Form("long", self.settings, target, tuple(self.notes), tuple(left_out))
 
     def _targets(self) -> tuple[str, ...]:
@@ -387,7 +387,7 @@ class _Decision:
             is_named = times.name.lower() in {*TIME_NAMES, ""}
             if not (is_first and (is_named or (self.first_column_counts and times.is_time))):
                 self.settings["data.time-column"] = times.name
-        candidates = self._others(times)
+        candidates = self._except(times)
         values = [column for column in candidates if column.has_numbers]
         target, left_out = "", list(self.left_out)
         if not (names := names_in(str(self.answers.get("data.clients", ""))) or self._targets()):
@@ -415,9 +415,9 @@ class _Decision:
         if len(values) <= _MOST_NAMED:
             self.settings["data.clients"] = text_of(column.name for column in values)
             return
-        others = [column for column in candidates if column not in values and column.has_numbers]
-        if others:
-            self.ask(f"column {others[0].name!r} is no client; leave it out of the file")
+        remaining = [column for column in candidates if column not in values and column.has_numbers]
+        if remaining:
+            self.ask(f"column {remaining[0].name!r} is no client; leave it out of the file")
 
     def _require_clients(self, values: Sequence[Column]) -> None:
         """Ask if a column of numbers is named like a part of the time, a place or a label."""
@@ -475,7 +475,7 @@ def _first(columns: Sequence[Column], fits: Callable[[Column], bool]) -> Column 
     return next((column for column in columns if fits(column)), None)
 
 
-def _all(fits: Callable[[str], bool], cells: Sequence[str]) -> bool:
+def _all_cells(fits: Callable[[str], bool], cells: Sequence[str]) -> bool:
     return bool(cells) and all(map(fits, cells))
 
 
@@ -509,11 +509,11 @@ def _may_be_times(column: Column) -> bool:
 
 
 def _is_quarterly(column: Column) -> bool:
-    return _all(is_quarter, column.cells)
+    return _all_cells(is_quarter, column.cells)
 
 
 def _is_year(column: Column) -> bool:
-    return column.name.lower() in _YEARS and _all(
+    return column.name.lower() in _YEARS and _all_cells(
         lambda cell: len(cell) == 4 and cell.isdecimal(), column.cells
     )
 
