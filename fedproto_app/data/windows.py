@@ -47,6 +47,7 @@ class ClientWindows:
     clock: of the source, None if its positions are not times.
     end: the position after the last value, on the source's clock.
     is_negative: whether a value up to the last train target is below 0.
+    block: steps in multiples of which the client trains (`block_of`); 0: no blocks.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ClientWindows:
     seasonal_difference: float = 0.0
     end: int = 0
     is_negative: bool = True
+    block: int = 0
 
     @property
     def start(self) -> int:
@@ -313,6 +315,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         seasonal_difference=seasonal_difference(earlier, settings.period),
         end=series.start + len(series.values),
         is_negative=bool((earlier < 0).any()),
+        block=block_of(series, settings),
     )
 
 

@@ -4,6 +4,9 @@ Blocks have absolute numbers on the source's clock, so that the same day of diff
 same block. A block is a day, or a period where the source has no clock, and it is doubled until it
 is no shorter than the horizon and the test part has at most `MOST_BLOCKS` of them. Blocks of one
 client are therefore unions of the blocks of another client with a shorter test part.
+
+Where a site limits what may stand behind anything that it sends (`data.least-periods`), a block is
+at least that long, and what lies outside the whole blocks of the test part belongs to the nearest.
 """
 
 from __future__ import annotations
@@ -30,19 +33,28 @@ _DAY = 86_400  # seconds
 @dataclass(frozen=True)
 class Blocks:
     """The blocks of a test part. step_seconds: 0 without a clock. steps: of a block. first: the
-    number of the block with the test part's first value."""
+    number of the first block. count: the number of blocks, at most."""
 
     step_seconds: float
     steps: int
     first: int
+    count: int = MOST_BLOCKS
 
 
-def blocks_of(first: int, last: int, horizon: int, period: int, step_seconds: float) -> Blocks:
-    """Return the blocks for a test part whose values have positions first … last."""
-    steps = ceil(_DAY / step_seconds) if step_seconds else period
+def blocks_of(
+    first: int, last: int, horizon: int, period: int, step_seconds: float, least: int = 0
+) -> Blocks:
+    """Return the blocks for a test part whose values have positions first … last.
+
+    least: the fewest steps behind a block; 0: any.
+    """
+    steps = least or (ceil(_DAY / step_seconds) if step_seconds else period)
     while steps < horizon or last // steps - first // steps >= MOST_BLOCKS:
         steps *= 2
-    return Blocks(step_seconds, steps, first // steps)
+    if not least:
+        return Blocks(step_seconds, steps, first // steps)
+    first_whole, end_whole = -(-first // steps), (last + 1) // steps
+    return Blocks(step_seconds, steps, first_whole, max(1, end_whole - first_whole))
 
 
 def block_metrics(
@@ -59,12 +71,14 @@ def block_metrics(
     offsets = torch.tensor([*starts], device=device)[:, None] + torch.arange(samples, device=device)
     steps = torch.tensor([b.steps for b in blocks], device=device)[:, None]
     first = torch.tensor([b.first for b in blocks], device=device)[:, None]
+    newest = torch.tensor([b.count - 1 for b in blocks], device=device)[:, None]
     masked = absolute * test
     sums = absolute.new_zeros(clients, MOST_BLOCKS)
     for ahead in range(horizon):
         numbers = (offsets + ahead).div(steps, rounding_mode="floor") - first
         # The mask is 0 outside the test part, so it does not matter where those errors are added.
-        sums.scatter_add_(1, numbers.clamp(0, MOST_BLOCKS - 1), masked[..., ahead])
+        places = torch.minimum(numbers.clamp(min=0), newest)
+        sums.scatter_add_(1, places, masked[..., ahead])
     parts = (sums / test.flatten(start_dim=1).sum(dim=1, keepdim=True)).cpu()
     return {
         STEP_SECONDS: [b.step_seconds for b in blocks],

@@ -451,7 +451,8 @@ def _first_validated(samples: CohortSamples) -> int:
 def _blocks_of_client(client: ClientWindows) -> Blocks:
     step = client.clock.step / np.timedelta64(1, "s") if client.clock is not None else 0.0
     first, last = client.start + client.validation_end, client.end - 1
-    return blocks_of(first, last, client.targets.shape[1], client.batches.shape[1], float(step))
+    horizon, period = client.targets.shape[1], client.batches.shape[1]
+    return blocks_of(first, last, horizon, period, float(step), client.block)
 
 
 def _figures(values: Iterable[float]) -> Tensor:

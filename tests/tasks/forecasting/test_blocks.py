@@ -46,6 +46,22 @@ def test_blocks_are_days_or_doubled(
     assert blocks_of(first, last, horizon, period, seconds) == expected
 
 
+def test_a_site_tells_no_more_than_whole_blocks() -> None:
+    """Blocks of four steps. Of the values 3 … 12, those at 4 … 11 are in whole blocks; 3 and 12
+    belong to the nearest ones. Values 5 … 6 hold no whole block, and are one together."""
+    blocks = blocks_of(3, 12, 1, 2, HOUR, least=4)
+    assert blocks == Blocks(HOUR, 4, 1, count=2)
+    errors = 2.0 ** torch.arange(10)[None, :, None]
+    metrics = block_metrics(errors.double(), torch.ones_like(errors).double(), [3], [blocks])
+    parts = [metrics[block_metric(n)][0] * 10 for n in range(3)]
+    assert parts == pytest.approx([2**5 - 1, 2**10 - 2**5, 0])
+    assert blocks_of(5, 6, 1, 2, HOUR, least=4) == Blocks(HOUR, 4, 2, count=1)
+    weekly = settings_from({"data.least-periods": 7}).data
+    hours = Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h"))
+    series = ClientSeries("a", np.arange(90 * 24.0) % 100, start=0, clock=hours)
+    assert make_windows(series, weekly).block == 7 * 24
+
+
 def test_an_error_belongs_to_the_block_of_its_value() -> None:
     """Blocks of two steps. Values at 3, 4, 5 and 6 have the errors 1, 2 and 4 one step ahead, and
     8, 16 and 32 two steps ahead. The first sample is not in the test part."""
