@@ -312,6 +312,7 @@ def test_u10_a_table_of_features_is_recognised(tmp_path: Path) -> None:
     assert "fedproto forecasts series, and it classifies images and sequences" in line
 
 
+@pytest.mark.exhaustive
 def test_a_whole_trial_of_shops_says_what_it_forecasts(tmp_path: Path) -> None:
     path = reported_case("u04-date-store-sales.csv", tmp_path)
     answer = try_file(

@@ -62,6 +62,7 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.exhaustive
 def test_a_killed_sweep_goes_on_to_the_same_numbers(
     fedproto: Fedproto, config: Path, tmp_path: Path
 ) -> None:

@@ -197,6 +197,7 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
     assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
 
 
+@pytest.mark.exhaustive
 def test_validation_chooses_the_scaling_of_sequences(tmp_path: Path) -> None:
     planned = plan(levels(tmp_path))
     assert list(planned.rows) == [
