@@ -54,6 +54,10 @@ def unclaimed_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
     """Return `simulated_settings` without making a folder."""
     # All nodes of a simulation are present, so a run can wait for all of them.
     settings = settings_from({"nodes.minimum": nodes, **changes})
+    if settings.nodes.names:
+        raise SettingsError(
+            f"nodes.names = {settings.nodes.names!r}: names real nodes, and a simulation has none"
+        )
     if settings.nodes.minimum > nodes:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"

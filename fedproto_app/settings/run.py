@@ -58,7 +58,7 @@ class NodesSettings(Section):
     minimum: Count = setting(1, "nodes needed before the first round; `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "nodes that take part, between commas; default: all. Others are not asked or waited for",
+        "real nodes that take part; default: all. Others are not asked or waited for",
         NAMES,
     )
     start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")

@@ -228,6 +228,7 @@ def test_a_folder_that_exists_is_never_written_over(
         (["--set", "rounds"], "--set rounds: expected KEY=VALUE"),
         (["--set", "=3"], "--set =3: expected KEY=VALUE"),
         (["--set", "nodes.minimum=5"], "nodes.minimum = 5: more than the 2 of --nodes"),
+        (["--set", "nodes.names=a"], "nodes.names = 'a': names real nodes, and a simulation has"),
         (["--cpus-per-node", "9999"], "--cpus-per-node 9999: this machine has "),
         (["--ray-address", "ray://head:1"], "--ray-address ray://head:1: must be HOST:PORT of a "),
         (NOTEBOOK_MODEL, "model.module = '__main__:Net': other processes cannot import "),
