@@ -88,7 +88,7 @@ def write_pictures(report: Path, folder: Path) -> None:
     """Write the report's first screen in windows of a desk, a tablet and a phone as small PNGs."""
     from PIL import Image  # where a wheel is tried, the tests' libraries are missing
 
-    from tests import browser
+    from tests.helpers import browser
 
     program = browser.installed()
     if program is None:

@@ -25,14 +25,14 @@ from fedproto_app.node import orders
 from fedproto_app.node.state_file import StateFile
 from fedproto_app.strategies.fed_react import encoder as module
 from fedproto_app.strategies.fed_react.encoder import represented
-from tests.local_grid import (
+from tests.helpers.local_grid import (
     LocalGrid,
     run_locally,
     sequence_settings,
     small_settings,
     synthetic_nodes,
 )
-from tests.reported import Fields, fields_of
+from tests.helpers.reported import Fields, fields_of
 
 
 def flushes_denormals() -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
-from tests.page_programs import write_programs
+from tests.helpers.page_programs import write_programs
 
 
 @pytest.fixture

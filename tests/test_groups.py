@@ -15,7 +15,7 @@ import pytest
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 
 
 def adjusted_rand_index(first: Sequence[Any], second: Sequence[Any]) -> float:

@@ -22,7 +22,7 @@ from fedproto_app.experiments.invariants import (
     seeds_repeat,
 )
 from fedproto_app.settings import TASK_NAMES
-from tests.local_grid import run_locally, small_settings
+from tests.helpers.local_grid import run_locally, small_settings
 
 # Every client half once; all pairs of methods and tasks only in the exhaustive run.
 TASK_OF_LEARNER = {

@@ -32,7 +32,7 @@ from fedproto_app.settings import (
 )
 from fedproto_app.settings.fit import require_fit
 from fedproto_app.strategies.fed_react import FedReactSettings
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 
 ROOT = Path(__file__).parents[1]
 

@@ -34,7 +34,7 @@ TRIMMED = {"aggregation.rule": "trimmed-mean", "aggregation.hostile-share": 0.2}
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    shutil.copy(Path(__file__).with_name("own_methods.py"), tmp_path)
+    shutil.copy(Path(__file__).parent / "helpers" / "own_methods.py", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("own_methods", None)

@@ -13,7 +13,7 @@ from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_c
 from fedproto_app.report.runs import read_clients, read_rounds, read_run
 from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import DataSettings
-from tests.made_series import made_series, train_on
+from tests.helpers.made_series import made_series, train_on
 
 MODULES = {
     "forecasting": "perceptron",
@@ -32,7 +32,7 @@ PAIRS = [
 
 
 def from_module(module: str) -> dict[str, str]:
-    return {"model.module": f"tests.users_modules:{module}"}
+    return {"model.module": f"tests.helpers.users_modules:{module}"}
 
 
 @pytest.mark.parametrize(("task", "method"), PAIRS)
@@ -72,8 +72,8 @@ def test_methods_on_representations_need_both_children(
     tmp_path: Path, task: str, method: str, module: str
 ) -> None:
     reason = (
-        f"^model.module = 'tests.users_modules:{module}': method = '{method}' works with the "
-        "representation, so the module needs two children named encoder and head$"
+        f"^model.module = 'tests.helpers.users_modules:{module}': method = '{method}' works with "
+        "the representation, so the module needs two children named encoder and head$"
     )
     with pytest.raises(SettingsError, match=reason):
         SmallRuns(task, method, tmp_path, **from_module(module)).run("refused", 1)

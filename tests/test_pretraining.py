@@ -16,7 +16,7 @@ from fedproto_app.strategies.common.learner import make_learner, samples_after_p
 from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.table import make_task
-from tests.local_grid import run_locally, sequence_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, sequence_settings, synthetic_nodes
 
 ordered_names: list[list[str]] = []
 

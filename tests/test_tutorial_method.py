@@ -15,8 +15,8 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.serving import kept_model, open_state
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import make_task
-from tests.made_series import forecasts_have_the_reported_errors
-from tests.page_programs import write_programs
+from tests.helpers.made_series import forecasts_have_the_reported_errors
+from tests.helpers.page_programs import write_programs
 
 BABU = "my_fedbabu:METHOD"
 

@@ -24,7 +24,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 
 SMALL = {"data.calendar": "phase", "kindred.features": 5}
 

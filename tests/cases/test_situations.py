@@ -27,7 +27,7 @@ from fedproto_app.server.checkpoint import newest_checkpoint
 from tests.cli.conftest import Fedproto
 from tests.cli.conftest import fedproto as fedproto
 from tests.cli.conftest import signals_of_a_terminal as signals_of_a_terminal
-from tests.local_grid import LocalGrid, run_small
+from tests.helpers.local_grid import LocalGrid, run_small
 
 
 def write_sites(folder: Path, **steps: int) -> Path:

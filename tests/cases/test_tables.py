@@ -20,7 +20,7 @@ from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.experiments.trial import Wishes, plan_of, try_file, try_plan
 from fedproto_app.settings import settings_from
-from tests.reported_cases import reported_case
+from tests.helpers.reported_cases import reported_case
 
 Read = tuple[Reading, list[ClientSeries], list[str]]
 

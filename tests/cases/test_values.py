@@ -16,7 +16,7 @@ from fedproto_app.data.sources import load_histories
 from fedproto_app.experiments.trial import Plan, Trial, Wishes, plan_of, try_plan
 from fedproto_app.settings import settings_from
 from tests.cli.conftest import Fedproto
-from tests.reported_cases import reported_case
+from tests.helpers.reported_cases import reported_case
 
 
 def planned(case: Path) -> Plan:

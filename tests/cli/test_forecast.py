@@ -17,7 +17,7 @@ from fedproto_app.data.sources import FILE_SOURCES, load_histories
 from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto
-from tests.made_series import made_series, train_on
+from tests.helpers.made_series import made_series, train_on
 from tests.node.stored import copied_with
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import write_folder
-from tests.real_data import real_data
+from tests.helpers.real_data import real_data
 
 
 def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 from fedproto_app.data.windows import shortest_length
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto, rows
-from tests.waves import wave
+from tests.helpers.waves import wave
 
 
 def needed_steps(**data: int) -> str:

@@ -18,7 +18,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.check.forecasting import facts_of, period_votes
 from fedproto_app.settings import DataSettings, settings_from
-from tests.page_programs import DOCS, write_programs
+from tests.helpers.page_programs import DOCS, write_programs
 
 PAGE = (DOCS / "your-data.md").read_text()
 EXAMPLES = re.findall(r"```csv\n(.*?)```\n\n```\n(--set .*?)\n```", PAGE, re.DOTALL)

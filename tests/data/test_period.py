@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from fedproto_app.data.period import find_period
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
-from tests.real_data import real_data
-from tests.waves import wave
+from tests.helpers.real_data import real_data
+from tests.helpers.waves import wave
 
 
 @given(st.integers(4, 60), st.floats(-1, 1), st.integers(0, 9))

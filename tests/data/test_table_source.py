@@ -16,7 +16,7 @@ from fedproto_app.data import files
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.series import ClientSeries
 from tests.data.made_tables import FIRST, FRAME, LONG, load, require_the_frame, values_of, written
-from tests.real_data import real_data
+from tests.helpers.real_data import real_data
 
 with_parquet = pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
 

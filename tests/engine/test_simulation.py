@@ -22,7 +22,7 @@ from fedproto_app.engine.simulation import WorkerGrid, simulate, simulate_withou
 from fedproto_app.node import process
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import Settings, settings_from
-from tests.local_grid import (
+from tests.helpers.local_grid import (
     digits_settings,
     run_locally,
     sequence_settings,

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.local_federation import LocalFederation
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.settings import flower_config
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.integration.test_simulation import assert_same_clients, assert_same_rounds
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.node.stored import rounds_in
 
 pytestmark = pytest.mark.integration

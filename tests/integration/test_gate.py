@@ -15,7 +15,7 @@ import pytest
 from benchmarks.local_federation import LocalFederation
 from fedproto_app.ops.superlink import write_app
 from fedproto_app.settings import flower_config
-from tests.local_grid import small_settings
+from tests.helpers.local_grid import small_settings
 
 pytestmark = pytest.mark.integration
 

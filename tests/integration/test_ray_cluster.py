@@ -22,7 +22,7 @@ from fedproto_app.core.events import parse_event
 from fedproto_app.ops.guardian import Guardian, marked_processes
 from fedproto_app.ops.superlink import free_port
 from fedproto_app.settings import flat_settings
-from tests.local_grid import small_settings
+from tests.helpers.local_grid import small_settings
 
 ROOT = Path(__file__).parents[2]
 NODES, ROUNDS = 4, 3

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.settings import Settings, flat_settings
-from tests.local_grid import (
+from tests.helpers.local_grid import (
     digits_settings,
     run_locally,
     sequence_settings,

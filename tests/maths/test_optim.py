@@ -16,7 +16,7 @@ from fedproto_app.maths.optim import (
     ScaledSteps,
     TimeSmoothed,
 )
-from tests.pretended_gpu import DEVICE, PretendedGpu
+from tests.helpers.pretended_gpu import DEVICE, PretendedGpu
 
 SIZES = {"w": (4, 2), "b": (2,)}
 

@@ -16,7 +16,7 @@ from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
-from tests import users_modules
+from tests.helpers import users_modules
 from tests.strategies.tiny_sequences import sequence_task, with_clients
 
 WINDOW = 5  # c + q
@@ -28,7 +28,7 @@ def task_with(module: str, **changes: Any) -> ForecastingTask:
         {
             "data.close-window": 2,
             "data.periodic-window": 3,
-            "model.module": f"tests.users_modules:{module}",
+            "model.module": f"tests.helpers.users_modules:{module}",
             **changes,
         }
     )
@@ -36,7 +36,7 @@ def task_with(module: str, **changes: Any) -> ForecastingTask:
 
 
 def sequences_with(module: str) -> AnyTask:
-    return sequence_task(**{"model.module": f"tests.users_modules:{module}"})
+    return sequence_task(**{"model.module": f"tests.helpers.users_modules:{module}"})
 
 
 def noise(*shape: int) -> Tensor:
@@ -132,7 +132,7 @@ def test_images_and_classes_are_told_to_the_factory() -> None:
             "task": "classification",
             "method": "solo",
             "keep": "last",
-            "model.module": "tests.users_modules:small_convolution",
+            "model.module": "tests.helpers.users_modules:small_convolution",
         }
     )
     task = make_task(settings, DataShape((3, 6, 4), ("ant", "bee", "cat")))
@@ -175,7 +175,7 @@ def test_what_does_no_harm_is_taken(module: str) -> None:
 def test_a_module_that_cannot_serve_is_refused_in_one_line(module: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason) as raised:
         _ = task_with(module).model
-    assert str(raised.value).startswith(f"model.module = 'tests.users_modules:{module}': ")
+    assert str(raised.value).startswith(f"model.module = 'tests.helpers.users_modules:{module}': ")
     assert "\n" not in str(raised.value)
 
 

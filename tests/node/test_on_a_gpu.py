@@ -22,7 +22,7 @@ from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
 from fedproto_app.tasks.table import load_shard, make_task, small_run
-from tests.pretended_gpu import DEVICE, PretendedGpu
+from tests.helpers.pretended_gpu import DEVICE, PretendedGpu
 
 CPU = torch.device("cpu")
 SMALL = {

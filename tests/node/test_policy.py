@@ -26,7 +26,7 @@ from fedproto_app.node.policy import (
 )
 from fedproto_app.node.site import site_file
 from fedproto_app.settings import Settings, flat_settings, settings_from
-from tests.local_grid import LocalGrid, small_settings
+from tests.helpers.local_grid import LocalGrid, small_settings
 
 
 def refusal(limits: Limits, **changes: Any) -> str:

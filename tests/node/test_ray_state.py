@@ -26,7 +26,7 @@ from fedproto_app.node import ray_state
 from fedproto_app.node.ray_state import StateKeeper, state_at_hand
 from fedproto_app.node.state_file import FILE_NAME, StateFile
 from fedproto_app.settings import flat_settings
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 
 ORDER = Order("test", "ab12", 1, [])
 

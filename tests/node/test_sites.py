@@ -17,14 +17,14 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import DataSettings
 from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
-from tests.local_grid import (
+from tests.helpers.local_grid import (
     Tamper,
     digits_settings,
     run_locally,
     sequence_settings,
     small_settings,
 )
-from tests.reported import Fields, fields_of, reported_metrics
+from tests.helpers.reported import Fields, fields_of, reported_metrics
 
 
 def write_images(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:

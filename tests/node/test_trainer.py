@@ -20,7 +20,7 @@ from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Context, make_learner
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.table import load_shard, make_task, small_run
-from tests.whole_orders import WholeNode
+from tests.helpers.whole_orders import WholeNode
 
 HUGE = 3e38  # two of them are over what a float32 holds
 

@@ -24,7 +24,7 @@ from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from fedproto_app.server_app import conduct
-from tests.local_grid import LocalGrid, small_settings
+from tests.helpers.local_grid import LocalGrid, small_settings
 
 BACKUP = Path(__file__).parents[2] / "docker" / "bin" / "backup"
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedproto_app.report.listeners import METRICS_FOLDER, MetricsFile
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 
 LINE: dict[str, Any] = {
     "loss": {"total": 0.5},

@@ -11,8 +11,8 @@ from flwr.app import Array, Error, Message, MessageType
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.wire import array_record, numpy_arrays
-from tests.local_grid import BAD_NODE, Tamper
-from tests.reported import fields_of, with_fields, with_metric
+from tests.helpers.local_grid import BAD_NODE, Tamper
+from tests.helpers.reported import fields_of, with_fields, with_metric
 
 Change = Callable[[Message], Message]
 

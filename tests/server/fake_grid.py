@@ -11,7 +11,7 @@ from fedproto_app.core.messages import NodeRoster
 from fedproto_app.core.wire import write_roster
 from fedproto_app.engine.flower_parts import FIRST_ID, number
 from fedproto_app.settings import Settings
-from tests.local_grid import LocalGrid
+from tests.helpers.local_grid import LocalGrid
 
 
 class RosterGrid(LocalGrid):

@@ -28,8 +28,15 @@ from fedproto_app.core.wire import (
 )
 from fedproto_app.report.runs import flat, read_rounds, read_run
 from fedproto_app.server.checkpoint import newest_checkpoint
-from tests.local_grid import BAD_NODE, LocalGrid, Tamper, run_small, small_settings, synthetic_nodes
-from tests.reported import fields_of
+from tests.helpers.local_grid import (
+    BAD_NODE,
+    LocalGrid,
+    Tamper,
+    run_small,
+    small_settings,
+    synthetic_nodes,
+)
+from tests.helpers.reported import fields_of
 from tests.server.bad_replies import (
     change_arrays,
     fail,

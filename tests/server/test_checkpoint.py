@@ -16,7 +16,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from fedproto_app.settings import Settings
-from tests.local_grid import small_settings
+from tests.helpers.local_grid import small_settings
 
 FILES = ["server.json", "digests.json", "strategy.npz", "model.safetensors"]
 

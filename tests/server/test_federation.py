@@ -17,8 +17,15 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.federation import Federation, select
 from fedproto_app.server.round_log import MOST_METRICS, MOST_REFUSALS, History
 from fedproto_app.settings import settings_from
-from tests.local_grid import BAD_NODE, LocalGrid, run_on, run_small, small_settings, synthetic_nodes
-from tests.reported import fields_of
+from tests.helpers.local_grid import (
+    BAD_NODE,
+    LocalGrid,
+    run_on,
+    run_small,
+    small_settings,
+    synthetic_nodes,
+)
+from tests.helpers.reported import fields_of
 
 KEYS = [ClientKey(f"c{i}", str(i % 2)) for i in range(10)]
 

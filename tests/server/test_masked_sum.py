@@ -35,8 +35,8 @@ from fedproto_app.node import masking
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
-from tests.local_grid import BAD_NODE, LocalGrid, run_small, small_settings, synthetic_nodes
-from tests.reported import fields_of, with_fields
+from tests.helpers.local_grid import BAD_NODE, LocalGrid, run_small, small_settings, synthetic_nodes
+from tests.helpers.reported import fields_of, with_fields
 
 MASKED = {"aggregation.secure": True}
 FEDAVG = {"method": "fedavg", "rounds": 2, "local-epochs": 1}

@@ -24,7 +24,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.membership import Roster
 from fedproto_app.server.node_register import NodeRegister, fingerprint, now
 from fedproto_app.settings.paths import OUTPUT_ROOT
-from tests.local_grid import small_settings
+from tests.helpers.local_grid import small_settings
 from tests.server.bad_replies import fail
 from tests.server.fake_grid import RosterGrid
 from tests.server.messages import node_roster

@@ -34,7 +34,8 @@ from fedproto_app.server.replies import (
     read_roster,
     received_bytes,
 )
-from tests.reported import fields_of
+from tests.helpers.reported import fields_of
+from tests.helpers.spoilt import changed
 from tests.server.bad_replies import (
     Change,
     broken_array,
@@ -62,7 +63,6 @@ from tests.server.messages import (
     read,
     roster_message,
 )
-from tests.spoilt import changed
 
 
 def test_a_reply_is_read_as_it_was_written() -> None:

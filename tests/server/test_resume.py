@@ -25,8 +25,8 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from tests.local_grid import LocalGrid, small_settings
-from tests.reported import fields_of, reported_metrics, with_fields, with_metric
+from tests.helpers.local_grid import LocalGrid, small_settings
+from tests.helpers.reported import fields_of, reported_metrics, with_fields, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
 # State of FUELS in addition to models: clients guided before; random partners.

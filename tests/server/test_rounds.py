@@ -20,8 +20,8 @@ from fedproto_app.server.listeners import Listener, Patience, RoundEnd, reason_t
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from tests.local_grid import LocalGrid, run_small, small_settings, synthetic_nodes
-from tests.reported import fields_of, reported_metrics, with_fields, with_metric
+from tests.helpers.local_grid import LocalGrid, run_small, small_settings, synthetic_nodes
+from tests.helpers.reported import fields_of, reported_metrics, with_fields, with_metric
 
 VALIDATION, TEST = Metric("validation-mse"), Metric("mse")
 EVALUATED = ("validation_mse", "test_mse", "test_mae", "kept_test_mse", "kept_test_mae")

@@ -23,7 +23,7 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.server.listeners import Spending
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.trust.privacy_loss import epsilon_of
-from tests.local_grid import run_locally, run_small, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, run_small, small_settings, synthetic_nodes
 
 SIGMA, DELTA = 5.0, 1e-5
 NOISED: Mapping[str, Any] = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": SIGMA}

@@ -35,8 +35,8 @@ from fedproto_app.serving import (
 )
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from tests.local_grid import sequence_settings
-from tests.made_series import (
+from tests.helpers.local_grid import sequence_settings
+from tests.helpers.made_series import (
     LOOKBACK,
     PERIOD,
     ROWS,

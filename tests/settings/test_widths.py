@@ -24,7 +24,7 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.tasks.table import make_task, small_run
-from tests.local_grid import run_locally, small_settings
+from tests.helpers.local_grid import run_locally, small_settings
 
 NAMES = [f"c{number}" for number in range(300)]
 TWO = {"model.width-factors": "1,0.5"}

@@ -18,7 +18,7 @@ from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.server_half import (
     SAMPLES,
     accept,

@@ -46,7 +46,7 @@ from fedproto_app.strategies.compared.cnfgnn.strategy import (
     Proposal,
 )
 from fedproto_app.tasks.table import load_shard, make_task
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.server_half import NAMES, NODE, one_node, refusals
 from tests.strategies.tiny_cohort import NAMES as TWO
 from tests.strategies.tiny_cohort import PERIOD, tiny_cohort, tiny_learner, train

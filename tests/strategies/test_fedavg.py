@@ -16,8 +16,8 @@ from fedproto_app.core.wire import numpy_arrays, write_order
 from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from tests.local_grid import run_locally, small_settings
-from tests.reported import fields_of
+from tests.helpers.local_grid import run_locally, small_settings
+from tests.helpers.reported import fields_of
 from tests.strategies.server_half import one_node
 from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
 

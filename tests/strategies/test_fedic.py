@@ -19,7 +19,7 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
 from fedproto_app.strategies.compared.fedic.strategy import LARGEST_LOGIT, FedicStrategy, Judgement
 from fedproto_app.tasks.table import load_shard
-from tests.local_grid import small_settings
+from tests.helpers.local_grid import small_settings
 from tests.strategies.server_half import NAMES, NODE, assert_same_state, one_node, restored
 
 NO_STEPS = {f"fedic.{key}-steps": 0 for key in ("tuning", "calibration", "student")}

@@ -23,7 +23,7 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.kindred.learner import KindredLearner, extent
 from fedproto_app.tasks.forecasting.task import mean_day
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import change_arrays, on_reply
 from tests.strategies.kindred_pair import (
     CLIENTS,

@@ -23,7 +23,7 @@ from fedproto_app.strategies.common.prototypes import (
 )
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES
 from fedproto_app.strategies.fedpcl import PROTOTYPES as FEDPCL_PROTOTYPES
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.server_half import (
     NAMES,
     Rows,

@@ -17,7 +17,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.averaging import Averaging, clipped
-from tests.local_grid import run_small
+from tests.helpers.local_grid import run_small
 
 slow = pytest.mark.exhaustive
 ROBUST = ["clipped-mean", "median", "trimmed-mean", "krum", "multi-krum"]

@@ -24,7 +24,7 @@ from tests.data.images.made_images import (
     write_folder,
     write_zip,
 )
-from tests.real_data import real_data
+from tests.helpers.real_data import real_data
 
 SOURCE = "class-folders"
 COLOUR = [noise(seed, 4, 5, 3) for seed in range(5)]

@@ -10,7 +10,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.settings import DataSettings
-from tests.real_data import real_data
+from tests.helpers.real_data import real_data
 
 POINTS = {
     "points": np.arange(12.0).reshape(6, 2),

@@ -9,7 +9,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.settings import DataSettings
-from tests.real_data import real_data
+from tests.helpers.real_data import real_data
 
 HEADER = """# about the data
 @problemName Two

@@ -21,7 +21,7 @@ from fedproto_app.report.check.doubts import (
     zeros_at_the_ends,
 )
 from fedproto_app.settings import DataSettings
-from tests.waves import wave
+from tests.helpers.waves import wave
 
 PLAIN = np.arange(10.0, 61.0)  # a range of 50
 

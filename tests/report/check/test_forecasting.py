@@ -8,8 +8,8 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.report.check.findings import LARGEST_VALUE
 from fedproto_app.report.check.forecasting import facts_of, period_votes
 from fedproto_app.settings import DataSettings
-from tests.real_data import real_data
-from tests.waves import wave
+from tests.helpers.real_data import real_data
+from tests.helpers.waves import wave
 
 
 def test_metr_la_votes_for_a_day_of_5_minutes() -> None:

@@ -9,7 +9,7 @@ from fedproto_app.data.recognition import source_of
 from fedproto_app.report.check import images as check
 from fedproto_app.report.check.images import deal, decode
 from fedproto_app.settings import DataSettings, PartitionSettings
-from tests.real_data import real_data
+from tests.helpers.real_data import real_data
 
 
 class Split:

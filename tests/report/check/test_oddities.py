@@ -14,7 +14,7 @@ from fedproto_app.report.check.forecasting import (
     outliers_of,
 )
 from fedproto_app.settings import DataSettings
-from tests.waves import wave
+from tests.helpers.waves import wave
 
 # Twenty values at period 4, from the fifth on forecast: 12 train, 2 validation, 2 test samples.
 SMALL = DataSettings(

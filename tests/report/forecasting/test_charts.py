@@ -25,7 +25,7 @@ from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
-from tests.local_grid import run_locally, small_settings
+from tests.helpers.local_grid import run_locally, small_settings
 from tests.report.made_runs import add_divergence
 
 CHARTS = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]

@@ -14,7 +14,7 @@ from fedproto_app.core.charts import Axis, Lines, Section
 from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.report.page.document import write_report
 from fedproto_app.report.runs import read_run
-from tests.browser import Browser, installed
+from tests.helpers.browser import Browser, installed
 from tests.report.made_runs import alone, make_run, shared
 from tests.report.page.test_document import HOSTILE, rename
 

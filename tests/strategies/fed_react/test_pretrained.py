@@ -24,7 +24,7 @@ from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
-from tests.local_grid import (
+from tests.helpers.local_grid import (
     LocalGrid,
     regression_settings,
     run_locally,

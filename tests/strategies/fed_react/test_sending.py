@@ -15,7 +15,7 @@ from fedproto_app.core.wire import read_order
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
-from tests.local_grid import LocalGrid, sequence_settings, synthetic_nodes
+from tests.helpers.local_grid import LocalGrid, sequence_settings, synthetic_nodes
 from tests.strategies.fed_react.by_hand import APART, Played, at, play, server
 from tests.strategies.server_half import admit
 

@@ -13,7 +13,7 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task, small_run
-from tests.whole_orders import WholeNode
+from tests.helpers.whole_orders import WholeNode
 
 DISTANCE = 0.005  # of the mean validation error after three rounds
 

@@ -17,7 +17,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
 from fedproto_app.serving import NodeState, forecast, open_state
 from fedproto_app.settings import DataSettings
-from tests.local_grid import run_locally, small_settings
+from tests.helpers.local_grid import run_locally, small_settings
 
 PERIOD, LOOKBACK, ROWS = 6, 12, 120  # two periodic values
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = (REPOSITORY / os.environ.get("FEDPROTO_DATA", "../shared/data")).resolve()
 
 

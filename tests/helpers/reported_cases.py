@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_data import REPOSITORY
+from tests.helpers.real_data import REPOSITORY
 
 ROOT = (REPOSITORY / os.environ.get("FEDPROTO_CASES", "../shared/cases")).resolve()
 
