@@ -123,7 +123,7 @@ def test_a_method_in_a_users_module_runs_on_nodes_that_have_it(
 ) -> None:
     modules = tmp_path / "modules"
     modules.mkdir()
-    shutil.copy(Path(__file__).parents[1] / "own_methods.py", modules)
+    shutil.copy(Path(__file__).parents[1] / "helpers" / "own_methods.py", modules)
     monkeypatch.syspath_prepend(modules)
     environment = {"PYTHONPATH": str(modules)}
     changes = {
