@@ -215,15 +215,14 @@ class DataSettings(Section):
     )
     clients: NameList = setting(
         "",
-        "clients of the source that take part, between commas; default: all. On a deployed "
-        "node only [the site's file](#a-nodes-own-settings) decides this and how tables are "
-        "read",
+        "clients of the source that take part; default: all. On a deployed node only [the "
+        "site's file](#a-nodes-own-settings) decides this and how tables are read",
         NAMES,
     )
     columns: NameList = setting(
         "",
-        "columns of values, between commas: one for long tables and for folders of series, the "
-        "inputs in order for `sequence-folder` and `recordings`",
+        "columns of values: one for long tables and for folders of series, the inputs in order "
+        "for `sequence-folder` and `recordings`",
         NAMES,
     )
     time_column: str = setting(
@@ -266,9 +265,8 @@ class DataSettings(Section):
     )
     classes: str = setting(
         "",
-        "all classes in the order of their labels, between commas (images: largest first); "
-        "default: the source's",
-        "names between commas",
+        "all classes in the order of their labels (images: largest first); default: the source's",
+        NAMES,
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
         "refuse", "end the run at an image that cannot be read, or leave it out"

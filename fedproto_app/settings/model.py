@@ -57,8 +57,8 @@ class ModelSettings(Section):
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "multiplies the widths before the representation; of several numbers, between commas, "
-        "each client draws one ([how](compared.md#models-of-different-widths))",
+        "factors of the widths before the representation; a client's name and the seed [choose "
+        "its factor](compared.md#models-of-different-widths) where there are several",
         "numbers > 0 between commas",
     )
     module: str = setting(
