@@ -29,9 +29,10 @@ COPY pyproject.toml LICENSE README.md ./
 # Editable: runs are submitted from this folder, and there is one copy of the code.
 COPY configs configs
 COPY fedproto_app fedproto_app
+COPY fedproto_compared fedproto_compared
 RUN pip install --no-cache-dir ${PIP_ARGS} --no-deps --editable . \
  && pip check \
- && python3 -m compileall -q fedproto_app
+ && python3 -m compileall -q fedproto_app fedproto_compared
 COPY docker/bin/ /usr/local/bin/
 # What stands before Flower's own programs where PATH begins with it: docs/sites.md.
 COPY docker/gate/ /usr/local/lib/fedproto/gate/

@@ -1,4 +1,4 @@
-"""How large the package is, room by room, and which room imports which.
+"""How large both packages are, the app's room by room, and which room imports which.
 
     python -m benchmarks.structure            # the table
     python -m benchmarks.structure --picture  # also draws docs/rooms.svg
@@ -23,6 +23,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fedproto_app"
+COMPARED = "fedproto_compared"  # further methods, which use the app as a user's package does
 PICTURE = ROOT / "docs" / "rooms.svg"
 
 
@@ -70,13 +71,18 @@ def print_tables(imports: Counter[tuple[str, str]]) -> None:
         rooms.add_row(room, str(len(files)), str(lines_of(files)), " ".join(imported))
     console.print(rooms)
     package = sorted((ROOT / PACKAGE).rglob("*.py"))
+    compared = sorted((ROOT / COMPARED).rglob("*.py"))
     tests = sorted((ROOT / "tests").rglob("*.py"))
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     totals = Table("figure", "value", title="the whole")
     totals.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
     totals.add_row(
-        "lines of tests per line of the package", f"{lines_of(tests) / lines_of(package):.2f}"
+        "the same of the compared methods' package", f"{len(compared)} / {lines_of(compared)}"
+    )
+    totals.add_row(
+        "lines of tests per line of both packages",
+        f"{lines_of(tests) / lines_of([*package, *compared]):.2f}",
     )
     totals.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
     totals.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))

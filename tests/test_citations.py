@@ -44,7 +44,7 @@ UNLISTED = ["(Hsieh et al. 2020, section 5)"]
 def files() -> list[Path]:
     """Return every text that people read, except this test."""
     texts = [ROOT / "README.md", ROOT / "pyproject.toml"]
-    for folder in ("fedproto_app", "docs", "tests", "benchmarks", "configs"):
+    for folder in ("fedproto_app", "fedproto_compared", "docs", "tests", "benchmarks", "configs"):
         texts += [p for p in (ROOT / folder).rglob("*") if p.suffix in {".py", ".md", ".toml"}]
     return sorted(set(texts) - {Path(__file__), ROOT / "tests/papers.toml"})
 
@@ -197,7 +197,8 @@ def test_every_page_has_a_table_from_the_paper_to_the_code(page: str) -> None:
 def test_the_code_that_a_table_names_is_there_and_cites_the_same(
     cited: str, file: str, names: list[str]
 ) -> None:
-    text = (ROOT / "fedproto_app" / file).read_text()
+    folder = ROOT if file.startswith("fedproto_compared/") else ROOT / "fedproto_app"
+    text = (folder / file).read_text()
     tree = ast.parse(text)
     sources = [source_of(tree, text, name) for name in names]
     missing = [name for name, source in zip(names, sources, strict=True) if not source]

@@ -17,7 +17,7 @@ from flwr.common.config import flatten_dict, get_fused_config_from_dir
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
-from fedproto_app.core.methods import METHODS, method_named, methods_of, part_of
+from fedproto_app.core.methods import METHODS, Methods, method_named, methods_of, part_of
 from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
@@ -140,6 +140,17 @@ def test_a_task_that_a_part_of_a_method_lacks_is_refused(part: str) -> None:
     method = replace(METHODS["solo"], **{part: {"classification": "fedproto_app.nowhere:It"}})
     with pytest.raises(SettingsError, match="has parts for task = 'classification' only"):
         require_fit(method, Settings())
+
+
+def test_methods_of_a_package_that_is_not_installed_are_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packages = ("fedproto_app.strategies", "fedproto_compared")
+    assert "cnfgnn" in METHODS
+    monkeypatch.setattr("fedproto_app.core.methods._PACKAGES", (packages[0], "not_installed"))
+    assert sorted(Methods()) == sorted(
+        name for name in METHODS if not METHODS._modules[name].startswith(packages[1])
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import fedproto_app
-
-PACKAGE = Path(fedproto_app.__file__).parent
+ROOT = Path(__file__).parents[1]
+FILES = [
+    path for name in ("fedproto_app", "fedproto_compared") for path in (ROOT / name).rglob("*.py")
+]
 MODULES = {
     "pickle", "_pickle", "cPickle", "pickletools", "joblib", "shelve", "marshal", "dill",
     "cloudpickle", "yaml",
@@ -70,9 +71,7 @@ def _is_torchs(name: str) -> bool:
     return parts[0] == "torch" and parts[-1] in OF_TORCH
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
-)
+@pytest.mark.parametrize("path", sorted(FILES), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_module_pickles(path: Path) -> None:
     assert list(faults(ast.parse(path.read_text(encoding="utf-8")))) == []
 

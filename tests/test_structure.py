@@ -12,12 +12,14 @@ import grimp
 
 from benchmarks.structure import levels
 
-PACKAGE = Path(__file__).parents[1] / "fedproto_app"
+ROOT = Path(__file__).parents[1]
+PACKAGE, COMPARED = ROOT / "fedproto_app", ROOT / "fedproto_compared"
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+    """Yield the modules of both packages, those of the app by their paths in it."""
+    for path in sorted([*PACKAGE.rglob("*.py"), *COMPARED.rglob("*.py")]):
+        yield str(path.relative_to(ROOT)).removeprefix("fedproto_app/"), ast.parse(path.read_text())
 
 
 def compares_choice(node: ast.AST) -> bool:
@@ -57,7 +59,7 @@ def test_flower_stands_in_few_modules_of_the_strategies() -> None:
     importing = {
         name
         for name, tree in modules()
-        if name.startswith("strategies/")
+        if name.startswith(("strategies/", "fedproto_compared/"))
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "flwr"
         if node.module != "flwr.common.logger"
@@ -73,12 +75,13 @@ def test_no_module_is_called_as_the_tests_that_flowers_bundles_leave_out() -> No
 
 def test_the_package_has_only_files_that_flowers_bundles_take() -> None:
     """A bundle leaves out HTML, for example, and a run from it would then write no report."""
-    kinds = {path.suffix for path in PACKAGE.rglob("*.*") if "__pycache__" not in path.parts}
+    files = [*PACKAGE.rglob("*.*"), *COMPARED.rglob("*.*")]
+    kinds = {path.suffix for path in files if "__pycache__" not in path.parts}
     assert kinds == {".py", ".toml"}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = grimp.build_graph("fedproto_app")
+    graph = grimp.build_graph("fedproto_app", "fedproto_compared")
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 

@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "fedproto_app"
+PACKAGES = ROOT / "fedproto_app", ROOT / "fedproto_compared"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
@@ -31,7 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel as pip does, from a copy without the files of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "copy"
-    shutil.copytree(PACKAGE, copy / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in PACKAGES:
+        shutil.copytree(package, copy / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     build = [sys.executable, "-W", "ignore", "-c", _BUILD, str(folder)]
@@ -40,10 +41,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_it_holds_the_whole_package_and_nothing_else(wheel: Path) -> None:
+def test_it_holds_both_packages_whole_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    paths = chain.from_iterable(package.rglob("*") for package in PACKAGES)
+    files = (path for path in paths if path.is_file() and path.suffix != ".pyc")
     assert names == {str(path.relative_to(ROOT)) for path in files}
 
 
@@ -85,13 +87,13 @@ def names_of(*table: str) -> set[str]:
 
 def test_all_that_the_package_imports_is_asked_for() -> None:
     imported = set()
-    for path in PACKAGE.rglob("*.py"):
+    for path in chain.from_iterable(package.rglob("*.py") for package in PACKAGES):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
-    third_party = imported - sys.stdlib_module_names - {PACKAGE.name}
+    third_party = imported - sys.stdlib_module_names - {package.name for package in PACKAGES}
     required, extras = names_of("dependencies"), set[str]()
     for extra in set(PROJECT["optional-dependencies"]) - {"dev", "docs"}:
         extras |= names_of("optional-dependencies", extra)

@@ -1,16 +1,17 @@
 """All methods by name.
 
-A method is a module or a folder in ``strategies/`` or ``strategies/compared/`` with a record
-``METHOD``; the file's name, with dashes, is the method's. Nothing else lists it. A method from
-outside the app is a `Method` in a module of the user's, ``package.module:NAME``. A method's module
-is imported when the method is asked for.
+A method is a module or a folder in ``strategies/`` with a record ``METHOD``; the file's name, with
+dashes, is the method's. Nothing else lists it. The package ``fedproto_compared`` beside the app has
+further ones in the same form, and where it is not installed these are not listed. A method from
+outside is a `Method` in a module of the user's, ``package.module:NAME``. A method's module is
+imported when the method is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
@@ -19,19 +20,21 @@ from fedproto_app.core.loading import load
 from fedproto_app.core.method import Method, Pretraining, for_task
 from fedproto_app.core.section import kebab
 
-_PACKAGES = ("fedproto_app.strategies", "fedproto_app.strategies.compared")
-_NO_METHODS = ("common", "compared")
+_PACKAGES = ("fedproto_app.strategies", "fedproto_compared")
+_NO_METHOD = "common"  # what methods of a package share
 
 
 class Methods(Mapping[str, Method]):
     """The app's methods by name; reading a value imports the method's module."""
 
     def __init__(self) -> None:
-        folder = Path(__file__).parents[1] / "strategies"
         self._modules: dict[str, str] = {}
-        for package, place in zip(_PACKAGES, (folder, folder / "compared"), strict=True):
-            names = sorted(module.name for module in iter_modules([str(place)]))
-            self._modules |= {kebab(n): f"{package}.{n}" for n in names if n not in _NO_METHODS}
+        for package in _PACKAGES:
+            # Found, not imported, so that reading a table of results does not wait for torch.
+            spec = find_spec(package)
+            places = (spec and spec.submodule_search_locations) or ()
+            names = sorted(module.name for module in iter_modules(places))
+            self._modules |= {kebab(n): f"{package}.{n}" for n in names if n != _NO_METHOD}
 
     def __getitem__(self, name: str) -> Method:
         method: Method = import_module(self._modules[name]).METHOD

@@ -13,10 +13,10 @@ from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
-from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesStrategy, FedProtoStrategy
 from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
 from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
+from fedproto_compared.fedtgp import FedTgpStrategy
 
 LATEST = [Sends("both", {"x": (1,), "y": (1, 2)}, combine="mean", remember="latest")]
 THIS_ROUND = [Sends("x", {"x": (1,)}, combine="mean")]

@@ -18,7 +18,7 @@ from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.superlink import free_port
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("pyproject.toml", "README.md", "LICENSE", "configs", "fedproto_app")
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "configs", "fedproto_app", "fedproto_compared")
 
 pytestmark = [pytest.mark.integration, pytest.mark.exhaustive]
 

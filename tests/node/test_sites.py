@@ -16,7 +16,7 @@ from fedproto_app.node.site import Site, read_site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import DataSettings
-from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
+from fedproto_compared.fedic.auxiliary import AUXILIARY
 from tests.helpers.local_grid import (
     Tamper,
     digits_settings,

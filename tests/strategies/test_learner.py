@@ -12,7 +12,7 @@ from fedproto_app.core.messages import Reply
 from fedproto_app.maths.optim import CohortAdam, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings
 from fedproto_app.strategies.common.learner import make_optimizer, train_cohort
-from fedproto_app.strategies.compared.creff import CLASSIFIER
+from fedproto_compared.creff import CLASSIFIER
 from tests.strategies.server_half import server_of
 from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner
 from tests.strategies.tiny_images import (

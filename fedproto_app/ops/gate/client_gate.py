@@ -254,8 +254,9 @@ def work(job: bytes) -> bytes:
         from flwr.cli.install import install_from_fab
         from flwr.clientapp.utils import get_load_client_app_fn
 
-        for name in [name for name in sys.modules if name.partition(".")[0] == "fedproto_app"]:
-            del sys.modules[name]  # the app brings its own package
+        packages = ("fedproto_app", "fedproto_compared")  # the app brings its own
+        for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+            del sys.modules[name]
         install_from_fab(content, skip_prompt=True)
         load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
         app = load(

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedproto_app.maths.graph import (
+from fedproto_compared.common.adjacency import (
     communities,
     normalised,
     weights_of_places,
@@ -64,7 +64,7 @@ def test_neighbours_are_the_same_however_many_are_looked_at_at_a_time(
     profiles = np.random.default_rng(0).normal(size=(23, 6))
     profiles[7] = profiles[3]
     at_once = weights_of_profiles(profiles, 4)
-    monkeypatch.setattr("fedproto_app.maths.graph.BLOCK", 5)
+    monkeypatch.setattr("fedproto_compared.common.adjacency.BLOCK", 5)
     np.testing.assert_allclose(weights_of_profiles(profiles, 4), at_once, atol=1e-6)
     assert ((at_once > 0).sum(axis=1) >= 1).all()
     assert weights_of_profiles(np.ones((1, 6)), 8).tolist() == [[0.0]]

@@ -20,9 +20,9 @@ from fedproto_app.data.windows import lookback
 from fedproto_app.maths.noise import noisy
 from fedproto_app.settings import DataSettings
 from fedproto_app.strategies.common.learner import Cohort, Contribution
-from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import CohortSamples
+from fedproto_compared.fedda import FedDaSettings
 
 STATISTICS = "weekly-statistics"  # up, once: [W, B]
 WEEKS = "weeks"  # the question's option: W

@@ -28,8 +28,9 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.serving import require_forecasts
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import Cohort, make_learner
-from fedproto_app.strategies.compared.cnfgnn import strategy as cnfgnn
-from fedproto_app.strategies.compared.cnfgnn.learner import (
+from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_compared.cnfgnn import strategy as cnfgnn
+from fedproto_compared.cnfgnn.learner import (
     COUNT,
     ENCODINGS,
     FIRST,
@@ -38,14 +39,13 @@ from fedproto_app.strategies.compared.cnfgnn.learner import (
     STEPS,
     CnfgnnLearner,
 )
-from fedproto_app.strategies.compared.cnfgnn.models import GraphNetwork
-from fedproto_app.strategies.compared.cnfgnn.strategy import (
+from fedproto_compared.cnfgnn.models import GraphNetwork
+from fedproto_compared.cnfgnn.strategy import (
     CnfgnnStrategy,
     Encoded,
     GraphLearning,
     Proposal,
 )
-from fedproto_app.tasks.table import load_shard, make_task
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.server_half import NAMES, NODE, one_node, refusals
 from tests.strategies.tiny_cohort import NAMES as TWO

@@ -7,13 +7,13 @@ import math
 import torch
 from torch.nn import functional
 
-from fedproto_app.strategies.compared.fedtgp import (
+from fedproto_app.strategies.fedproto import prototype_distance, pull
+from fedproto_compared.fedtgp import (
     adaptive_margin,
     contrastive_loss,
     generated,
     trained,
 )
-from fedproto_app.strategies.fedproto import prototype_distance, pull
 
 LABELS = torch.tensor([0, 0, 1, 2])
 RECEIVED = torch.tensor(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedproto_app.strategies.compared.creff import (
+from fedproto_compared.creff import (
     batch_weights,
     class_gradient,
     feature_norm,

@@ -20,7 +20,7 @@ from fedproto_app.experiments.invariants import everything
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.compared.fedgru import CHOICE, member, subsets
+from fedproto_compared.fedgru import CHOICE, member, subsets
 from tests.helpers.local_grid import run_locally, small_settings
 from tests.strategies.server_half import server_of
 from tests.strategies.tiny_cohort import tiny_cohort, tiny_learner, train
@@ -79,7 +79,7 @@ SMALL = {"method": "fedgru", "fedgru.hidden": 4, "rounds": 2}
 
 AVERAGED = """
 from fedproto_app.core.method import Method
-from fedproto_app.strategies.compared.fedgru import FedGruSettings
+from fedproto_compared.fedgru import FedGruSettings
 
 METHOD = Method(
     name="averaged",
@@ -88,7 +88,7 @@ METHOD = Method(
     settings=FedGruSettings,
     tasks=("forecasting",),
     table="fedgru",
-    model="fedproto_app.strategies.compared.fedgru:gru_of_clusters",
+    model="fedproto_compared.fedgru:gru_of_clusters",
 )
 """
 

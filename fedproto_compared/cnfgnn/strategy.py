@@ -27,10 +27,11 @@ from fedproto_app.core.round import Received, Round
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.client_graph import ClientGraph
 from fedproto_app.strategies.common.federation import Ask, Federation
-from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
-from fedproto_app.strategies.compared.cnfgnn.learner import (
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.trust.outliers import usual
+from fedproto_compared.cnfgnn import CnfgnnSettings
+from fedproto_compared.cnfgnn.learner import (
     COUNT,
     ENCODINGS,
     FIRST,
@@ -38,9 +39,8 @@ from fedproto_app.strategies.compared.cnfgnn.learner import (
     GRAPH,
     STEPS,
 )
-from fedproto_app.strategies.compared.cnfgnn.models import Graph, GraphForecaster, GraphNetwork
-from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.trust.outliers import usual
+from fedproto_compared.cnfgnn.models import Graph, GraphForecaster, GraphNetwork
+from fedproto_compared.common.client_graph import ClientGraph
 
 # How the server learns: a graph network on the clients' encodings of the same time. The clients
 # compute the loss, so a step has two halves: `proposed` returns the network's output at some time

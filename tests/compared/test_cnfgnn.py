@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import Forecaster
-from fedproto_app.strategies.compared.cnfgnn.models import (
+from fedproto_compared.cnfgnn.models import (
     BLOCKS,
     UPDATED,
     Graph,
@@ -17,7 +17,7 @@ from fedproto_app.strategies.compared.cnfgnn.models import (
     GuidedForecaster,
     Seq2SeqForecaster,
 )
-from fedproto_app.strategies.compared.cnfgnn.strategy import clipped_to_median
+from fedproto_compared.cnfgnn.strategy import clipped_to_median
 
 PLACES = [-3, -2, -1, -72, -48, -24]  # close values, then one, two, three days ago
 

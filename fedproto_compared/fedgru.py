@@ -29,18 +29,18 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.maths.graph import communities
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
 from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Phase
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_compared.common.adjacency import communities
+from fedproto_compared.common.client_graph import PROFILE, ClientGraph, profile
 
 # A forecaster of GRUs on top of each other, over a sample's values in the order of time.
 

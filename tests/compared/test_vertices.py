@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.tasks.forecasting.graph import cell_of, read_places, read_weights
+from fedproto_compared.common.vertices import cell_of, read_places, read_weights
 
 WEIGHTS = [[0.0, 0.5], [0.25, 0.0]]
 

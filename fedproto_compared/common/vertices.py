@@ -20,10 +20,10 @@ from torch import Tensor
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.table import TIME_NAMES
-from fedproto_app.maths.graph import Adjacency, weights_of_places, weights_of_profiles
 from fedproto_app.maths.noise import noisy
 from fedproto_app.settings import GraphSettings, Settings
 from fedproto_app.tasks.forecasting.task import CohortSamples, mean_day
+from fedproto_compared.common.adjacency import Adjacency, weights_of_places, weights_of_profiles
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.strategies.compared.fedgru import (
+from fedproto_compared.fedgru import (
     CHOICE,
     Ensemble,
     StackedGru,

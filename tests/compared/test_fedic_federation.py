@@ -16,9 +16,9 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Round, SentModel
 from fedproto_app.experiments.invariants import TOLERANCE, SmallRuns, apart, results
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
-from fedproto_app.strategies.compared.fedic.strategy import LARGEST_LOGIT, FedicStrategy, Judgement
 from fedproto_app.tasks.table import load_shard
+from fedproto_compared.fedic.auxiliary import AUXILIARY
+from fedproto_compared.fedic.strategy import LARGEST_LOGIT, FedicStrategy, Judgement
 from tests.helpers.local_grid import small_settings
 from tests.strategies.server_half import NAMES, NODE, assert_same_state, one_node, restored
 

@@ -24,11 +24,11 @@ from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.compared.fedic import FedicSettings
-from fedproto_app.strategies.compared.fedic.auxiliary import ServerImages, server_images
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.images.task import ClassificationTask, normalised
 from fedproto_app.trust.outliers import largest, root_mean_square
+from fedproto_compared.fedic import FedicSettings
+from fedproto_compared.fedic.auxiliary import ServerImages, server_images
 
 # FEDIC's teacher (Shang, Lu, Cheung, Wang, "FEDIC: Federated learning on non-IID and long-tailed
 # data via calibrated distillation", ICME 2022).

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedproto_app.strategies.compared.fedic.strategy import (
+from fedproto_compared.fedic.strategy import (
     GATE,
     GATE_BIAS,
     SCALE,

@@ -15,7 +15,6 @@ from fedproto_app.core.section import Count, Section, setting
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
-from fedproto_app.maths.graph import Adjacency, communities, normalised
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.linear import linear, linear_parameters
@@ -23,8 +22,9 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.tasks.forecasting.clients import series_shard
-from fedproto_app.tasks.forecasting.graph import Vertices, reported_days
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_compared.common.adjacency import Adjacency, communities, normalised
+from fedproto_compared.common.vertices import Vertices, reported_days
 
 # A graph convolutional network over the clients of a community, as one client forecasts with it.
 #

@@ -22,16 +22,16 @@ from fedproto_app.data.windows import window_positions
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.client_graph import PROFILE, profile
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
-from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
-from fedproto_app.strategies.compared.cnfgnn.models import (
+from fedproto_app.strategies.solo import SoloLearner
+from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
+from fedproto_compared.cnfgnn import CnfgnnSettings
+from fedproto_compared.cnfgnn.models import (
     GraphForecaster,
     GuidedForecaster,
     Seq2SeqForecaster,
 )
-from fedproto_app.strategies.solo import SoloLearner
-from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
+from fedproto_compared.common.client_graph import PROFILE, profile
 
 # Down: g of the guided clients [n, T, d_g]. Up: h [K, T, d_h], or ∂L/∂g [K, T, d_g].
 GRAPH, ENCODINGS, GRADIENT = "graph", "encodings", "gradient"

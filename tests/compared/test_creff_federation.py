@@ -13,7 +13,7 @@ from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.shape import DataShape
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
-from fedproto_app.strategies.compared.creff import (
+from fedproto_compared.creff import (
     CLASSIFIER,
     GRADIENTS,
     CreffStrategy,

@@ -19,16 +19,16 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.compared.fedda import strategy as module
-from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS, weekly_statistics
-from fedproto_app.strategies.compared.fedda.strategy import (
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.table import make_task
+from fedproto_compared.fedda import strategy as module
+from fedproto_compared.fedda.learner import STATISTICS, WEEKS, weekly_statistics
+from fedproto_compared.fedda.strategy import (
     FedDaStrategy,
     attended,
     quasi_global_model,
     two_view_clusters,
 )
-from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import make_task
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.server_half import admit, refusals, restored, server_of
 from tests.strategies.tiny_cohort import (

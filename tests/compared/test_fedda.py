@@ -13,14 +13,14 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows, shortest_length
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.compared.fedda.learner import weekly_statistics, weeks_needed
-from fedproto_app.strategies.compared.fedda.strategy import (
+from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+from fedproto_compared.fedda.learner import weekly_statistics, weeks_needed
+from fedproto_compared.fedda.strategy import (
     attended,
     centroids,
     nearest,
     two_view_clusters,
 )
-from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
 
 SETTINGS = settings_from(
     {"data.period": 4, "data.close-window": 2, "data.periodic-window": 2, "data.train-share": 0.8}

@@ -32,13 +32,13 @@ from fedproto_app.data.windows import (
 )
 from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.strategies.common.client_graph import ClientGraph
 from fedproto_app.strategies.common.federation import Ask, Federation
-from fedproto_app.strategies.compared.fedda import FedDaSettings
-from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS, weeks_needed
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.trust.outliers import largest
+from fedproto_compared.common.client_graph import ClientGraph
+from fedproto_compared.fedda import FedDaSettings
+from fedproto_compared.fedda.learner import STATISTICS, WEEKS, weeks_needed
 
 # FedDA's clusters (Zhang et al., INFOCOM 2021) use the clients' measurements and their places.
 

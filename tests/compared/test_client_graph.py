@@ -13,11 +13,11 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.sends import Expected
-from fedproto_app.maths.graph import weights_of_profiles
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.client_graph import PROFILE, ClientGraph, profile
 from fedproto_app.tasks.forecasting.task import mean_day
+from fedproto_compared.common.adjacency import weights_of_profiles
+from fedproto_compared.common.client_graph import PROFILE, ClientGraph, profile
 from tests.strategies.server_half import NAMES, nobody_is_asked, one_node
 from tests.strategies.tiny_cohort import tiny_cohort, tiny_learner
 

@@ -12,12 +12,12 @@ import torch
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
-from fedproto_app.maths.graph import normalised
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.node.store import ClientStore
 from fedproto_app.serving import NodeState, forecast
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.compared.fcgcn import CommunityGcn, communities_of, with_communities
+from fedproto_compared.common.adjacency import normalised
+from fedproto_compared.fcgcn import CommunityGcn, communities_of, with_communities
 
 WINDOWS = WindowLayout(close=3, distances=3, horizon=1, period=24, times=0)
 PATH = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])

@@ -16,7 +16,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import OUTPUT_ROOT
-from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY, UNLABELLED, server_images
+from fedproto_compared.fedic.auxiliary import AUXILIARY, UNLABELLED, server_images
 
 DIGITS = DataShape((1, 8, 8), tuple(map(str, range(10))))
 

@@ -19,12 +19,12 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance, Refusal
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
-from fedproto_app.maths.graph import Adjacency
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.common.learner import Cohort, Contribution
-from fedproto_app.tasks.forecasting.graph import Vertices, reported_days
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_compared.common.adjacency import Adjacency
+from fedproto_compared.common.vertices import Vertices, reported_days
 
 PROFILE = "profile"  # an array [B], and the option of the question for it
 
