@@ -19,6 +19,14 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.tiny_cohort import (
+    NAMES,
+    cohort_of,
+    complete_and_holed,
+    tiny_learner,
+    tiny_windows,
+    train,
+)
 from tests.strategies.server_half import (
     SAMPLES,
     accept,
@@ -27,14 +35,6 @@ from tests.strategies.server_half import (
     replies,
     restored,
     server_of,
-)
-from tests.strategies.tiny_cohort import (
-    NAMES,
-    cohort_of,
-    complete_and_holed,
-    tiny_learner,
-    tiny_windows,
-    train,
 )
 
 # --- the client's half ---------------------------------------------------------------------------

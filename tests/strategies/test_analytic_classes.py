@@ -41,6 +41,13 @@ from fedproto_app.strategies.common.class_fit import (
     packed,
 )
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
+from tests.helpers.tiny_cohort import cohort_of
+from tests.helpers.tiny_images import at_round, image_cohort, image_learner
+from tests.helpers.tiny_sequences import (
+    sequence_client,
+    sequence_settings,
+    task_of,
+)
 from tests.strategies.server_half import (
     NO_GRID,
     NODE,
@@ -52,13 +59,6 @@ from tests.strategies.server_half import (
     replies,
     restored,
     server_of,
-)
-from tests.strategies.tiny_cohort import cohort_of
-from tests.strategies.tiny_images import at_round, image_cohort, image_learner
-from tests.strategies.tiny_sequences import (
-    sequence_client,
-    sequence_settings,
-    task_of,
 )
 
 # --- the client's half ---------------------------------------------------------------------------

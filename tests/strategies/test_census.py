@@ -24,6 +24,7 @@ from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, Le
 from fedproto_app.strategies.census.strategy import CensusStrategy
 from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
 from fedproto_app.strategies.common.learner import Cohort, train_cohort
+from tests.helpers.tiny_images import at_round, image_cohort, image_learner
 from tests.strategies.server_half import (
     NO_GRID,
     accept,
@@ -34,7 +35,6 @@ from tests.strategies.server_half import (
     restored,
     server_of,
 )
-from tests.strategies.tiny_images import at_round, image_cohort, image_learner
 
 # --- the client's half ---------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ def test_sums_are_sent_where_they_are_asked_for() -> None:
 
 def test_a_stage_without_images_counts_no_others_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = {"a": [[], [0, 0, 1]], "b": [[1, 1, 1], []]}
-    monkeypatch.setattr("tests.strategies.tiny_images.STAGES", stages)
+    monkeypatch.setattr("tests.helpers.tiny_images.STAGES", stages)
     _, sent_sums = sent_in(learner_of(), 1, 2, 3, 4)
     assert [sums.counts.tolist() for sums in sent_sums] == [[[2, 1, 0], [0, 3, 0]]] * 4
 

@@ -47,9 +47,9 @@ from fedproto_app.strategies.compared.cnfgnn.strategy import (
 )
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.tiny_cohort import NAMES as TWO
+from tests.helpers.tiny_cohort import PERIOD, tiny_cohort, tiny_learner, train
 from tests.strategies.server_half import NAMES, NODE, one_node, refusals
-from tests.strategies.tiny_cohort import NAMES as TWO
-from tests.strategies.tiny_cohort import PERIOD, tiny_cohort, tiny_learner, train
 
 # --- the client's half ---------------------------------------------------------------------------
 

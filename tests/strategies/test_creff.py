@@ -19,6 +19,8 @@ from fedproto_app.strategies.compared.creff import (
     CreffStrategy,
     class_gradient,
 )
+from tests.helpers.tiny_cohort import global_model
+from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
 from tests.strategies.server_half import (
     COUNTS,
     accept,
@@ -29,8 +31,6 @@ from tests.strategies.server_half import (
     refusals,
     restored,
 )
-from tests.strategies.tiny_cohort import global_model
-from tests.strategies.tiny_images import CLASSES, image_cohort, image_learner
 
 # --- the client's half ---------------------------------------------------------------------------
 

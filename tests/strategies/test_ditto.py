@@ -13,7 +13,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.strategies.common.learner import AnyLearner, Phase
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     NAMES,
     global_model,
     tiny_batches,
@@ -21,7 +21,7 @@ from tests.strategies.tiny_cohort import (
     tiny_learner,
     train,
 )
-from tests.strategies.tiny_images import image_cohort, image_learner
+from tests.helpers.tiny_images import image_cohort, image_learner
 
 PERSONAL = "personal."
 

@@ -10,8 +10,8 @@ import torch
 
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
-from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner
-from tests.strategies.tiny_images import image_cohort, image_learner
+from tests.helpers.tiny_cohort import global_model, tiny_cohort, tiny_learner
+from tests.helpers.tiny_images import image_cohort, image_learner
 
 HEAD = ["decoder.weight", "decoder.bias"]
 

@@ -18,8 +18,8 @@ from fedproto_app.report.runs import read_run
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from tests.helpers.local_grid import run_locally, small_settings
 from tests.helpers.reported import fields_of
+from tests.helpers.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
 from tests.strategies.server_half import one_node
-from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
 
 # --- the client's half ---------------------------------------------------------------------------
 

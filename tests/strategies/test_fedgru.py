@@ -22,8 +22,8 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.compared.fedgru import CHOICE, member, subsets
 from tests.helpers.local_grid import run_locally, small_settings
+from tests.helpers.tiny_cohort import tiny_cohort, tiny_learner, train
 from tests.strategies.server_half import server_of
-from tests.strategies.tiny_cohort import tiny_cohort, tiny_learner, train
 
 # --- the client's half ---------------------------------------------------------------------------
 

@@ -31,6 +31,16 @@ from fedproto_app.strategies.fedpcl import (
     prototype_contrast,
 )
 from fedproto_app.tasks.table import small_run
+from tests.helpers.tiny_cohort import (
+    PERIOD,
+    WIDTH,
+    tiny_batches,
+    tiny_cohort,
+    tiny_learner,
+    train,
+)
+from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
+from tests.helpers.tiny_images import WIDTH as IMAGE_WIDTH
 from tests.strategies.server_half import (
     accept,
     class_replies,
@@ -41,16 +51,6 @@ from tests.strategies.server_half import (
     restored,
     server_of,
 )
-from tests.strategies.tiny_cohort import (
-    PERIOD,
-    WIDTH,
-    tiny_batches,
-    tiny_cohort,
-    tiny_learner,
-    train,
-)
-from tests.strategies.tiny_images import CLASSES, image_cohort, image_learner
-from tests.strategies.tiny_images import WIDTH as IMAGE_WIDTH
 
 MULTIPLE = {"fedpcl.prototypes": "multiple"}
 

@@ -7,7 +7,7 @@ import torch
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.strategies.fedproto import nearness_of_classes
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     PERIOD,
     WIDTH,
     tiny_batches,

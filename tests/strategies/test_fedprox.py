@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.strategies.common.learner import AnyLearner
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     global_model,
     tiny_batches,
     tiny_cohort,

@@ -16,6 +16,7 @@ from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.wire import read_order
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
+from tests.helpers.tiny_images import class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import (
     NO_GRID,
     NODE,
@@ -26,7 +27,6 @@ from tests.strategies.server_half import (
     guidance,
     refusals,
 )
-from tests.strategies.tiny_images import class_guidance, image_cohort, image_learner
 
 HONEST = {"a": {0: [1, 2], 1: [-1, 1]}, "b": {0: [2, 2]}, "c": {0: [1, 1]}}
 

@@ -23,12 +23,10 @@ from fedproto_app.strategies.common.learner import Learner
 from fedproto_app.strategies.fuels import strategy as jsd_prototype
 from fedproto_app.strategies.fuels.learner import FILTER, inter_client_loss
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.helpers.whole_orders import WholeNode
-from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     NAMES as TWO,
 )
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     PERIOD,
     WIDTH,
     tiny_batches,
@@ -37,6 +35,8 @@ from tests.strategies.tiny_cohort import (
     tiny_windows,
     train,
 )
+from tests.helpers.whole_orders import WholeNode
+from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
 
 # --- the client's half ---------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution, train_cohort
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
-from tests.strategies.server_half import accept, class_replies, class_server, guidance
-from tests.strategies.tiny_cohort import global_model
-from tests.strategies.tiny_images import (
+from tests.helpers.tiny_cohort import global_model
+from tests.helpers.tiny_images import (
     at_round,
     class_guidance,
     image_cohort,
     image_learner,
 )
+from tests.strategies.server_half import accept, class_replies, class_server, guidance
 
 
 def guidance_with(learner: AnyLearner, shared: list[int] | None = None) -> Guidance:

@@ -23,17 +23,9 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.kindred.learner import KindredLearner, extent
 from fedproto_app.tasks.forecasting.task import mean_day
+from tests.helpers.bad_replies import change_arrays, on_reply
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.server.bad_replies import change_arrays, on_reply
-from tests.strategies.kindred_pair import (
-    CLIENTS,
-    FEATURES,
-    PERIOD,
-    KindredPair,
-    by_hand,
-    tiny_series,
-)
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     NAMES,
     cohort_of,
     complete_and_holed,
@@ -42,8 +34,16 @@ from tests.strategies.tiny_cohort import (
     tiny_windows,
     train,
 )
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     PERIOD as TINY_PERIOD,
+)
+from tests.strategies.kindred_pair import (
+    CLIENTS,
+    FEATURES,
+    PERIOD,
+    KindredPair,
+    by_hand,
+    tiny_series,
 )
 
 # --- the client's half ---------------------------------------------------------------------------

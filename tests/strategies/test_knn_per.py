@@ -10,9 +10,9 @@ import torch
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
-from tests.strategies.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
-from tests.strategies.tiny_images import image_cohort, image_learner
-from tests.strategies.tiny_sequences import (
+from tests.helpers.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
+from tests.helpers.tiny_images import image_cohort, image_learner
+from tests.helpers.tiny_sequences import (
     sequence_client,
     sequence_settings,
     task_of,

@@ -9,8 +9,8 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings, pairs_of
 from fedproto_app.strategies.solo import SoloLearner
 from tests.helpers.made_series import forecasts_have_the_reported_errors
-from tests.strategies.quadratic import NAME, after_a_round, learner_of
-from tests.strategies.tiny_cohort import tiny_batches, tiny_cohort, tiny_learner, train
+from tests.helpers.quadratic import NAME, after_a_round, learner_of
+from tests.helpers.tiny_cohort import tiny_batches, tiny_cohort, tiny_learner, train
 
 GUIDANCE = Guidance()
 

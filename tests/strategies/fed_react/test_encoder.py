@@ -19,8 +19,8 @@ from fedproto_app.strategies.fed_react.encoder import (
     ContrastiveEncoderLearner,
 )
 from fedproto_app.tasks.sequences.task import SequenceTask
-from tests.strategies.tiny_cohort import cohort_of
-from tests.strategies.tiny_sequences import (
+from tests.helpers.tiny_cohort import cohort_of
+from tests.helpers.tiny_sequences import (
     ENCODER_ROUNDS,
     sequence_client,
     sequence_settings,
