@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -546,17 +545,6 @@ def test_too_much_work_is_not_begun(
     assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
 
 
-def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
-    accuracy = {}
-    for sharing in ("shrunk", "clustered"):
-        changes = {**RENAMED, "analytic.sharing": sharing}
-        runs = SmallRuns("sequence-classification", "analytic", tmp_path / sharing, **changes)
-        summary = read_run(runs.run("once", 2)).summary
-        accuracy[sharing] = summary["accuracy"]
-        assert summary["rand_index"] == (1.0 if sharing == "clustered" else None)
-    assert accuracy["clustered"] > accuracy["shrunk"] + 0.05
-
-
 def test_a_guess_may_be_another_one_every_round() -> None:
     guesses = {"analytic.features": WIDTH // 2, "analytic.guess-rounds": 1}
     task = {"task": "sequence-classification", "keep": "last"}
@@ -566,22 +554,6 @@ def test_a_guess_may_be_another_one_every_round() -> None:
     np.testing.assert_allclose(totals(strategy)["counts"], [3, 1])
     refused = report(strategy, a=sums_of(0, samples=2))
     assert "fewer samples than its earlier sums" in refused["a"]
-
-
-def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
-    few_labels = {
-        **GUESSED,
-        "analytic.features": 60,
-        "data.clusters.clients": 4,
-        "data.clusters.labels": 8,
-    }
-    accuracy = dict.fromkeys((0, 2), 0.0)
-    for rounds, seed in product(accuracy, range(3)):
-        changes = {**few_labels, "analytic.guess-rounds": rounds, "seed": seed}
-        folder = tmp_path / f"{rounds}-{seed}"
-        runs = SmallRuns("sequence-classification", "analytic", folder, **changes)
-        accuracy[rounds] += read_run(runs.run("once", 2)).summary["accuracy"] / 3
-    assert accuracy[2] > accuracy[0] + 0.02
 
 
 @pytest.mark.parametrize(

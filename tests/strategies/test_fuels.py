@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,9 @@ from sklearn.metrics.pairwise import cosine_similarity
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, Order
-from fedproto_app.data.shard import Shard
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.models.forecaster import PROJECTOR, project
-from fedproto_app.node.store import ClientStore
-from fedproto_app.report.runs import read_rounds
 from fedproto_app.strategies.common import findings
 from fedproto_app.strategies.common.learner import Learner
 from fedproto_app.strategies.fuels import strategy as jsd_prototype
@@ -29,7 +25,6 @@ from fedproto_app.strategies.fuels.learner import (
     inter_client_loss,
     intra_client_loss,
 )
-from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.helpers.tiny_cohort import (
     NAMES as TWO,
 )
@@ -39,10 +34,8 @@ from tests.helpers.tiny_cohort import (
     tiny_batches,
     tiny_cohort,
     tiny_learner,
-    tiny_windows,
     train,
 )
-from tests.helpers.whole_orders import WholeNode
 from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -154,28 +147,6 @@ def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> 
         torch.testing.assert_close(clients.parameters[name][1], value[1])
     train(fuels, guidance_for(["b"]), clients)
     assert steps.tolist() == [4 * steps_so_far, 2 * steps_so_far]  # once and never again
-
-
-def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
-    """The mark and the renewed moments are state: a node of another process goes on the same."""
-    fuels = learner(**{"fuels.renew-optimizer": True})
-    shard = Shard({client.name: client for client in tiny_windows(fuels.task.settings)}, {})
-
-    def node(name: str) -> WholeNode:
-        return WholeNode(fuels, shard, ClientStore(tmp_path / name))
-
-    staying, sent_prototypes = node("staying"), []
-    for server_round, guided in enumerate(([], ["b"], ["b"], TWO), start=1):
-        order = Order("run", "t", server_round, TWO, guidance=guidance_for(guided))
-        sent_prototypes.append(staying.train(order).arrays["prototypes"])
-        repeated = node("restarted").train(order).arrays["prototypes"]
-        np.testing.assert_array_equal(sent_prototypes[-1], repeated)
-    read_states = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in TWO]
-    stored = [tensors for [(_, tensors)] in read_states]
-    assert [state["memory/guided"].item() for state in stored] == [1, 1]
-    steps = [int(state[f"steps/{FILTER}"]) for state in stored]
-    # b has trained two rounds since its first one with guidance, a none.
-    assert (steps[0], steps[1] > 0) == (0, True)
 
 
 def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
@@ -421,16 +392,6 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     assert fuels.eligible(keys) == keys
     assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
     assert fuels.expected(1).per_client["prototypes"] == (4, 2)
-
-
-def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, rounds=2)
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
-    lines = read_rounds(folder.path)
-    per_client = 24 * 4
-    assert [line["parameters_up"] for line in lines] == [8 * per_client] * 2
-    assert [line["parameters_down"] for line in lines] == [0, 8 * 2 * per_client]
-    assert all(line["bytes_up"] > 4 * line["parameters_up"] for line in lines)
 
 
 def test_the_artefact_has_the_whole_matrix_of_few_clients_and_of_many_some(

@@ -331,13 +331,3 @@ def test_a_round_in_which_nobody_chose_changes_nothing() -> None:
         play(each_strategy, 2, {"b": HEADS["b"]}, chosen={"b": EAST})
     assert restored.state().keys() == strategy.state().keys()
     assert restored.state()["heard/names"].tolist() == ["a", "b", "c", "d"]
-
-
-def test_the_state_tells_all_that_decides() -> None:
-    strategy = ifca("ab", "cd")
-    assert set(strategy.state()) == {"heads"}
-    play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", EAST))
-    state = strategy.state()
-    assert state["nodes"].tolist() == ["node-1", "node-1", "node-2", "node-2"]
-    assert state["mean-0/rounds"] == 1
-    assert "mean-1/rounds" not in state  # nobody chose it yet

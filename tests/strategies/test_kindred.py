@@ -87,33 +87,6 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
         np.testing.assert_allclose(context.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
 
 
-def test_scattered_gaps_do_not_spoil_a_day_ahead() -> None:
-    """With a tenth of the values missing, hardly a sample has all of its targets."""
-    steps = np.arange(24 * 40)
-    errors = {}
-    for method in ("kindred", "analytic"):
-        learner = tiny_learner(
-            method,
-            **{
-                "data.period": 24,
-                "data.horizon": 24,
-                "data.calendar": "phase",
-                f"{method}.sharing": "none",
-            },
-        )
-        rng = np.random.default_rng(0)
-        clients = []
-        for name in NAMES:
-            values = np.sin(steps * 2 * np.pi / 24) + 0.3 * rng.normal(size=len(steps))
-            values[rng.random(len(steps)) < 0.1] = np.nan
-            clients.append(make_windows(ClientSeries(name, values), learner.task.settings.data))
-        clients.sort(key=lambda client: -len(client.batches))
-        _, _, cohort = train(learner, GUIDANCE, cohort_of(learner, clients))
-        mse = learner.task.evaluate(cohort.parameters, cohort.samples)[Metric("mse")]
-        errors[method] = float(np.mean(mse))
-    assert errors["kindred"] < 1.25 * errors["analytic"]
-
-
 def test_validation_samples_lie_between_those_of_train_and_test() -> None:
     learner = tiny_learner("kindred", **SMALL)
     client = tiny_windows(learner.task.settings)[0]

@@ -326,33 +326,3 @@ def test_what_cannot_be_the_gradient_of_class_0(bias: list[float], reason: str |
     gradient[:, -1] = torch.tensor(bias)
     fault = gradient_fault(gradient, 0)
     assert fault is None if reason is None else reason in str(fault)
-
-
-def test_a_classifier_of_matched_features_tells_the_real_ones_apart() -> None:
-    """It has never seen one; of the last class there were 4 images, of the others 40."""
-    torch.manual_seed(0)
-    centres, labels = 3 * torch.eye(4, 8), torch.arange(4)
-    features, classifier = torch.randn(4, 20, 8), torch.randn(4, 9) / 3
-    draws = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        targets = []
-        for label, count in enumerate([40, 40, 40, 4]):
-            real = centres[label] + torch.randn(count, 8)
-            even = torch.full((count,), 1 / count)
-            targets.append(class_gradient(classifier, real, torch.tensor(label), even))
-        features, _ = matched_features(
-            features, classifier, labels, torch.stack(targets), steps=50, rate=0.1
-        )
-        classifier = retrained(
-            torch.zeros(4, 9),
-            features.flatten(0, 1),
-            labels.repeat_interleave(20),
-            60,
-            16,
-            0.05,
-            draws,
-        )
-    test = centres.unsqueeze(1) + torch.randn(4, 100, 8)
-    right = (logits(classifier, test).argmax(dim=2) == labels.unsqueeze(1)).float().mean(dim=1)
-    assert right.min() > 0.75, right
-    assert right.mean() > 0.85, right

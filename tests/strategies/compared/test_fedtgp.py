@@ -177,20 +177,6 @@ def test_training_is_torchs_sgd() -> None:
         assert torch.equal(start[name], network()[name])
 
 
-def test_much_training_sets_the_prototypes_apart() -> None:
-    """Each class's prototype becomes the nearest to the received ones; at first it is not."""
-    draws = torch.Generator().manual_seed(1)
-    labels = torch.arange(4).repeat(5)
-    centres = torch.randn(4, 16, generator=draws)
-    received = centres[labels] + 0.1 * torch.randn(20, 16, generator=draws)
-    margin = adaptive_margin(received, labels, 1.0)
-    start = network(4, 16)
-    after, loss = trained(start, received, labels, margin, 300, 10, 0.05, draws)
-    assert loss < 0.2 * contrastive_loss(generated(start), received, labels, margin).item()
-    assert torch.cdist(received, generated(start)).argmin(dim=1).tolist() != labels.tolist()
-    assert torch.cdist(received, generated(after)).argmin(dim=1).tolist() == labels.tolist()
-
-
 def test_an_equal_prototype_has_a_gradient() -> None:
     """Where the distance is 0 its slope is none; 0 is taken, not NaN."""
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)

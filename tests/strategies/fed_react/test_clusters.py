@@ -338,21 +338,6 @@ def test_clients_are_a_cluster_each_until_there_are_more() -> None:
     assert set(play(strategy, 3, heads).sent) == set("abcd")
 
 
-@pytest.mark.parametrize("smoothing", ["none", "mean", "forgetting", "kalman"])
-def test_the_state_tells_all_that_decides(smoothing: str) -> None:
-    strategy = server("ab", "cd", **{"fed-react.smoothing": smoothing})
-    assert strategy.state() == {}
-    assert strategy.findings() == {}
-    for server_round in (1, 2, 3):
-        play(strategy, server_round, APART)
-    state: dict[str, Any] = strategy.state()
-    assert state["nodes"].tolist() == ["node-1", "node-1", "node-2", "node-2"]
-    of_one = {name.split("/")[1] for name in state if name.startswith("smoother-1/")}
-    average = {"rounds", "estimate"}
-    expected = {"none": set(), "mean": average, "forgetting": average, "kalman": {"history"}}
-    assert of_one == expected[smoothing]
-
-
 def test_evaluations_that_are_rare_get_the_newest_head() -> None:
     strategy = server("abcd", **{"evaluate-every": 4})
     for server_round in (1, 2, 3):

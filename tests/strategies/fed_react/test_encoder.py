@@ -355,18 +355,3 @@ def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tenso
             longest = small.candidates.shape[3]
             assert torch.equal(big.candidates[k, :, :, :longest], small.candidates[0])
             assert not big.candidates[k, :, :, longest:].any()
-
-
-def test_batches_hold_real_steps_alone(cohort: tuple[Tensor, Tensor]) -> None:
-    """Real values are near 9, so 0 tells the padding of a series or of a cohort."""
-    counts, generators = (
-        [len(series_lengths) for series_lengths in LENGTHS],
-        [seeded(k) for k in range(3)],
-    )
-    for batch in contrastive_batches(*cohort, counts, generators, steps=5, batch=4, negatives=2):
-        for crops, lengths in (
-            (batch.inputs, batch.lengths),
-            (batch.candidates, batch.candidate_lengths),
-        ):
-            real = (crops != 0).all(dim=-1).sum(dim=-1)
-            assert torch.equal(real, lengths)

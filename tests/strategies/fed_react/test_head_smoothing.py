@@ -201,31 +201,6 @@ def test_the_random_walks_em_is_the_general_form_over_many_steps() -> None:
     np.testing.assert_allclose(fit_random_walk(observations, 0.01, 10.0, 25), [q, r], rtol=1e-10)
 
 
-def test_equations_14_and_18_need_transposed_matrices_and_later_states() -> None:
-    """Cov(x_t, x_{t−1}) given all observations, in a model without any structure."""
-    rng = np.random.default_rng(3)
-    F, H = 0.6 * rng.normal(size=(2, 2)), rng.normal(size=(3, 2))
-    Q, R, cov0 = (
-        root @ root.T + 0.1 * np.eye(len(root))
-        for root in map(rng.normal, [0, 0, 0], [1, 1, 1], [(2, 3), (3, 4), (2, 3)])
-    )
-    matrices = {"transition": F, "design": H, "state_cov": Q, "obs_cov": R}
-    result = smoothed(rng.normal(size=(4, 3)), rng.normal(size=2), cov0, **matrices)
-    past = result.filtered_state_cov.transpose(2, 0, 1)[:-1]  # P⁺_0 … P⁺_3
-    predicted = result.predicted_state_cov.transpose(2, 0, 1)[1:-1]  # P⁻_1 … P⁻_4
-    later = result.smoothed_state_cov.transpose(2, 0, 1)[1:]
-    true = result.smoothed_state_autocov.transpose(2, 0, 1)[:-1]
-    gains = past @ F.T @ np.linalg.inv(predicted)
-    np.testing.assert_allclose(later @ gains.transpose(0, 2, 1), true, atol=1e-10)
-    newest = result.filtered_state_cov[..., -1]
-    correction = np.eye(2) - newest @ H.T @ np.linalg.inv(R) @ H  # Fed-REACT, eq. 17
-    np.testing.assert_allclose(true[-1], correction @ F @ past[-1], atol=1e-10)
-    printed_gains = past @ F @ np.linalg.inv(predicted)
-    assert np.abs(printed_gains - gains).max() > 0.01
-    assert np.abs(past @ gains - true).max() > 0.01
-    assert np.abs(past @ printed_gains - true).max() > 0.01
-
-
 def test_two_observations_by_hand() -> None:
     """q = r = 1, y = 0, 6: K = 2/3, 5/8 and x̂_2 = 15/4; G_1 = 2/5 and x̂_1|2 = 3/2."""
     observations = np.array([[0.0], [6.0]])
@@ -284,15 +259,6 @@ def test_without_change_the_variances_fall_to_the_floor_at_most(
     assert (variances > 0).all()
 
 
-def test_data_without_noise_leave_their_noise_at_almost_nothing() -> None:
-    """A steep line: the walk follows it."""
-    observations = np.arange(20.0)[:, None] * np.ones((1, 5))
-    q, r = fit_random_walk(observations, 1.0, 1e-6, 50)
-    assert 0.5 < q < 1.5
-    assert VARIANCE_FLOOR <= r < 1e-5
-    np.testing.assert_allclose(newest_state(observations, q, r), 19, atol=1e-4)
-
-
 @pytest.mark.parametrize(("q", "r"), [(1e-12, 10.0), (10.0, 1e-12), (1e-12, 1e-12)])
 def test_extreme_variances_keep_their_digits(q: float, r: float) -> None:
     """As Fed-REACT, eqs. 9 to 15 in fractions have it."""
@@ -309,11 +275,3 @@ def test_extreme_variances_keep_their_digits(q: float, r: float) -> None:
     states, _ = smoothed_walk(observations, q, r)
     np.testing.assert_allclose(states.ravel(), np.array(means[1:], dtype=float), rtol=1e-12)
     assert np.isfinite(fit_random_walk(observations, q, r, 3)).all()
-
-
-def test_coordinates_do_not_touch_each_other() -> None:
-    observations = noisy_walk(11, 6, 4, 0.3, 0.2)
-    states, _ = smoothed_walk(observations, 0.2, 0.4)
-    for p in range(4):
-        alone, _ = smoothed_walk(observations[:, p : p + 1], 0.2, 0.4)
-        np.testing.assert_allclose(states[:, p : p + 1], alone, rtol=1e-12)
