@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedproto_app.core.wire import Unusable, read_order
 from tests.helpers.fuzz import TARGETS, fuzz
+from tests.helpers.messages import order_message
 from tests.helpers.reported import fields_of
 from tests.helpers.spoilt import spoilt_content
-from tests.server.messages import order_message
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "2.5"))  # of all targets together
 

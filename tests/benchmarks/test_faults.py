@@ -18,7 +18,7 @@ from benchmarks.faults.table import Row, table, write_rows
 from benchmarks.faults.trial import summary
 from fedproto_app.core import wire
 from fedproto_app.core.messages import Reply
-from tests.server.messages import order_message
+from tests.helpers.messages import order_message
 
 
 def line(number: int, answered: int, *refused: dict[str, str]) -> dict[str, Any]:

@@ -1,13 +1,46 @@
-"""CNFGNN's forecasters against torch's GRUs, and its graph network against layers by hand."""
+"""CNFGNN: a client's two GRUs, the gradient by messages, the costs, and which clients count."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from flwr.app import Message
+from safetensors.torch import load_file
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.errors import FederationError, FedProtoError
+from fedproto_app.core.messages import Guidance, SampleTimes
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.core.round import ClientReply, Round
+from fedproto_app.core.sends import Expected
+from fedproto_app.data.windows import ClientWindows
+from fedproto_app.engine.local import nodes_sharing
+from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import Forecaster
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.serving import require_forecasts
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.learner import Cohort, make_learner
+from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_compared.cnfgnn import strategy as cnfgnn
+from fedproto_compared.cnfgnn.learner import (
+    COUNT,
+    ENCODINGS,
+    FIRST,
+    GRADIENT,
+    GRAPH,
+    STEPS,
+    CnfgnnLearner,
+)
 from fedproto_compared.cnfgnn.models import (
     BLOCKS,
     UPDATED,
@@ -17,7 +50,400 @@ from fedproto_compared.cnfgnn.models import (
     GuidedForecaster,
     Seq2SeqForecaster,
 )
-from fedproto_compared.cnfgnn.strategy import clipped_to_median
+from fedproto_compared.cnfgnn.strategy import (
+    CnfgnnStrategy,
+    Encoded,
+    GraphLearning,
+    Proposal,
+    clipped_to_median,
+)
+from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.tiny_cohort import NAMES as TWO
+from tests.helpers.tiny_cohort import PERIOD, tiny_cohort, tiny_learner, train
+from tests.strategies.server_half import NAMES, NODE, one_node, refusals
+
+# --- the client's half ---------------------------------------------------------------------------
+
+
+WIDTH = 3
+GRU = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+GUIDANCE = Guidance()
+
+
+def learner_of(model: str = "paper") -> CnfgnnLearner:
+    learner = tiny_learner("cnfgnn", **{"cnfgnn.hidden": WIDTH, "cnfgnn.model": model})
+    assert isinstance(learner, CnfgnnLearner)
+    return learner
+
+
+def span(cohort: Cohort) -> tuple[int, int]:
+    """The time of the clients' first sample, and how many they have."""
+    return cohort.samples.starts[0], cohort.samples.lengths[0]
+
+
+def with_graph(first: int, values: Tensor, names: list[str] = TWO) -> Guidance:
+    """An order with g [n, T, d_g] of these clients."""
+    options = {FIRST: float(first), COUNT: float(values.shape[1])}
+    return replace(GUIDANCE, arrays={GRAPH: values.numpy()}, clients=names, options=options)
+
+
+def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
+    """The same with torch's modules and its Adam, on the batches that the task draws."""
+    learner, cohort = learner_of(), tiny_cohort(learner_of())
+    start = {name: value.clone() for name, value in cohort.parameters.items()}
+    samples, task = cohort.samples, learner.task
+    draws = [torch_stream(0, name, 1, "local", 0) for name in TWO]
+    batches = list(task.batches(samples, draws))
+    assert len(batches) > 2
+    losses, sent_arrays, cohort = train(learner, GUIDANCE, cohort)
+    assert sent_arrays == {}
+    for k in range(2):
+        encoder, decoder = (torch.nn.GRU(2, size, batch_first=True) for size in (WIDTH, 2 * WIDTH))
+        last = torch.nn.Linear(2 * WIDTH, 1)
+        ours = {
+            **{f"encoder.{name}": getattr(encoder, f"{name}_l0") for name in GRU},
+            **{f"decoder.gru.{name}": getattr(decoder, f"{name}_l0") for name in GRU},
+            "decoder.weight": last.weight,
+            "decoder.bias": last.bias,
+        }
+        with torch.no_grad():
+            for name, value in ours.items():
+                value.copy_(start[name][k].transpose(0, -1))
+        adam = torch.optim.Adam([*ours.values()], lr=1e-3)
+        epoch_losses = []
+        for batch in batches:
+            # Rows have the phases 0 … 3; two days ago, one day ago, two, one step ago.
+            values = batch.inputs[k][:, [2, 3, 0, 1]]
+            phases = (torch.arange(PERIOD)[:, None] + torch.tensor([-8, -4, -2, -1])) % PERIOD
+            read = torch.stack([values, phases / PERIOD], dim=2)
+            _, h = encoder(read)
+            state = torch.cat([h, torch.zeros(1, PERIOD, WIDTH)], dim=2)
+            decoded, _ = decoder(read[:, -1:], state)
+            loss = (last(decoded[:, 0]) - batch.targets[k]).square().mean()
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            epoch_losses.append(loss.item())
+        assert float(losses["total"][k]) == pytest.approx(np.mean(epoch_losses), rel=1e-5)
+        for name, value in ours.items():
+            torch.testing.assert_close(
+                cohort.parameters[name][k].transpose(0, -1), value, rtol=1e-4, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("model", ["paper", "fuels"])
+def test_g_reaches_the_samples_of_its_times(model: str) -> None:
+    """g of all times; in training each sample of a batch has its own."""
+    learner = learner_of(model)
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    values = torch.arange(count - 2.0).reshape(1, -1, 1).repeat(1, 1, WIDTH)
+    # From the second to the second-last sample, for client b alone.
+    learner.context(with_graph(first + 1, values, ["b"]), cohort)
+    graph = learner.model.graph_of(cohort.samples.inputs)
+    assert not graph[0].any()
+    assert graph[1, :, 0].tolist() == [0.0, *range(count - 2), 0.0]
+    phases = learner.model.phase_of(cohort.samples.inputs)
+    assert phases[0].tolist() == [(first + i) % PERIOD for i in range(count)]
+    draws = [torch.Generator().manual_seed(0) for _ in TWO]
+    for batch in learner.batches(cohort.samples, draws):
+        assert learner.model.phase_of(batch.inputs)[0].tolist() == [0, 1, 2, 3]
+        of_batch = learner.model.graph_of(batch.inputs)[1, :, 0]
+        rows = [int(value) + 1 for value in of_batch]
+        torch.testing.assert_close(cohort.samples.targets[1, rows], batch.targets[1])
+
+
+def test_times_at_which_a_client_has_no_sample_are_zeros() -> None:
+    learner = learner_of()
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    guidance = replace(GUIDANCE, options={FIRST: first - 2.0, COUNT: count + 5.0})
+    encodings = learner.answer(cohort, guidance).arrays[ENCODINGS]
+    assert encodings.shape == (2, count + 5, WIDTH)
+    present = np.abs(encodings).max(axis=2) > 0
+    assert present.tolist() == [[False] * 2 + [True] * count + [False] * 3] * 2
+    assert np.abs(encodings).max() < 1
+
+
+@pytest.mark.parametrize("model", ["paper", "fuels"])
+def test_the_gradient_is_of_each_clients_own_loss(model: str) -> None:
+    """Three times: trained on, in no batch, and with a missing target."""
+    learner = learner_of(model)
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    used = sorted(int(place) for place in cohort.samples.batches[0].flatten())
+    places = [used[3], count - 1, used[5]]
+    cohort.samples.present[1, used[5]] = 0
+    graph = torch.randn(2, 3, WIDTH, generator=torch.Generator().manual_seed(1))
+    arrays = {GRAPH: graph.flip(0).numpy(), STEPS: np.array(places, dtype=np.float32)}
+    guidance = replace(GUIDANCE, arrays=arrays, clients=["b", "a"], options={FIRST: float(first)})
+    gradient = torch.from_numpy(learner.answer(cohort, guidance).arrays[GRADIENT])
+
+    leaf = graph.clone().requires_grad_()
+    phases = torch.tensor([(first + place) % PERIOD for place in places]).float().expand(2, -1)
+    inputs = learner.model.guided(cohort.samples.inputs[:, places], phases, leaf)
+    forecast = learner.model.predict(
+        cohort.parameters, learner.model.encode(cohort.parameters, inputs)
+    )
+    is_target = torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).unsqueeze(2)
+    prediction_loss(forecast, cohort.samples.targets[:, places], is_target).sum().backward()
+    assert leaf.grad is not None
+    torch.testing.assert_close(gradient, leaf.grad)
+    counts = gradient.any(dim=2).tolist()
+    assert counts == [[True, False, True], [True, False, False]]
+
+
+def test_evaluation_is_with_the_g_that_comes() -> None:
+    learner = learner_of()
+    cohort = tiny_cohort(learner)
+    first, count = span(cohort)
+    values = torch.zeros(1, count, WIDTH)
+    values[0, -1] = 3.0
+    before, after = (
+        learner.evaluate(cohort, guidance)
+        for guidance in (GUIDANCE, with_graph(first, values, ["a"]))
+    )
+    changed = [a != b for a, b in zip(before[Metric("mse")], after[Metric("mse")], strict=True)]
+    assert changed == [True, False]
+    assert before[Metric("validation-mse")] == after[Metric("validation-mse")]
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
+
+HIDDEN = 4
+SIZE = 3 * HIDDEN * (2 + HIDDEN + 2) + 6 * HIDDEN * (2 + 2 * HIDDEN + 2) + 2 * HIDDEN + 1
+
+
+def settings_of(tmp_path: Path, **changes: Any) -> Settings:
+    return small_settings(tmp_path, **{"method": "cnfgnn", "cnfgnn.hidden": HIDDEN, **changes})
+
+
+def unequal(tmp_path: Path) -> Path:
+    """Two clients of 20 days: the second begins two days late, and ends a day early."""
+    hours = np.arange(24 * 20)
+    late = np.cos(hours * np.pi / 12) * 3 + np.random.default_rng(0).normal(size=len(hours))
+    late[(hours < 48) | (hours >= 456)] = np.nan
+    path = tmp_path / "unequal.csv"
+    pd.DataFrame({"early": np.sin(hours * np.pi / 12), "late": late}).to_csv(path, index=False)
+    return path
+
+
+def recorded_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[Encoded, Proposal, tuple[Tensor, ...]]]:
+    """The server's steps from now on: encodings, the network's proposal, the slopes of the loss."""
+    steps: list[tuple[Encoded, Proposal, tuple[Tensor, ...]]] = []
+    of_clients, batches = CnfgnnStrategy._gradient, GraphLearning.batches
+
+    def gradient(
+        strategy: CnfgnnStrategy, encoded: Encoded, proposal: Proposal, ask: Any
+    ) -> tuple[Tensor, int]:
+        result = of_clients(strategy, encoded, proposal, ask)
+        leaves = list(proposal.leaves.values())
+        slopes = torch.autograd.grad(
+            [proposal.outputs], leaves, [result[0]], retain_graph=True, materialize_grads=True
+        )
+        steps.append((encoded, proposal, slopes))
+        return result
+
+    def few_batches(*arguments: Any) -> list[Tensor]:
+        """At the first times one client trains alone."""
+        return [torch.arange(3), *list(batches(*arguments))[:5]]
+
+    monkeypatch.setattr(CnfgnnStrategy, "_gradient", gradient)
+    monkeypatch.setattr(GraphLearning, "batches", few_batches)
+    return steps
+
+
+def test_the_gradient_by_messages_is_that_of_one_central_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients of other lengths, on two nodes, three time steps a step of the server."""
+    data = {"data.source": "wide-csv", "data.path": str(unequal(tmp_path))}
+    settings = settings_of(tmp_path, **{"rounds": 1, "cnfgnn.server-batch": 3, **data})
+    steps = recorded_steps(monkeypatch)
+    nodes = nodes_sharing(settings.data, 2, tmp_path / "state")
+    folder, _ = run_locally(settings, nodes)
+    windows = load_shard(settings, 0, 1).clients.values()
+    clients = [client for client in windows if isinstance(client, ClientWindows)]
+    assert [client.start for client in clients] == [72, 48 + 72]
+    learner = make_learner(settings, make_task(settings, load_shard(settings, 0, 1).shape))
+    assert isinstance(learner, CnfgnnLearner)
+    model = {
+        n: v.unsqueeze(0) for n, v in load_file(folder.path / "model/global.safetensors").items()
+    }
+
+    steps_with_both = 0
+    for encoded, proposal, slopes in steps:
+        positions = encoded.first + proposal.steps
+        leaves = {name: value.detach().requires_grad_() for name, value in proposal.leaves.items()}
+        inputs, hidden, present = [], [], []
+        for client in clients:
+            places = (positions - client.start).clamp(0, len(client.targets) - 1)
+            trained = torch.from_numpy(np.isin((positions - client.start).numpy(), client.batches))
+            inputs.append((torch.from_numpy(client.inputs)[places][None], (positions % 24)[None]))
+            none = torch.zeros(1, len(places), HIDDEN)
+            guided = learner.model.guided(*inputs[-1], none)
+            hidden.append(learner.model.encoding(model, guided)[0])
+            present.append(trained)
+        network = {name: leaf[0] for name, leaf in leaves.items()}
+        presence = torch.stack(present, dim=1)
+        answers = GraphNetwork(HIDDEN, HIDDEN).answers(
+            network, torch.stack(hidden, dim=1), presence, encoded.graph
+        )
+        losses = []
+        for row, client in enumerate(clients):
+            guided = learner.model.guided(*inputs[row], answers[None, :, row])
+            forecast = learner.model.predict(model, learner.model.encode(model, guided))
+            places = (positions - client.start).clamp(0, len(client.targets) - 1)
+            targets = torch.from_numpy(client.targets)[places][None]
+            losses.append(prediction_loss(forecast, targets, presence[None, :, row, None].float()))
+        clients_asked = int(presence.any(dim=0).sum())
+        steps_with_both += clients_asked == 2
+        loss = torch.cat(losses).sum() / clients_asked
+        expected = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        largest = max(float(client.abs().max()) for client in expected)
+        assert largest > 0.01
+        for ours, central in zip(slopes, expected, strict=True):
+            torch.testing.assert_close(ours, central, rtol=0, atol=1e-6)
+    assert 0 < steps_with_both < len(steps)
+
+
+def test_what_a_round_costs(tmp_path: Path) -> None:
+    """8 clients have 14 days, and some begin later. Each trains on 7 days, from times 88 to 261
+    overall; samples that no client trains on begin at 256, and the last is at 335."""
+    settings = settings_of(tmp_path, **{"cnfgnn.server-batch": 50})
+    folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    trained, judged, trained_or_judged, profile = 261 - 88, 336 - 256, 336 - 88, 24
+    first, *later = read_rounds(folder.path)
+    assert first["figures"] == {"graph_steps": 4, "shortened_gradients": 0}
+    up = SIZE + HIDDEN * trained_or_judged + HIDDEN * trained  # θ, h, ∂L/∂g
+    # θ to train, to encode, to be judged; g and which times it is of; g to be judged.
+    down = 3 * SIZE + (HIDDEN + 1) * trained + HIDDEN * judged
+    assert first["parameters_up"] == 8 * (profile + up)
+    assert first["parameters_down"] == 8 * down
+    for line in later:
+        assert line["parameters_up"] == 8 * up
+        assert line["parameters_down"] == 8 * (down + HIDDEN * trained)  # g to train with
+    kinds = [message.metadata.message_type for message in grid.sent if message_round(message) == 2]
+    expected_kinds = ["train", *["query.question"] * 5, "evaluate"]
+    assert kinds == [kind for kind in expected_kinds for _ in range(2)]
+
+
+def message_round(message: Message) -> int:
+    return int(message.metadata.group_id)
+
+
+def test_a_kept_model_does_not_forecast_by_itself(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match="'cnfgnn': a kept model forecasts nothing: its decod"):
+        require_forecasts(settings_of(tmp_path))
+
+
+def test_without_epochs_of_the_server_it_is_fedavg_of_the_model(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, **{"cnfgnn.server-epochs": 0, "rounds": 1})
+    folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    (line,) = read_rounds(folder.path)
+    assert (line["parameters_up"], line["parameters_down"]) == (8 * SIZE, 2 * 8 * SIZE)
+    assert "query.question" not in {message.metadata.message_type for message in grid.sent}
+    assert line["test_mse"] > 0
+
+
+TIMES = SampleTimes("3600 seconds", 0, 4, 6)
+
+
+def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrategy:
+    settings = settings_of(tmp_path)
+    federation = one_node(settings)
+    for name, times in times_of.items():
+        key = ClientKey(name, NODE)
+        facts: ClientFacts = federation.members.facts[key]
+        federation.members.facts[key] = replace(facts, times=times)
+    return CnfgnnStrategy(settings, settings.method_settings, federation)
+
+
+def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
+    """A round in which such an array of the first client is multiplied."""
+
+    def ask(keys: Any, guide: Any, expected: Expected, **_: Any) -> list[ClientReply]:
+        [(sent_name, shape)] = expected.per_client.items()
+        draws = np.random.default_rng(0)
+        arrays = {key: draws.uniform(-1, 1, shape).astype(np.float32) for key in sorted(keys)}
+        if sent_name == name and ClientKey("a", NODE) in arrays:
+            arrays[ClientKey("a", NODE)] *= np.float32(factor)
+        return [ClientReply(key, 4, {sent_name: array}) for key, array in arrays.items()]
+
+    round_ = Round(1, strategy.federation.members.facts)
+    strategy.conclude(round_, ask)  # type: ignore[arg-type]
+    return round_
+
+
+def test_encodings_that_cannot_be_true_are_refused_by_name(tmp_path: Path) -> None:
+    """Who has sent no encodings has no g to be judged with, nor to train with."""
+    strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
+    clients = strategy.federation.members.clients()
+    assert strategy.guide(strategy.received, clients, Round(1)).clients == ()
+    refused = refusals(concluded(strategy, ENCODINGS, 1e3))
+    assert set(refused) == {"a"}
+    assert refused["a"].startswith("its encodings hold ±")
+    others = clients[1:]
+    assert strategy.to_evaluate(clients, Round(1)) == others
+    for guidance in (strategy.guide, strategy.guide_evaluation):
+        assert guidance(strategy.received, clients, Round(2)).clients == ["b", "c", "late"]
+
+
+def test_a_huge_gradient_is_shortened_to_those_of_the_others(tmp_path: Path) -> None:
+    strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
+    figures = concluded(strategy, GRADIENT, 1e4).figures
+    assert figures["graph_steps"] == figures["shortened_gradients"] > 0
+
+
+@pytest.mark.parametrize(
+    ("late", "reason"),
+    [
+        (
+            SampleTimes("300 seconds", 0, 4, 6),
+            "its clock is '300 seconds', most clients have '3600 seconds'",
+        ),
+        (SampleTimes("3600 seconds", 0, 4, 2**60), "its samples begin or end far from"),
+        (SampleTimes("3600 seconds", -61, 4, 6), "its samples begin or end far from"),
+        (SampleTimes("3600 seconds", -60, 4, 66), None),
+    ],
+)
+def test_a_client_of_another_time_is_refused_once_by_name(
+    tmp_path: Path, late: SampleTimes, reason: str | None
+) -> None:
+    strategy = strategy_of(tmp_path, {**dict.fromkeys(NAMES, TIMES), "late": late})
+    clients = strategy.federation.members.clients()
+    for _ in range(2):
+        eligible = [key.client for key in strategy.eligible(clients)]
+        assert eligible == ([*NAMES, "late"] if reason is None else NAMES)
+    refused = [
+        (refusal.client, refusal.reason[: len(reason or "")])
+        for refusal in strategy.federation.history.log.refused
+    ]
+    assert refused == ([] if reason is None else [("late", reason)])
+
+
+def test_more_encodings_than_fit_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cnfgnn, "MOST_VALUES", 4 * 6 * HIDDEN - 1)
+    strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
+    reason = "encodings of 4 clients at 6 time steps, 4 values each, are more than 95 values"
+    with pytest.raises(FederationError, match=reason):
+        concluded(strategy, ENCODINGS, 1)
+
+
+def test_sites_with_data_of_their_own_do_not_run_it(tmp_path: Path) -> None:
+    node = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
+    told_of = "runs in a simulation only, .*: a client's model forecasts only with the server"
+    with pytest.raises(FederationError, match=told_of):
+        run_locally(settings_of(tmp_path), [node])
+
+
+# --- the models -----------------------------------------------------------------------------------
+
 
 PLACES = [-3, -2, -1, -72, -48, -24]  # close values, then one, two, three days ago
 
@@ -138,7 +564,7 @@ def test_without_g_the_guided_forecaster_is_fuelss(times: int) -> None:
     torch.testing.assert_close(actual, fuels.predict(without, r))
 
 
-WIDTH, ANSWERS = 5, 3
+VALUES, ANSWERS = 5, 3
 
 
 def drawn(network: GraphNetwork) -> dict[str, Tensor]:
@@ -181,7 +607,7 @@ def by_hand(
     parameters: dict[str, Tensor], vertices: Tensor, edges: list[tuple[int, int]]
 ) -> Tensor:
     """One time: edge by edge, vertex by vertex, [N, F] → [N, answers]."""
-    states, graph_values = list(vertices), vertices.new_zeros(WIDTH)
+    states, graph_values = list(vertices), vertices.new_zeros(VALUES)
     on = {edge: ADJACENCY[edge].double().reshape(1) for edge in edges}
     for block in range(BLOCKS):
         messages = {
@@ -206,8 +632,8 @@ def by_hand(
 
 
 def test_it_equals_layers_on_inputs_side_by_side() -> None:
-    network = GraphNetwork(WIDTH, ANSWERS)
-    parameters, vertices = drawn(network), rand(2, 3, WIDTH)
+    network = GraphNetwork(VALUES, ANSWERS)
+    parameters, vertices = drawn(network), rand(2, 3, VALUES)
     present = torch.ones(2, 3, dtype=torch.bool)
     actual = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
     edges = [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)]
@@ -216,8 +642,8 @@ def test_it_equals_layers_on_inputs_side_by_side() -> None:
 
 
 def test_who_is_absent_changes_nothing_for_the_others() -> None:
-    network = GraphNetwork(WIDTH, ANSWERS)
-    parameters, vertices = drawn(network), rand(2, 3, WIDTH)
+    network = GraphNetwork(VALUES, ANSWERS)
+    parameters, vertices = drawn(network), rand(2, 3, VALUES)
     present = torch.tensor([[True, False, True], [True, True, True]])
     vertices[0, 1] = 1e6
     actual = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
@@ -234,8 +660,8 @@ def test_who_is_absent_changes_nothing_for_the_others() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 1.0, 100.0])
 def test_of_one_vertex_the_adjacency_does_not_matter(weight: float) -> None:
-    network = GraphNetwork(WIDTH, ANSWERS)
-    parameters, vertices = drawn(network), rand(4, 1, WIDTH)
+    network = GraphNetwork(VALUES, ANSWERS)
+    parameters, vertices = drawn(network), rand(4, 1, VALUES)
     graph = Graph.of(torch.full((1, 1), weight))
     assert graph.source.numel() == 0
     actual = network.answers(parameters, vertices, torch.ones(4, 1, dtype=torch.bool), graph)

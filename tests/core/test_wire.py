@@ -25,8 +25,8 @@ from fedproto_app.core.wire import (
     write_order,
     write_reply,
 )
-from tests.server.bad_replies import npy_header
-from tests.server.messages import order_message
+from tests.helpers.bad_replies import npy_header
+from tests.helpers.messages import order_message
 
 
 def test_the_same_version_has_no_fault() -> None:

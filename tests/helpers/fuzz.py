@@ -36,9 +36,9 @@ from fedproto_app.server.checkpoint import (
 )
 from fedproto_app.server.replies import MOST_SAMPLES, read_roster, received_bytes
 from fedproto_app.settings import DataSettings
+from tests.helpers.messages import SAMPLES, message_of, order_message, read, roster_message
 from tests.helpers.reported import fields_of
 from tests.helpers.spoilt import changed, spoilt, spoilt_content
-from tests.server.messages import SAMPLES, message_of, order_message, read, roster_message
 
 Target = Callable[[st.DataObject], None]
 EXAMPLES = 100  # of a target, before the next has its turn

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 
 from fedproto_app.maths.linear_heads import (
@@ -114,25 +113,6 @@ def test_heads_are_liblinears(rows: int, columns: int, classes: int, penalty: fl
     head = fit_classifier(vectors, labels, classes, penalty)
     present = np.unique(labels)
     np.testing.assert_allclose(head[present], liblinear(vectors, labels, penalty), atol=1e-5)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(30, 3), (8, 20)])
-def test_each_class_is_a_binary_problem_of_its_own(rows: int, columns: int) -> None:
-    """Its objective, written out and minimised by another program."""
-    vectors, labels = noise(rows, columns, 3)
-    head = fit_classifier(vectors, labels, 3, 2.0)
-    for row in range(3):
-        signs = np.where(labels == row, 1.0, -1.0)
-
-        def objective(unknown: NDArray[np.float64], signs: NDArray[np.float64] = signs) -> float:
-            outputs = vectors @ unknown[:-1] + unknown[-1]
-            errors = np.maximum(0.0, 1.0 - signs * outputs)
-            return float(0.5 * unknown @ unknown + 2.0 * errors @ errors)
-
-        minimum = minimize(objective, np.zeros(columns + 1), method="BFGS")
-        np.testing.assert_allclose(head[row], minimum.x, atol=2e-3)
-        two_class_head = fit_classifier(vectors, (labels == row).astype(np.int64), 2, 2.0)
-        np.testing.assert_allclose(head[row], two_class_head[1], atol=1e-3)
 
 
 def test_newton_ends_where_the_gradient_is_zero() -> None:

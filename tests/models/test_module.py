@@ -17,7 +17,7 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
 from tests.helpers import users_modules
-from tests.strategies.tiny_sequences import sequence_task, with_clients
+from tests.helpers.tiny_sequences import sequence_task, with_clients
 
 WINDOW = 5  # c + q
 CPU = torch.device("cpu")

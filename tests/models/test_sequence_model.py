@@ -14,7 +14,7 @@ from fedproto_app.models.sequence_model import (
     lstm_last_hidden,
     lstm_parameters,
 )
-from tests.strategies.tiny_sequences import with_clients
+from tests.helpers.tiny_sequences import with_clients
 
 INPUTS, HIDDEN, ROWS = 3, 5, 4
 

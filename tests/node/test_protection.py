@@ -23,7 +23,7 @@ from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
-from tests.strategies.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+from tests.helpers.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 
 SECRET = b"s" * 32
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedproto_app.core.messages import Order
 from fedproto_app.node.shares import bytes_of
 from fedproto_app.strategies.solo import SoloLearner
-from tests.strategies.quadratic import Quadratic, learner_of
-from tests.strategies.tiny_cohort import tiny_learner, tiny_windows
+from tests.helpers.quadratic import Quadratic, learner_of
+from tests.helpers.tiny_cohort import tiny_learner, tiny_windows
 
 ORDER = Order("run", "t", 1, ["a"])
 

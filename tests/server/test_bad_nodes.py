@@ -28,6 +28,15 @@ from fedproto_app.core.wire import (
 )
 from fedproto_app.report.runs import flat, read_rounds, read_run
 from fedproto_app.server.checkpoint import newest_checkpoint
+from tests.helpers.bad_replies import (
+    change_arrays,
+    fail,
+    on_reply,
+    put_nan,
+    say,
+    set_metric,
+    set_row,
+)
 from tests.helpers.local_grid import (
     BAD_NODE,
     LocalGrid,
@@ -37,15 +46,6 @@ from tests.helpers.local_grid import (
     synthetic_nodes,
 )
 from tests.helpers.reported import fields_of
-from tests.server.bad_replies import (
-    change_arrays,
-    fail,
-    on_reply,
-    put_nan,
-    say,
-    set_metric,
-    set_row,
-)
 
 SEQUENCES = "sequence-classification"
 HEADS = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2}

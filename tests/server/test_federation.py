@@ -107,17 +107,6 @@ def test_metrics_under_ever_other_names_are_not_kept() -> None:
 # --- whole runs -----------------------------------------------------------------------------------
 
 
-def test_more_clusters_than_clients_stop_a_simulation_before_any_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedproto_app.node.process.in_simulation", lambda: True)
-    settings = small_settings(tmp_path, "sequence-classification", **{"fed-react.clusters": 9})
-    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing"))
-    with pytest.raises(FederationError, match=r"fed-react\.clusters = 9: more than the 8 clients"):
-        run_on(grid, settings)
-    assert {message.metadata.message_type for message in grid.sent} == {"query.roster"}
-
-
 def test_figures_of_a_method_stand_in_the_rounds_line(tmp_path: Path) -> None:
     changes = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 1}
     folder, _ = run_small(tmp_path, "sequence-classification", **changes)

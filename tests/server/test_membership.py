@@ -24,10 +24,10 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.membership import Roster
 from fedproto_app.server.node_register import NodeRegister, fingerprint, now
 from fedproto_app.settings.paths import OUTPUT_ROOT
+from tests.helpers.bad_replies import fail
 from tests.helpers.local_grid import small_settings
-from tests.server.bad_replies import fail
+from tests.helpers.messages import node_roster
 from tests.server.fake_grid import RosterGrid
-from tests.server.messages import node_roster
 
 
 def public_key() -> bytes:

@@ -34,9 +34,7 @@ from fedproto_app.server.replies import (
     read_roster,
     received_bytes,
 )
-from tests.helpers.reported import fields_of
-from tests.helpers.spoilt import changed
-from tests.server.bad_replies import (
+from tests.helpers.bad_replies import (
     Change,
     broken_array,
     change_arrays,
@@ -50,7 +48,7 @@ from tests.server.bad_replies import (
     set_metric,
     set_row,
 )
-from tests.server.messages import (
+from tests.helpers.messages import (
     KEPT_MSE,
     MSE,
     REPLY,
@@ -63,6 +61,8 @@ from tests.server.messages import (
     read,
     roster_message,
 )
+from tests.helpers.reported import fields_of
+from tests.helpers.spoilt import changed
 
 
 def test_a_reply_is_read_as_it_was_written() -> None:

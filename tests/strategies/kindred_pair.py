@@ -19,8 +19,8 @@ from fedproto_app.strategies.common.learner import Cohort, make_learner
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from tests.helpers.tiny_cohort import cohort_of
 from tests.strategies.server_half import NAMES, accept, evaluation, one_node, refusals, replies
-from tests.strategies.tiny_cohort import cohort_of
 
 Floats = NDArray[np.float64]
 

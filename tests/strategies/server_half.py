@@ -19,7 +19,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.class_fit import packed
 from fedproto_app.strategies.common.strategy import BaseStrategy, make_strategy
-from tests.strategies.tiny_images import SHAPE
+from tests.helpers.tiny_images import SHAPE
 
 NODE = "n"
 NO_GRID = cast(Grid, None)  # strategies that ask no questions do not use it

@@ -19,6 +19,14 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.tiny_cohort import (
+    NAMES,
+    cohort_of,
+    complete_and_holed,
+    tiny_learner,
+    tiny_windows,
+    train,
+)
 from tests.strategies.server_half import (
     SAMPLES,
     accept,
@@ -27,14 +35,6 @@ from tests.strategies.server_half import (
     replies,
     restored,
     server_of,
-)
-from tests.strategies.tiny_cohort import (
-    NAMES,
-    cohort_of,
-    complete_and_holed,
-    tiny_learner,
-    tiny_windows,
-    train,
 )
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -213,18 +213,3 @@ def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> 
     alone, _ = run_locally(one_node_settings, synthetic_nodes(1, tmp_path / "other"))
     errors_of_one_node = {row["client"]: float(row["mse"]) for row in read_clients(alone.path)}
     assert errors_of_one_node == pytest.approx(errors, rel=1e-12)
-
-
-def test_the_simplest_things_run_too(tmp_path: Path) -> None:
-    worst = {}
-    for method, more in (
-        ("naive", {}),
-        ("seasonal-naive", {}),
-        ("analytic", {"analytic.sharing": "none"}),
-    ):
-        settings = small_settings(tmp_path, method=method, **more, **{"output.name": method})
-        folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / method))
-        [line] = read_rounds(folder.path)
-        assert line["parameters_up"] == line["parameters_down"] == 0
-        worst[method] = line[Metric("test_mse").name]
-    assert worst["analytic"] < worst["seasonal-naive"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
+from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch import Tensor
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.messages import Arrays, Guidance
@@ -27,8 +29,18 @@ from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_
 from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.strategies.analytic import classes_strategy as class_groups
-from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
-from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy, ClassGroups
+from fedproto_app.strategies.analytic.classes_learner import (
+    AnalyticClassesLearner,
+    RandomKernelClassifier,
+)
+from fedproto_app.strategies.analytic.classes_strategy import (
+    AnalyticClassesStrategy,
+    ClassGroups,
+    class_clusters,
+    evidence,
+    merged,
+    within_clusters,
+)
 from fedproto_app.strategies.common.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -41,6 +53,13 @@ from fedproto_app.strategies.common.class_fit import (
     packed,
 )
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
+from tests.helpers.tiny_cohort import cohort_of
+from tests.helpers.tiny_images import at_round, image_cohort, image_learner
+from tests.helpers.tiny_sequences import (
+    sequence_client,
+    sequence_settings,
+    task_of,
+)
 from tests.strategies.server_half import (
     NO_GRID,
     NODE,
@@ -52,13 +71,6 @@ from tests.strategies.server_half import (
     replies,
     restored,
     server_of,
-)
-from tests.strategies.tiny_cohort import cohort_of
-from tests.strategies.tiny_images import at_round, image_cohort, image_learner
-from tests.strategies.tiny_sequences import (
-    sequence_client,
-    sequence_settings,
-    task_of,
 )
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -533,17 +545,6 @@ def test_too_much_work_is_not_begun(
     assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
 
 
-def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
-    accuracy = {}
-    for sharing in ("shrunk", "clustered"):
-        changes = {**RENAMED, "analytic.sharing": sharing}
-        runs = SmallRuns("sequence-classification", "analytic", tmp_path / sharing, **changes)
-        summary = read_run(runs.run("once", 2)).summary
-        accuracy[sharing] = summary["accuracy"]
-        assert summary["rand_index"] == (1.0 if sharing == "clustered" else None)
-    assert accuracy["clustered"] > accuracy["shrunk"] + 0.05
-
-
 def test_a_guess_may_be_another_one_every_round() -> None:
     guesses = {"analytic.features": WIDTH // 2, "analytic.guess-rounds": 1}
     task = {"task": "sequence-classification", "keep": "last"}
@@ -553,22 +554,6 @@ def test_a_guess_may_be_another_one_every_round() -> None:
     np.testing.assert_allclose(totals(strategy)["counts"], [3, 1])
     refused = report(strategy, a=sums_of(0, samples=2))
     assert "fewer samples than its earlier sums" in refused["a"]
-
-
-def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
-    few_labels = {
-        **GUESSED,
-        "analytic.features": 60,
-        "data.clusters.clients": 4,
-        "data.clusters.labels": 8,
-    }
-    accuracy = dict.fromkeys((0, 2), 0.0)
-    for rounds, seed in product(accuracy, range(3)):
-        changes = {**few_labels, "analytic.guess-rounds": rounds, "seed": seed}
-        folder = tmp_path / f"{rounds}-{seed}"
-        runs = SmallRuns("sequence-classification", "analytic", folder, **changes)
-        accuracy[rounds] += read_run(runs.run("once", 2)).summary["accuracy"] / 3
-    assert accuracy[2] > accuracy[0] + 0.02
 
 
 @pytest.mark.parametrize(
@@ -593,3 +578,193 @@ def test_clusters_and_guesses_hold_the_invariants(
         else:
             with np.load(folder / "clusters.npz") as artefact:
                 assert artefact["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
+
+
+# --- random kernels of sequences ------------------------------------------------------------------
+
+
+def model_of(seed: int = 0, kernels: int = 30, dimensions: int = 2) -> RandomKernelClassifier:
+    return RandomKernelClassifier(dimensions, 4, kernels, 20, torch.Generator().manual_seed(seed))
+
+
+def test_padding_and_company_change_nothing() -> None:
+    draws = torch.Generator().manual_seed(1)
+    sequences = torch.randn(1, 3, 20, 2, generator=draws)
+    lengths = torch.tensor([[20, 9, 1]])
+    for row, length in enumerate(lengths[0].tolist()):
+        sequences[0, row, length:] = 0
+    model = model_of()
+    together = model.encode({}, sequences, lengths)
+    assert together.shape == (1, 3, 60)
+    assert torch.isfinite(together).all()
+    for row, length in enumerate(lengths[0].tolist()):
+        alone = model.encode({}, sequences[:, row : row + 1, :length], lengths[:, row : row + 1])
+        torch.testing.assert_close(together[:, row : row + 1], alone)
+
+
+def test_shares_and_maxima_of_a_constant() -> None:
+    # Kernels have mean 0, so inside a long constant the response is the bias alone.
+    sequence = torch.full((1, 1, 400, 1), 3.0)
+    features = model_of(dimensions=1).encode({}, sequence, torch.tensor([[400]]))[0, 0]
+    shares, maxima = features.split(30)
+    assert ((shares - shares.sign()).abs() < 0.25).all()  # only the ends differ
+    assert (maxima >= -1).all()
+
+
+def test_the_same_for_all_and_others_for_another_seed() -> None:
+    sequences, lengths = torch.randn(1, 2, 20, 2), torch.tensor([[20, 20]])
+    first, repeated, other_seed = (
+        model_of(seed).encode({}, sequences, lengths) for seed in (0, 0, 1)
+    )
+    torch.testing.assert_close(first, repeated, atol=0, rtol=0)
+    assert not torch.allclose(first, other_seed)
+
+
+# --- clusters of clients --------------------------------------------------------------------------
+
+
+CLASSES, WIDE = 4, 12
+Shape = tuple[int, int, int]  # classes, clients, samples of each
+
+
+def test_evidence_by_hand() -> None:
+    # One sample at 2, means with variance 3: ½·4·3/4 − ½·ln 4. No sample of a class says nothing.
+    points = torch.tensor([[[2.0], [0.0]]]).double()
+    actual = evidence(points, torch.tensor([[1.0, 0.0]]).double(), torch.tensor([3.0]).double())
+    assert actual.tolist() == [[pytest.approx(1.5 - math.log(4) / 2), 0]]
+
+
+def test_evidence_is_the_ratio_of_two_normal_densities() -> None:
+    samples = np.array([0.3, -1.2, 2.0])
+    ours = evidence(
+        torch.tensor([[samples.sum()]]), torch.tensor([3.0]).double(), torch.tensor([0.7]).double()
+    )
+    common = np.eye(3) + 0.7 * np.ones((3, 3))  # of samples that share a drawn mean
+    reference = multivariate_normal(cov=common).logpdf(samples) - multivariate_normal(
+        cov=np.eye(3)
+    ).logpdf(samples)
+    assert float(ours) == pytest.approx(reference)
+
+
+def best_pair_by_pair(points: Tensor, counts: Tensor, variances: Tensor) -> list[set[int]]:
+    """The slow way: look at all pairs after each merge."""
+    groups = [{row} for row in range(len(points))]
+
+    def score(group: set[int]) -> float:
+        rows = sorted(group)
+        log_evidence = evidence(points[rows].sum(0), counts[rows].sum(0), variances)
+        return float(log_evidence.sum()) + math.lgamma(len(rows))
+
+    while len(groups) > 1:
+        gain, first, second = max(
+            (score(a | b) - score(a) - score(b), i, j)
+            for i, a in enumerate(groups)
+            for j, b in enumerate(groups[:i])
+        )
+        if gain < 0:
+            break
+        groups[second] |= groups.pop(first)
+    return groups
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merging_finds_what_looking_at_all_pairs_finds(seed: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    centres = 2 * torch.randn(3, CLASSES, 2, generator=draws).double()
+    counts = torch.randint(0, 9, (14, CLASSES), generator=draws).double()
+    noise = torch.randn(14, CLASSES, 2, generator=draws).double() * counts.sqrt().unsqueeze(-1)
+    points = centres[torch.arange(14) % 3] * counts.unsqueeze(-1) + noise
+    variances = torch.tensor([4.0, 1.0]).double()
+    labels = merged(points, counts, variances)
+    clusters = {
+        frozenset(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist())
+    }
+    assert clusters == set(map(frozenset, best_pair_by_pair(points, counts, variances)))
+
+
+def with_conventions(
+    clients: int, conventions: int, samples: int, classes: int = CLASSES, of_a_client: int = 0
+) -> LabelledVectors:
+    """Client k calls the classes as k modulo `conventions` others do: each a step further on.
+
+    of_a_client: how many classes it has, 0 for all.
+    """
+    draws = torch.Generator().manual_seed(classes + clients)
+    shapes = 3 * torch.randn(classes, WIDE, generator=draws)
+    first = torch.arange(clients).unsqueeze(1) if of_a_client else 0
+    true = (
+        first + torch.randint(0, of_a_client or classes, (clients, samples), generator=draws)
+    ) % classes
+    features = shapes[true] + torch.randn(clients, samples, WIDE, generator=draws)
+    called = (true + (torch.arange(clients) % conventions).unsqueeze(1)) % classes
+    return LabelledVectors(features, called, torch.ones(clients, samples))
+
+
+def clusters_of(vectors: LabelledVectors, classes: int = CLASSES) -> list[int]:
+    sums = class_sums(vectors, classes)
+    return class_clusters(sums.gram.sum(0), sums.moment, sums.counts, 1.0).tolist()
+
+
+SHAPES = [(4, 12, 10), (3, 60, 50), (10, 30, 20), (10, 30, 12)]
+CASES = [(shape, conventions) for shape in SHAPES for conventions in (1, 2, 3)]
+CASES += [(shape, names) for shape in [(2, 30, 21), (2, 100, 51)] for names in (1, 2)]
+
+
+@pytest.mark.parametrize(("shape", "conventions"), CASES)
+def test_it_finds_who_calls_the_classes_alike(shape: Shape, conventions: int) -> None:
+    """Two classes have two names or one."""
+    classes, clients, samples = shape
+    labels = clusters_of(with_conventions(clients, conventions, samples, classes), classes)
+    assert labels == [client % conventions for client in range(clients)]
+
+
+@pytest.mark.parametrize("of_a_client", [1, 2])
+def test_clients_of_other_classes_are_not_parted_by_that(of_a_client: int) -> None:
+    assert not any(clusters_of(with_conventions(30, 1, 20, 10, of_a_client), 10))
+
+
+def test_the_covariance_is_that_around_the_means_of_each_clusters_classes() -> None:
+    vectors = with_conventions(6, 2, 30)
+    sums = class_sums(vectors, CLASSES)
+    total = ClassSums(*(part.sum(dim=0) for part in sums))
+    clusters = [slice(0, None, 2), slice(1, None, 2)]
+    moments = torch.stack([sums.moment[rows].sum(0) for rows in clusters])
+    counts = torch.stack([sums.counts[rows].sum(0) for rows in clusters])
+    adjusted = within_clusters(total, moments, counts)
+    ours = adjusted.gram - (total.moment / total.counts.unsqueeze(1)).T @ total.moment
+    reference = torch.zeros(WIDE, WIDE).double()
+    for rows in clusters:
+        features, labels = vectors.features[rows].double(), vectors.labels[rows]
+        for label in range(CLASSES):
+            class_features = features[labels == label]
+            reference += (class_features - class_features.mean(0)).T @ (
+                class_features - class_features.mean(0)
+            )
+    torch.testing.assert_close(ours, reference)
+
+
+def test_a_liar_is_alone_and_parts_nobody_else() -> None:
+    """Its classes lie where nobody's do, each in a direction of its own."""
+    sums = class_sums(with_conventions(9, 1, 20), CLASSES)
+    counts, moment = sums.counts.clone(), sums.moment.clone()
+    counts[0] = 50
+    moment[0] = 50 * 30 * torch.eye(CLASSES, WIDE).double()
+    gram = sums.gram[1:].sum(0) + 50 * 900 * CLASSES * torch.eye(WIDE).double()
+    assert class_clusters(gram, moment, counts, 1.0).tolist() == [0] + [1] * 8
+
+
+@pytest.mark.parametrize(
+    "counts", [torch.zeros(3, CLASSES), torch.eye(CLASSES)[:1], torch.eye(CLASSES)]
+)
+def test_what_does_not_differ_is_one(counts: Tensor) -> None:
+    """No samples, one client's, and equal samples to which each client gives another label."""
+    moments = counts.unsqueeze(-1) * torch.ones(WIDE)
+    gram = counts.sum() * torch.ones(WIDE, WIDE)
+    labels = class_clusters(gram.double(), moments.double(), counts.double(), 1.0)
+    assert not labels.any()
+
+
+def test_sums_that_no_samples_have_part_nobody() -> None:
+    sums = class_sums(with_conventions(6, 2, 10), CLASSES)
+    gram = torch.zeros(WIDE, WIDE).double()
+    assert not class_clusters(gram, sums.moment, sums.counts, 1.0).any()

@@ -8,8 +8,8 @@ import torch
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import train_cohort
-from tests.strategies.tiny_cohort import global_model, tiny_batches, tiny_cohort, tiny_learner
-from tests.strategies.tiny_images import image_cohort, image_learner
+from tests.helpers.tiny_cohort import global_model, tiny_batches, tiny_cohort, tiny_learner
+from tests.helpers.tiny_images import image_cohort, image_learner
 
 
 def test_the_gradients_are_the_papers() -> None:

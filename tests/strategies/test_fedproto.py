@@ -7,21 +7,15 @@ import torch
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.strategies.fedproto import nearness_of_classes
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     PERIOD,
     WIDTH,
     tiny_batches,
     tiny_cohort,
     tiny_learner,
-    train,
 )
 
 GLOBAL = np.arange(PERIOD * WIDTH, dtype=np.float32).reshape(PERIOD, WIDTH)
-
-
-def test_nothing_is_shared() -> None:
-    fedproto = tiny_learner("fedproto")
-    assert not any(fedproto.is_shared(name) for name in fedproto.initial_parameters())
 
 
 def test_the_distance_to_the_global_prototype_by_hand() -> None:
@@ -49,12 +43,6 @@ def test_only_the_last_epoch_is_sent() -> None:
         fedproto.loss(clients.parameters, batch, context)
     expected = fedproto.task.represent(clients.parameters, batches[1])
     torch.testing.assert_close(context.local_prototypes.value(), expected)
-
-
-def test_the_loss_is_prediction_and_distance() -> None:
-    losses, _, _ = train(tiny_learner("fedproto"), Guidance({"prototype": GLOBAL}))
-    assert set(losses) == {"prediction", "prototype", "total"}
-    torch.testing.assert_close(losses["total"], losses["prediction"] + losses["prototype"])
 
 
 def test_the_nearest_known_prototype_scores_highest() -> None:

@@ -1,73 +1,31 @@
-"""FedProx's client: the pull towards the global model, by hand and over a whole round."""
+"""FedProx's client: the pull towards the model that the server sent, by hand."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
-from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.strategies.common.learner import AnyLearner
-from tests.strategies.tiny_cohort import (
-    global_model,
-    tiny_batches,
-    tiny_cohort,
-    tiny_learner,
-    train,
-)
-
-
-def fedprox_with(proximal_mu: float, **changes: Any) -> AnyLearner:
-    return tiny_learner("fedprox", **{"fedprox.proximal-mu": proximal_mu, **changes})
-
-
-def terms_at(fedprox: AnyLearner, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The loss of one batch with these parameters, [K] each."""
-    guidance = Guidance(global_model(fedprox))
-    context = fedprox.context(guidance, tiny_cohort(fedprox))
-    return fedprox.loss(parameters, tiny_batches(fedprox, tiny_cohort(fedprox))[0], context)
+from tests.helpers.tiny_cohort import global_model, tiny_batches, tiny_cohort, tiny_learner
 
 
 def test_the_term_and_its_gradient_by_hand() -> None:
-    """All n values of client b moved by 2: µ/2 · 4n, and a pull of 2µ back on every value."""
-    fedprox = fedprox_with(0.5)
+    """The sent model is 1 below client a's n values and 3 below b's: µ/2 · n and µ/2 · 9n, and a
+    pull of µ and of 3µ back on every value."""
+    fedprox = tiny_learner("fedprox", **{"fedprox.proximal-mu": 0.5})
+    cohort = tiny_cohort(fedprox)
     moved = torch.tensor([0.0, 2.0])
     parameters = {
         name: (value + moved.view(-1, *[1] * (value.dim() - 1))).requires_grad_()
-        for name, value in tiny_cohort(fedprox).parameters.items()
+        for name, value in cohort.parameters.items()
     }
-    proximal = terms_at(fedprox, parameters)["proximal"]
+    sent = {name: value - np.float32(1) for name, value in global_model(fedprox).items()}
+    context = fedprox.context(Guidance(sent), cohort)
+    terms = fedprox.loss(parameters, tiny_batches(fedprox, cohort)[0], context)
+    assert set(terms) == {"prediction", "proximal"}
     size = sum(value[0].numel() for value in parameters.values())
-    torch.testing.assert_close(proximal, torch.tensor([0.0, 0.5 / 2 * 4 * size]))
-    for gradient in torch.autograd.grad(proximal.sum(), list(parameters.values())):
-        assert (gradient[0] == 0).all()
-        torch.testing.assert_close(gradient[1], torch.ones_like(gradient[1]))
-
-
-@pytest.mark.parametrize("shift", [0.0, 1.0], ids=["from the start", "from another model"])
-def test_the_larger_mu_the_nearer_the_clients_stay(shift: float) -> None:
-    slow = {"local-epochs": 20, "optimizer.learning-rate": 0.01}
-    fedprox = tiny_learner("fedprox")
-    model = {name: value + np.float32(shift) for name, value in global_model(fedprox).items()}
-    anchor = {name: torch.from_numpy(value) for name, value in model.items()}
-
-    def distance(proximal_mu: float) -> Tensor:
-        """‖w − w_global‖ of each client after a round, [K]."""
-        fedprox = fedprox_with(proximal_mu, **slow)
-        clients = tiny_cohort(fedprox)
-        for name, value in clients.parameters.items():
-            value.copy_(anchor[name])
-        train(fedprox, Guidance(model), clients)
-        squares = [
-            (value - anchor[name]).square().flatten(start_dim=1).sum(dim=1)
-            for name, value in clients.parameters.items()
-        ]
-        return torch.stack(squares).sum(dim=0).sqrt()
-
-    free, near, nearest = (distance(mu) for mu in (0.0, 0.1, 1000.0))
-    assert (near < free).all()
-    assert (nearest < near).all()
-    assert (nearest < free / 5).all()
+    expected = 0.25 * size * torch.tensor([1.0, 9.0])
+    torch.testing.assert_close(terms["proximal"], expected)
+    for gradient in torch.autograd.grad(terms["proximal"].sum(), list(parameters.values())):
+        torch.testing.assert_close(gradient[0], torch.full_like(gradient[0], 0.5))
+        torch.testing.assert_close(gradient[1], torch.full_like(gradient[1], 1.5))

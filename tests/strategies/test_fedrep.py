@@ -15,8 +15,7 @@ from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.model import ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
 from fedproto_app.strategies.common.learner import Learner
-from tests.helpers.whole_orders import WholeNode
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     NAMES,
     global_model,
     tiny_cohort,
@@ -24,6 +23,7 @@ from tests.strategies.tiny_cohort import (
     tiny_windows,
     train,
 )
+from tests.helpers.whole_orders import WholeNode
 
 BATCHES = 5  # of each tiny client
 

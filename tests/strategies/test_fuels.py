@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
+from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, Order
-from fedproto_app.data.shard import Shard
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.models.forecaster import PROJECTOR, project
-from fedproto_app.node.store import ClientStore
-from fedproto_app.report.runs import read_rounds
 from fedproto_app.strategies.common import findings
 from fedproto_app.strategies.common.learner import Learner
 from fedproto_app.strategies.fuels import strategy as jsd_prototype
-from fedproto_app.strategies.fuels.learner import FILTER, inter_client_loss
-from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.helpers.whole_orders import WholeNode
-from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
-from tests.strategies.tiny_cohort import (
+from fedproto_app.strategies.fuels.learner import (
+    FILTER,
+    cosine_matrix,
+    gradient_norms,
+    inter_client_loss,
+    intra_client_loss,
+)
+from tests.helpers.tiny_cohort import (
     NAMES as TWO,
 )
-from tests.strategies.tiny_cohort import (
+from tests.helpers.tiny_cohort import (
     PERIOD,
     WIDTH,
     tiny_batches,
     tiny_cohort,
     tiny_learner,
-    tiny_windows,
     train,
 )
+from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
 
 # --- the client's half ---------------------------------------------------------------------------
 
@@ -147,28 +147,6 @@ def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> 
         torch.testing.assert_close(clients.parameters[name][1], value[1])
     train(fuels, guidance_for(["b"]), clients)
     assert steps.tolist() == [4 * steps_so_far, 2 * steps_so_far]  # once and never again
-
-
-def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
-    """The mark and the renewed moments are state: a node of another process goes on the same."""
-    fuels = learner(**{"fuels.renew-optimizer": True})
-    shard = Shard({client.name: client for client in tiny_windows(fuels.task.settings)}, {})
-
-    def node(name: str) -> WholeNode:
-        return WholeNode(fuels, shard, ClientStore(tmp_path / name))
-
-    staying, sent_prototypes = node("staying"), []
-    for server_round, guided in enumerate(([], ["b"], ["b"], TWO), start=1):
-        order = Order("run", "t", server_round, TWO, guidance=guidance_for(guided))
-        sent_prototypes.append(staying.train(order).arrays["prototypes"])
-        repeated = node("restarted").train(order).arrays["prototypes"]
-        np.testing.assert_array_equal(sent_prototypes[-1], repeated)
-    read_states = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in TWO]
-    stored = [tensors for [(_, tensors)] in read_states]
-    assert [state["memory/guided"].item() for state in stored] == [1, 1]
-    steps = [int(state[f"steps/{FILTER}"]) for state in stored]
-    # b has trained two rounds since its first one with guidance, a none.
-    assert (steps[0], steps[1] > 0) == (0, True)
 
 
 def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
@@ -416,16 +394,6 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     assert fuels.expected(1).per_client["prototypes"] == (4, 2)
 
 
-def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, rounds=2)
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
-    lines = read_rounds(folder.path)
-    per_client = 24 * 4
-    assert [line["parameters_up"] for line in lines] == [8 * per_client] * 2
-    assert [line["parameters_down"] for line in lines] == [0, 8 * 2 * per_client]
-    assert all(line["bytes_up"] > 4 * line["parameters_up"] for line in lines)
-
-
 def test_the_artefact_has_the_whole_matrix_of_few_clients_and_of_many_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -445,3 +413,125 @@ def test_the_artefact_has_the_whole_matrix_of_few_clients_and_of_many_some(
     assert len(artefact["names"]) == len(artefact["groups"]) == len(artefact["prototypes"]) == 3
     recomputed = pairwise_divergence(torch.from_numpy(artefact["prototypes"]))
     assert np.array_equal(recomputed.numpy(), full_matrix)
+
+
+# --- the losses -----------------------------------------------------------------------------------
+
+
+# Two rows at right angles: cos is the identity matrix.
+EYE = torch.eye(2).unsqueeze(0)
+
+
+def test_cosine_ignores_length() -> None:
+    rows = torch.tensor([[[3.0, 0.0], [1.0, 1.0]]])
+    expected = torch.tensor([[[1.0, 2**-0.5], [2**-0.5, 1.0]]])
+    torch.testing.assert_close(cosine_matrix(rows, 7 * rows), expected)
+
+
+@pytest.mark.parametrize(
+    ("weight", "negatives", "expected"),
+    [
+        # SM = [[e, 1], [1, e]] at τ = 1; Z = SM; loss = −log(e / (e + e + 1)).
+        ([[1.0, 1.0], [1.0, 1.0]], "filtered", -math.log(math.e / (2 * math.e + 1))),
+        # Row 0: its diagonal is filtered out (W < 0), the other weighs 0.5: −log(e / (e + 0.5·1)).
+        # Row 1: everything is filtered out: −log(e / e) = 0.
+        ([[-1.0, 0.5], [0.0, -2.0]], "filtered", -math.log(math.e / (math.e + 0.5)) / 2),
+        # A true negative counts with SM itself: −log(e / (e + 1)).
+        ([[-1.0, 0.5], [0.0, -2.0]], "similarity", -math.log(math.e / (math.e + 1)) / 2),
+    ],
+)
+def test_intra_loss_by_hand(weight: list[list[float]], negatives: str, expected: float) -> None:
+    loss = intra_client_loss(EYE, EYE, torch.tensor([weight]), 1.0, negatives)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def naive_intra(projected: Tensor, augmented: Tensor, weight: Tensor, tau: float) -> Tensor:
+    """P, eq. 6, word by word, in float64."""
+    similarity = torch.exp(cosine_matrix(projected, augmented) / tau)
+    z = torch.relu(similarity * weight)
+    positive = similarity.diagonal(dim1=1, dim2=2)
+    return -(positive / (positive + z.sum(dim=2))).log().mean(dim=1)
+
+
+def test_intra_loss_and_its_gradients_equal_the_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, 6, 4)
+    projected, augmented = (
+        torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+        for _ in range(2)
+    )
+    weight = torch.randn(3, 6, 6, dtype=torch.float64, generator=generator, requires_grad=True)
+    ours = intra_client_loss(projected, augmented, weight, 0.5, "filtered")
+    naive = naive_intra(projected, augmented, weight, 0.5)
+    torch.testing.assert_close(ours, naive)
+    inputs = (projected, augmented, weight)
+    for a, b in zip(
+        torch.autograd.grad(ours.sum(), inputs),
+        torch.autograd.grad(naive.sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_similarity_negatives_still_teach_the_filter() -> None:
+    # ∂L/∂W[b,i] = SM[b,i] / (SM[b,b] + Σ SM) / B, however small W is: the slope of Z = SM·W.
+    weight = torch.full((1, 2, 2), 1e-6, requires_grad=True)
+    loss = intra_client_loss(EYE, EYE, weight, 1.0, "similarity")
+    (gradient,) = torch.autograd.grad(loss.sum(), weight)
+    total = 2 * (2 * math.e + 1)
+    expected = torch.tensor([[[math.e, 1.0], [1.0, math.e]]]) / total
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_inter_loss_by_hand() -> None:
+    positive = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
+    negative = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    # Row 0 is the positive: −log(e / (e + 1)); row 1 is the negative: −log(1 / (1 + e)).
+    expected = (math.log(1 + math.exp(-1)) + math.log(1 + math.e)) / 2
+    loss = inter_client_loss(EYE, positive, negative, torch.tensor([True]), 1.0)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+    assert inter_client_loss(EYE, positive, negative, torch.tensor([False]), 1.0).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_overflows_at_a_temperature_of_002(dtype: torch.dtype) -> None:
+    rows = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]], dtype=dtype, requires_grad=True)
+    weight = torch.ones(1, 2, 2, dtype=dtype, requires_grad=True)
+    # Row b's own view is its exact opposite: the worst case, loss ≈ 2/τ = 100.
+    opposite = -rows.detach()
+    intra = intra_client_loss(rows, opposite, weight, 0.02, "filtered")
+    inter = inter_client_loss(rows, opposite, rows.detach(), torch.tensor([True]), 0.02)
+    assert intra.item() == pytest.approx(100, rel=0.01)
+    assert inter.item() == pytest.approx(100, rel=0.01)
+    for gradient in torch.autograd.grad((intra + inter).sum(), (rows, weight)):
+        assert gradient.isfinite().all()
+    agreeing = intra_client_loss(rows, rows.detach(), weight, 0.02, "filtered")
+    assert agreeing.item() == pytest.approx(math.log(2), rel=0.1)  # bfloat16 rounds at 50
+
+
+def test_clients_losses_are_their_own() -> None:
+    generator = torch.Generator().manual_seed(1)
+    projected, augmented = (torch.randn(2, 4, 3, generator=generator) for _ in range(2))
+    weight = torch.rand(2, 4, 4, generator=generator)
+    together = intra_client_loss(projected, augmented, weight, 0.1, "filtered")
+    for k, alone in enumerate(zip(projected, augmented, weight, strict=True)):
+        loss = intra_client_loss(*(part[None] for part in alone), 0.1, "filtered")
+        torch.testing.assert_close(together[k : k + 1], loss)
+
+
+def test_norms_of_two_clients_by_hand() -> None:
+    """∂(3·Σw + v) is (3, 3, 1), and ∂(Σw²/2) is w itself, for client 1 (3, 4)."""
+    w = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    v = torch.tensor([5.0, 6.0], requires_grad=True)
+    unused = torch.ones(2, requires_grad=True)
+    terms = {
+        "linear": 3 * w.sum(dim=1) + v,
+        "square": w.square().sum(dim=1) / 2,
+        "elsewhere": unused * 7,
+    }
+    norms = gradient_norms(terms, [w, v])
+    torch.testing.assert_close(norms["linear"], torch.full((2,), 19.0).sqrt())
+    assert norms["square"].tolist() == [0.0, 5.0]
+    assert norms["elsewhere"].tolist() == [0.0, 0.0]
+    torch.stack(list(terms.values())).sum().backward()  # the graph is still there
+    assert w.grad is not None

@@ -15,14 +15,14 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.maths.linear_heads import classifier_loss
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
-from tests.strategies.fed_react.by_hand import Head, come_back, leave, play, server
-from tests.strategies.tiny_cohort import cohort_of
-from tests.strategies.tiny_sequences import (
+from tests.helpers.tiny_cohort import cohort_of
+from tests.helpers.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,
     head_learner,
     vector_client,
 )
+from tests.strategies.fed_react.by_hand import Head, come_back, leave, play, server
 
 # --- the client's half ---------------------------------------------------------------------------
 
@@ -331,13 +331,3 @@ def test_a_round_in_which_nobody_chose_changes_nothing() -> None:
         play(each_strategy, 2, {"b": HEADS["b"]}, chosen={"b": EAST})
     assert restored.state().keys() == strategy.state().keys()
     assert restored.state()["heard/names"].tolist() == ["a", "b", "c", "d"]
-
-
-def test_the_state_tells_all_that_decides() -> None:
-    strategy = ifca("ab", "cd")
-    assert set(strategy.state()) == {"heads"}
-    play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", EAST))
-    state = strategy.state()
-    assert state["nodes"].tolist() == ["node-1", "node-1", "node-2", "node-2"]
-    assert state["mean-0/rounds"] == 1
-    assert "mean-1/rounds" not in state  # nobody chose it yet

@@ -13,15 +13,15 @@ from fedproto_app.maths.optim import CohortAdam, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings
 from fedproto_app.strategies.common.learner import make_optimizer, train_cohort
 from fedproto_compared.creff import CLASSIFIER
-from tests.strategies.server_half import server_of
-from tests.strategies.tiny_cohort import global_model, tiny_cohort, tiny_learner
-from tests.strategies.tiny_images import (
+from tests.helpers.tiny_cohort import global_model, tiny_cohort, tiny_learner
+from tests.helpers.tiny_images import (
     CLASSES,
     WIDTH,
     class_guidance,
     image_cohort,
     image_learner,
 )
+from tests.strategies.server_half import server_of
 
 
 def test_a_window_of_1_is_the_plain_optimiser() -> None:

@@ -15,9 +15,9 @@ from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_run
 from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.naive import FrequentClassLearner
-from tests.strategies.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
-from tests.strategies.tiny_images import at_round, image_cohort, image_learner
-from tests.strategies.tiny_sequences import head_learner, vector_client
+from tests.helpers.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
+from tests.helpers.tiny_images import at_round, image_cohort, image_learner
+from tests.helpers.tiny_sequences import head_learner, vector_client
 
 GUIDANCE = Guidance()
 

@@ -8,9 +8,8 @@ import torch
 from fedproto_app.core.messages import Guidance
 from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings, pairs_of
 from fedproto_app.strategies.solo import SoloLearner
-from tests.helpers.made_series import forecasts_have_the_reported_errors
-from tests.strategies.quadratic import NAME, after_a_round, learner_of
-from tests.strategies.tiny_cohort import tiny_batches, tiny_cohort, tiny_learner, train
+from tests.helpers.quadratic import NAME, after_a_round, learner_of
+from tests.helpers.tiny_cohort import tiny_batches, tiny_cohort, tiny_learner, train
 
 GUIDANCE = Guidance()
 
@@ -79,7 +78,3 @@ def test_a_client_is_judged_after_a_step_that_training_does_not_see() -> None:
     torch.testing.assert_close(first_call, second_call, rtol=0, atol=0)  # the same batch
     torch.testing.assert_close(cohort.parameters, before, rtol=0, atol=0)
     assert not torch.equal(first_call["decoder.weight"], before["decoder.weight"])
-
-
-def test_the_adapted_models_forecast(tmp_path: object) -> None:
-    forecasts_have_the_reported_errors(tmp_path, method="per-fedavg")

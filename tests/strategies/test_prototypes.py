@@ -24,6 +24,9 @@ from fedproto_app.strategies.common.prototypes import (
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES
 from fedproto_app.strategies.fedpcl import PROTOTYPES as FEDPCL_PROTOTYPES
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_learner
+from tests.helpers.tiny_cohort import train as train_series
+from tests.helpers.tiny_images import class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import (
     NAMES,
     Rows,
@@ -37,9 +40,6 @@ from tests.strategies.server_half import (
     restored,
     server_of,
 )
-from tests.strategies.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_learner
-from tests.strategies.tiny_cohort import train as train_series
-from tests.strategies.tiny_images import class_guidance, image_cohort, image_learner
 
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
 NOISED = {

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.trust.outliers import (
     SizeOfSame,
     growth_fault,
+    largest,
     long_steps,
     out_of_line,
     root_mean_square,
@@ -88,3 +90,26 @@ def test_a_node_whose_clients_moved_far_more_than_usual_is_named() -> None:
     assert long_steps(replies).keys() == {"c"}  # b's mean moved by less than ten usual steps
     assert long_steps({"a": moved(1.0), "b": moved(1e9)}) == {}  # no two say which is usual
     assert long_steps({"a": moved(), "b": moved()}) == {}
+
+
+# --- sizes far beyond the others' -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "refused"),
+    [
+        ({"x": 11.0}, {"x"}),
+        ({"x": 10.0}, set()),
+        ({f"x{n}": 1e-6 for n in range(50)}, set()),  # many small ones blame no honest client
+        ({f"x{n}": 50.0 for n in range(50)}, {f"x{n}" for n in range(50)}),
+    ],
+)
+def test_by_hand(bad: dict[str, float], refused: set[str]) -> None:
+    sizes = {ClientKey(f"c{n}", f"node-{n}"): 1.0 for n in range(4)}
+    sizes |= {ClientKey(name, "bad"): size for name, size in bad.items()}
+    assert {key.client for key in largest(sizes, "its size is")} == refused
+
+
+def test_of_two_nobody_is_refused() -> None:
+    sizes = {ClientKey("a", "n"): 1.0, ClientKey("b", "m"): 1e9}
+    assert largest(sizes, "its size is") == {}

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.metrics import rand_score
 
 from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
 from fedproto_app.strategies.fed_react import strategy as module
@@ -16,7 +15,6 @@ from fedproto_app.strategies.fed_react.strategy import (
     blend,
     block_statistics,
     forgetting_factor,
-    remember,
 )
 
 Matrix = NDArray[np.float32]
@@ -206,67 +204,6 @@ def test_the_toolbox_starts_from_given_clusters_by_hand() -> None:
     assert two.alpha == 0
     assert np.array_equal(two.psi, current)
     assert affect(None, current, 2, 5, start).labels.tolist() == [0, 1, 0, 1]  # no past, no start
-
-
-def test_a_share_that_is_given() -> None:
-    past, current = noisy_round(1), noisy_round(2)
-    labels, alpha, psi = remember(past, current, 3, 0.25)
-    assert alpha == 0.25
-    assert np.array_equal(psi, blend(past, current, 0.25))
-    assert np.array_equal(labels, agglomerate(psi, 3))
-    first = remember(None, current, 3, 0.25)
-    assert (first.alpha, first.psi is current) == (0, True)
-
-
-def test_shares_of_rounds_together_make_the_mean() -> None:
-    """Client 5 comes in the third round: its pairs have rounds of their own."""
-    rounds = [noisy_round(seed) for seed in range(1, 5)]
-    past, together = np.full_like(rounds[0], np.nan), np.zeros_like(rounds[0])
-    for number, current in enumerate(rounds):
-        present = np.arange(24) if number >= 2 else np.delete(np.arange(24), 5)
-        block = np.ix_(present, present)
-        share = together[block] / (together[block] + 1)
-        result = remember(past[block], current[block], 3, share)
-        assert result.alpha == pytest.approx(number / (number + 1))
-        past[block], together[block] = result.psi, together[block] + 1
-    old = np.ix_(np.delete(np.arange(24), 5), np.delete(np.arange(24), 5))
-    np.testing.assert_allclose(past[old], np.mean(rounds, axis=0)[old], atol=1e-6)
-    np.testing.assert_allclose(past[5], np.mean(rounds[2:], axis=0)[5], atol=1e-6)
-
-
-def test_the_past_finds_clusters_that_a_snapshot_does_not() -> None:
-    psi, snapshots, with_past = None, [], []
-    for seed in range(1, 16):
-        current = noisy_round(seed, noise=2.0)
-        labels, _, psi = affect(psi, current, 3)
-        snapshots.append(rand_score(TRUTH, agglomerate(current, 3)))
-        with_past.append(rand_score(TRUTH, labels))
-    assert with_past[5:] == [1] * 10
-    assert np.mean(snapshots[5:]) < 0.9
-
-
-def test_as_long_as_nothing_changes_the_past_grows_in_weight() -> None:
-    """ψ̂ of k rounds of independent noise has a k-th of its variance, so α is k / (k + 1)."""
-    generator = np.random.default_rng(0)
-    truth = np.equal.outer(np.arange(90) % 3, np.arange(90) % 3) * 0.8
-    psi, alphas = None, []
-    for _ in range(8):
-        noise = np.triu(0.2 * generator.normal(size=truth.shape), 1)
-        current = truth + noise + noise.T
-        np.fill_diagonal(current, 1)
-        _, alpha, psi = affect(psi, current.astype(np.float32), 3)
-        alphas.append(alpha)
-    np.testing.assert_allclose(alphas, [k / (k + 1) for k in range(8)], atol=0.01)
-
-
-def test_after_a_change_the_past_weighs_less() -> None:
-    past = affect(noisy_round(1, noise=1.0), noisy_round(2, noise=1.0), 3).psi
-    permutation = np.random.default_rng(0).permutation(24)  # clients whose groups are now others'
-    stays, changes = (
-        noisy_round(3, noise=1.0),
-        noisy_round(3, noise=1.0)[permutation][:, permutation],
-    )
-    assert affect(past, changes, 3).alpha < 0.5 * affect(past, stays, 3).alpha
 
 
 def test_newcomers_have_this_rounds_similarity_and_do_not_weigh() -> None:

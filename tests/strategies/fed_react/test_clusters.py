@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import FederationError
+from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.clustering import Cosine, head_similarity
+from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fed_react import strategy as evolutionary_cluster
-from fedproto_app.strategies.fed_react.strategy import Affect, affect
+from fedproto_app.strategies.fed_react.strategy import Affect, affect, probe_vector
+from fedproto_app.tasks.sequences.task import SequenceTask
+from fedproto_app.tasks.table import make_task
 from tests.strategies.fed_react.by_hand import (
     APART,
     PAIRS,
@@ -334,21 +338,6 @@ def test_clients_are_a_cluster_each_until_there_are_more() -> None:
     assert set(play(strategy, 3, heads).sent) == set("abcd")
 
 
-@pytest.mark.parametrize("smoothing", ["none", "mean", "forgetting", "kalman"])
-def test_the_state_tells_all_that_decides(smoothing: str) -> None:
-    strategy = server("ab", "cd", **{"fed-react.smoothing": smoothing})
-    assert strategy.state() == {}
-    assert strategy.findings() == {}
-    for server_round in (1, 2, 3):
-        play(strategy, server_round, APART)
-    state: dict[str, Any] = strategy.state()
-    assert state["nodes"].tolist() == ["node-1", "node-1", "node-2", "node-2"]
-    of_one = {name.split("/")[1] for name in state if name.startswith("smoother-1/")}
-    average = {"rounds", "estimate"}
-    expected = {"none": set(), "mean": average, "forgetting": average, "kalman": {"history"}}
-    assert of_one == expected[smoothing]
-
-
 def test_evaluations_that_are_rare_get_the_newest_head() -> None:
     strategy = server("abcd", **{"evaluate-every": 4})
     for server_round in (1, 2, 3):
@@ -502,3 +491,42 @@ def test_a_newcomer_of_an_earlier_name_is_not_mistaken_for_another() -> None:
     artefact = strategy.findings()["clusters"]
     assert artefact["labels"].tolist() == [[0, 0, 1, 1, -1], [0, 0, 1, 1, 1]]
     assert np.isnan(artefact["similarity"][0, 4]).all()
+
+
+# --- the probe ------------------------------------------------------------------------------------
+
+
+def task_of(seed: int) -> SequenceTask:
+    changes = {"blocks": 2, "channels": 3, "reduced-dim": 4, "output-dim": 5}
+    task = make_task(
+        settings_from(
+            {
+                "task": "sequence-regression",
+                "method": "fed-react",
+                "seed": seed,
+                **{f"encoder.{key}": value for key, value in changes.items()},
+            }
+        ),
+        DataShape((2,)),
+    )
+    assert isinstance(task, SequenceTask)
+    return task
+
+
+def test_the_probe_is_the_seeds_and_the_encoders() -> None:
+    task = task_of(0)
+    encoder = {name: value.numpy() for name, value in task.initial_encoder().items()}
+    vector = probe_vector(encoder, task)
+    assert vector.shape == (5,)
+    assert np.array_equal(vector, probe_vector(encoder, task))
+    assert not np.allclose(vector, probe_vector(encoder, task_of(1)))
+    shifted = {**encoder, "encoder.linear.bias": encoder["encoder.linear.bias"] + 1}
+    np.testing.assert_allclose(probe_vector(shifted, task), vector + 1, rtol=1e-5)
+
+
+def test_an_encoder_that_makes_no_numbers() -> None:
+    task = task_of(0)
+    encoder = {name: value.numpy() for name, value in task.initial_encoder().items()}
+    encoder["encoder.linear.bias"] = np.full(5, np.inf, np.float32)
+    with pytest.raises(FederationError, match=r"fed-react\.similarity = 'predictions'"):
+        probe_vector(encoder, task)

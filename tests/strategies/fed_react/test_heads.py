@@ -18,16 +18,16 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.node.store import ClientStore
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
-from tests.helpers.whole_orders import WholeNode
-from tests.node.stored import rounds_in
-from tests.strategies.tiny_cohort import cohort_of
-from tests.strategies.tiny_sequences import (
+from tests.helpers.tiny_cohort import cohort_of
+from tests.helpers.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,
     WIDTH,
     head_learner,
     vector_client,
 )
+from tests.helpers.whole_orders import WholeNode
+from tests.node.stored import rounds_in
 
 A = vector_client("a", [0, 1, 2, 0, 1, 2, 0, 1, 2])
 B = vector_client("b", [0, 0, 1, 1, 1])

@@ -139,19 +139,6 @@ def test_who_was_never_heard_is_asked_whatever_the_share() -> None:
     assert len(play(strategy, 3, APART).train) == 1
 
 
-def test_a_given_encoder_does_not_change_who_is_chosen() -> None:
-    def chosen(encoder_rounds: int, **changes: Any) -> list[list[int]]:
-        strategy = server("a", "b", "c", "d", participation=0.5, **changes)
-        return [
-            sorted(play(strategy, encoder_rounds + server_round, APART).train)
-            for server_round in range(1, 7)
-        ]
-
-    learned = chosen(7, **{"encoder.path": "", "encoder.rounds": 7})
-    assert chosen(0) == learned
-    assert len({tuple(nodes) for nodes in learned}) > 2
-
-
 # --- whole runs -------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from fedproto_app.node.trainer import Node
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.fed_react import encoder as module
 from fedproto_app.strategies.fed_react.encoder import represent_sequences, represented
-from tests.strategies.tiny_sequences import (
+from tests.helpers.tiny_sequences import (
     CLASSES,
     DIMENSIONS,
     ENCODER_ROUNDS,

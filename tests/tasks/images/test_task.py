@@ -13,7 +13,7 @@ from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch, stage_at
-from tests.strategies.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
+from tests.helpers.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from fedproto_app.tasks.sequences.task import (
     SequenceRegressionTask,
     SequenceTask,
 )
-from tests.strategies.tiny_sequences import (
+from tests.helpers.tiny_sequences import (
     WIDTH,
     sequence_client,
     sequence_settings,

@@ -14,7 +14,7 @@ from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.tasks.images.task import ClassificationTask
-from tests.strategies.tiny_cohort import cohort_of
+from tests.helpers.tiny_cohort import cohort_of
 
 CLASSES = ("ant", "bee", "cat")
 SHAPE = DataShape((1, 8, 8), CLASSES)
