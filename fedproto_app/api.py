@@ -218,7 +218,7 @@ def sweep(
     """
     import pandas as pd
 
-    from fedproto_app.experiments.sweep import FOLDER, STUDY, Sweep, lock, storage_errors
+    from fedproto_app.experiments.sweep import FOLDER, open_sweep
     from fedproto_app.experiments.sweep_plan import Plan, SweepTable
     from fedproto_app.experiments.sweep_results import write_results
 
@@ -227,28 +227,24 @@ def sweep(
     settings = _settings_of(
         data, config, (id_col, time_col, target_col), model, changes, str(frames)
     )
-    options: dict[str, Any] = {
+    options = {
         "search": search,
         "trials": trials,
         "seeds": list(seeds),
         "nodes": nodes,
+        "grid": {key: list(values) for key, values in (grid or {}).items()},
+        "range": dict(ranges or {}),
     }
-    options |= {"grid": {key: list(values) for key, values in (grid or {}).items()}}
-    options |= {"range": dict(ranges or {})}
     plan = Plan.of(SweepTable.read(options).model_dump(by_alias=True), settings)
-    place = Path(folder or frames / plan.name).expanduser().absolute()
     console = Console(stderr=True, quiet=not progress, highlight=False)
-    with lock(place), storage_errors(place / STUDY):
-        ready = Sweep(place, plan)
-        ready.prepare(extend=False)
+    with open_sweep(Path(folder or frames / plan.name), plan, extend=False) as ready:
         results, chosen = ready.run(parallel, console)
-        write_results(place, plan, results, chosen)
-    if ready.failed or not chosen:
-        name, reason = next(iter(ready.failed.items()), ("", "no run has a validation error"))
-        raise FederationError(
-            f"{len(ready.failed)} of {ready.run_count} runs failed, {name}: {reason}"
-        )
-    return Swept(place, pd.read_csv(place / "sweep.csv"), Run(chosen[0].folders[plan.seeds[0]]))
+        write_results(ready.folder, plan, results, chosen)
+    ready.require_runs()
+    if not chosen:
+        raise FederationError(f"{ready.folder}: no run has a validation error")
+    table = pd.read_csv(ready.folder / "sweep.csv")
+    return Swept(ready.folder, table, Run(chosen[0].folders[plan.seeds[0]]))
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,9 @@ def question(message: Message, context: Context) -> Message:
     """Answer a method's question for the clients that the order names."""
     from fedproto_app.node.orders import carry_out
     from fedproto_app.node.process import in_simulation
-    from fedproto_app.node.ray_state import state_at_hand
 
     order = read_order(message)
-    with state_at_hand(context, order.run, order.token) as at_hand:
-        reply = carry_out("question", order, at_hand, simulated=in_simulation())
+    reply = carry_out("question", order, context, simulated=in_simulation())
     return write_reply(reply, to=message)
 
 
@@ -59,11 +57,9 @@ def masking(message: Message, context: Context) -> Message:
     """Do a step of a masked sum, before or after the training."""
     from fedproto_app.node.masking import answer_masking
     from fedproto_app.node.process import in_simulation
-    from fedproto_app.node.ray_state import state_at_hand
 
     order = required_masking_order(message)
-    with state_at_hand(context, order.run, order.token) as at_hand:
-        reply = answer_masking(order, at_hand, simulated=in_simulation())
+    reply = answer_masking(order, context, simulated=in_simulation())
     return write_masking_reply(reply, to=message)
 
 
@@ -72,14 +68,12 @@ def train(message: Message, context: Context) -> Message:
     """Train the clients that the order names; reply with a masked sum if the order asks for it."""
     from fedproto_app.node.orders import carry_out, train_masked
     from fedproto_app.node.process import in_simulation
-    from fedproto_app.node.ray_state import state_at_hand
 
     order, vector = read_order(message), None
-    with state_at_hand(context, order.run, order.token) as at_hand:
-        if of_masking := read_masking_order(message):
-            reply, vector = train_masked(order, of_masking, at_hand, simulated=in_simulation())
-        else:
-            reply = carry_out("train", order, at_hand, simulated=in_simulation())
+    if of_masking := read_masking_order(message):
+        reply, vector = train_masked(order, of_masking, context, simulated=in_simulation())
+    else:
+        reply = carry_out("train", order, context, simulated=in_simulation())
     return write_reply(reply, to=message, vector=vector)
 
 
@@ -88,9 +82,7 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients that the order names."""
     from fedproto_app.node.orders import carry_out
     from fedproto_app.node.process import in_simulation
-    from fedproto_app.node.ray_state import state_at_hand
 
     order = read_order(message)
-    with state_at_hand(context, order.run, order.token) as at_hand:
-        reply = carry_out("evaluate", order, at_hand, simulated=in_simulation())
+    reply = carry_out("evaluate", order, context, simulated=in_simulation())
     return write_reply(reply, to=message)

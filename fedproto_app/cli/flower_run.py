@@ -23,7 +23,6 @@ from fedproto_app.experiments.simulation import (
     require_modules,
 )
 from fedproto_app.ops.keys import servers_certificate, warnings
-from fedproto_app.ops.ray_cluster import Machine, RayCluster
 from fedproto_app.ops.superlink import (
     ConnectionLost,
     NamedSuperLink,
@@ -194,29 +193,26 @@ def simulate_in_flower(
     nodes: int,
     cpus: int,
     gpus: float | None,
-    cluster: RayCluster | None,
     console: Console,
     verbose: bool,
 ) -> None:
     """Run on simulated SuperNodes. Exits with 1 if the run failed.
 
     app: the folder of a Flower app, None for an app without code. cpus, gpus: of each node; gpus =
-    None: all GPUs in equal shares if the device uses GPUs. cluster: where the nodes run, None for
-    this machine.
+    None: all GPUs in equal shares if the device uses GPUs.
     """
     require_modules(settings)
     import_path = folder_of_users_code(settings)
-    gpus = gpus_of_a_node(settings.device, nodes, cpus, cluster) if gpus is None else gpus
+    gpus = gpus_of_a_node(settings.device, nodes, cpus) if gpus is None else gpus
     check_pretraining(settings)
     check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
-    ray_address = cluster.address if cluster else None
     with (
         Progress(
             console, settings.all_rounds, report_for(settings.task).metrics.progress
         ) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        SuperLink(Path(home), import_path, ray_address=ray_address) as superlink,
+        SuperLink(Path(home), import_path) as superlink,
     ):
         progress.stage("starting Flower")
         submitted = app or write_app(Path(home) / "app")
@@ -240,34 +236,23 @@ def require_cpus(cpus: int) -> None:
         raise SettingsError(f"--cpus-per-node {cpus}: this machine has {available}")
 
 
-def gpus_of_a_node(device: str, nodes: int, cpus: int, cluster: RayCluster | None = None) -> float:
+def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
     """Return the GPUs for each node, given how many nodes the CPUs allow to run at once.
 
-    Flower's simulation hides GPUs from a node that requests none.
+    Flower's simulation hides GPUs from a node that requests none. Raises `SettingsError` if the
+    machine has no such GPU.
     """
     if device == "cpu":
         return 0.0
-    if cluster is None:
-        machines = _machine_with_gpus(device)
-    else:
-        machines = [machine for machine in cluster.machines if machine.gpus]
-        if not machines and device != "auto":
-            raise SettingsError(f"device = {device!r}: no machine of the Ray cluster has a GPU")
-    shares = [gpus / min(nodes, max(1, all_cpus // cpus)) for all_cpus, gpus in machines]
-    share = min(shares, default=0.0)
-    # Flower accepts shares below one, or whole GPUs; rounded down so that all nodes fit.
-    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
-
-
-def _machine_with_gpus(device: str) -> list[Machine]:
-    """Return this machine if the device is a GPU; raises `SettingsError` if it has no such GPU."""
     from fedproto_app.node.device import torch_device
 
     if torch_device(device).type == "cpu":  # "auto" without a GPU
-        return []
+        return 0.0
     import torch  # imported already
 
-    return [Machine(os.cpu_count() or 1, torch.cuda.device_count())]
+    share = torch.cuda.device_count() / min(nodes, max(1, (os.cpu_count() or 1) // cpus))
+    # Flower accepts shares below one, or whole GPUs; rounded down so that all nodes fit.
+    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
 
 
 def _watch(

@@ -26,7 +26,6 @@ from fedproto_app.experiments.run_settings import (
     simulated_settings,
 )
 from fedproto_app.experiments.simulation import require_modules, show_after, simulate_here
-from fedproto_app.ops.ray_cluster import RayCluster, cluster_at
 from fedproto_app.ops.superlink import NamedSuperLink, write_app
 from fedproto_app.report.learning import learning_faults
 from fedproto_app.report.page import REPORT
@@ -96,15 +95,6 @@ def run(
             rich_help_panel=OF_FLOWER,
         ),
     ] = None,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT|auto",
-            help="Simulate on the Ray cluster whose head is this machine; auto: the cluster in "
-            "RAY_ADDRESS, else the newest that Ray finds here.",
-            rich_help_panel=OF_FLOWER,
-        ),
-    ] = None,
     app: Annotated[
         Path | None,
         typer.Option(
@@ -140,7 +130,7 @@ def run(
     console = Console(stderr=True, quiet=quiet, highlight=False)
     with WhenStopped() as stop:
         if superlink:
-            _refuse_options_of_simulations(nodes, gpus_per_node, ray_address)
+            _refuse_options_of_simulations(nodes, gpus_per_node)
             settings = deployed_settings(folder, config, changes or [], resume)
             require_modules(settings)
             with tempfile.TemporaryDirectory(prefix="fedproto-") as home:
@@ -148,7 +138,7 @@ def run(
                 submitted = folder or write_app(Path(home) / "app")
                 artefacts = follow_run(named_superlink, submitted, settings, console, verbose, stop)
         else:
-            cluster = _cluster(engine, ray_address, cpus_per_node)
+            require_cpus(cpus_per_node)
             if resume:
                 settings, nodes = resumed_settings(resume, config, changes or [], nodes)
             else:
@@ -162,7 +152,7 @@ def run(
             stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
             with removed_if_empty(artefacts):
                 if engine == "flower":
-                    resources = (cpus_per_node, gpus_per_node, cluster)
+                    resources = (cpus_per_node, gpus_per_node)
                     simulate_in_flower(folder, settings, nodes, *resources, console, verbose)
                 else:
                     simulate_here(settings, nodes, workers, console, verbose)
@@ -189,21 +179,8 @@ def _next(settings: Settings, artefacts: Path) -> list[str]:
     return [f"fedproto forecast {short} --steps {settings.data.horizon} --out next.csv", compare]
 
 
-def _cluster(engine: str, ray_address: str | None, cpus: int) -> RayCluster | None:
-    """Return the Ray cluster to simulate on, None for this machine, which must have the CPUs."""
-    if ray_address is None:
-        require_cpus(cpus)
-        return None
-    if engine != "flower":
-        raise SettingsError(f"--ray-address {ray_address}: only with --engine flower")
-    return cluster_at(ray_address, cpus)
-
-
-def _refuse_options_of_simulations(
-    nodes: int | None, gpus: float | None, ray_address: str | None
-) -> None:
-    options = {"--nodes": nodes, "--gpus-per-node": gpus, "--ray-address": ray_address}
-    for option, value in options.items():
+def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
+    for option, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
         if value is not None:
             raise SettingsError(
                 f"{option} {value}: simulated nodes only; --superlink has real ones"

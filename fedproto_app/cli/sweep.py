@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedproto_app.cli import results_console
 from fedproto_app.core.endings import WhenStopped, program
-from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments.run_settings import (
     NODES,
     changed_settings,
@@ -122,14 +122,7 @@ def sweep(
       fedproto sweep --resume sweeps/rates
       fedproto compare sweeps/rates
     """
-    from fedproto_app.experiments.sweep import (
-        FOLDER,
-        STUDY,
-        Sweep,
-        lock,
-        read_plan,
-        storage_errors,
-    )
+    from fedproto_app.experiments.sweep import FOLDER, open_sweep, read_plan
 
     console = Console(stderr=True, highlight=False)
     options = {
@@ -157,28 +150,20 @@ def sweep(
     else:
         plan = _plan(config, options, changes or [])
         folder = Path(plan.output or Path(FOLDER) / plan.name)
-    folder = folder.expanduser().absolute()
-    with WhenStopped() as stop, lock(folder), storage_errors(folder / STUDY):
-        ready = Sweep(folder, plan)
-        ready.prepare(extend)
+    with WhenStopped() as stop, open_sweep(folder, plan, extend=extend) as ready:
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
         console.print(
             f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
-            f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {folder}",
+            f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {ready.folder}",
             soft_wrap=True,
             markup=False,
         )
         stop.says = lambda: (
             f"stopped; {ready.finished_runs()} of {count} runs are finished; go on with: "
-            f"{shlex.join(['fedproto', 'sweep', '--resume', str(folder)])}"
+            f"{shlex.join(['fedproto', 'sweep', '--resume', str(ready.folder)])}"
         )
         _print_results(ready, *ready.run(parallel, console))
-        if ready.failed:
-            name, reason = next(iter(ready.failed.items()))
-            raise FederationError(
-                f"{len(ready.failed)} of {count} runs failed, {name}: {reason}; "
-                "the same command tries them again"
-            )
+        ready.require_runs()
 
 
 def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Result]) -> None:

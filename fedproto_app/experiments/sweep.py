@@ -27,7 +27,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.run_lock import LOCK, RunLock
 from fedproto_app.experiments.run_settings import unclaimed_settings
 from fedproto_app.experiments.simulation import (
@@ -67,11 +67,6 @@ class Sweep:
         """All trials so far; Optuna suggests further ones batch by batch."""
         return trials_of(_with_listed(self.study.get_trials(deepcopy=False), self.plan))
 
-    @cached_property
-    def _is_told(self) -> list[bool]:
-        """Whether the study has a result, for each trial that was entered."""
-        return [trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False)]
-
     @property
     def run_count(self) -> int:
         count = self.plan.trials if self.plan.search == "optuna" else len(self.trials)
@@ -79,6 +74,15 @@ class Sweep:
 
     def finished_runs(self) -> int:
         return len(list(self.folder.glob("*/summary.json")))
+
+    def require_runs(self) -> None:
+        """Raise `FederationError` if runs failed, with the reason of one of them."""
+        if self.failed:
+            name, reason = next(iter(self.failed.items()))
+            raise FederationError(
+                f"{len(self.failed)} of {self.run_count} runs failed, {name}: {reason}; repeating "
+                "the sweep tries them again"
+            )
 
     def prepare(self, extend: bool) -> None:
         """Check the sweep, and write its plan into its folder or continue the folder's sweep.
@@ -168,8 +172,10 @@ class Sweep:
         }
         all_jobs = [job for of_trial in jobs.values() for job in of_trial]
         progress.add(all_jobs)
-        for of_trial in jobs.values():
-            self._finish(of_trial)
+        entered = self.study.get_trials(deepcopy=False)
+        with_value = {trial.number + 1 for trial in entered if trial.state.is_finished()}
+        for number, of_trial in jobs.items():
+            self._finish(of_trial, has_value=number in with_value)
 
         def starts(job: Job) -> None:
             self._enter(job.trial.number)
@@ -179,7 +185,7 @@ class Sweep:
             progress.ended(job, reason)
             if reason:
                 self.failed[job.name] = reason
-            self._finish(jobs[job.trial.number])
+            self._finish(jobs[job.trial.number], has_value=job.trial.number in with_value)
 
         make_runs(all_jobs, self.plan.nodes, parallel, starts, ended, progress.look)
         return [self._results.get(n) or self._result(of_trial) for n, of_trial in jobs.items()]
@@ -202,28 +208,26 @@ class Sweep:
 
     def _enter(self, number: int) -> None:
         """Enter the trials up to this number into the study, in order."""
-        for trial in self.trials[len(self._is_told) : number]:
+        for trial in self.trials[len(self.study.get_trials(deepcopy=False)) : number]:
             params = {
                 key: written(value) if key in self.plan.grid else value
                 for key, value in trial.changes.items()
             }
             _add(self.study, self.plan, params)
-            self._is_told.append(False)
 
-    def _finish(self, jobs: Sequence[Job]) -> None:
+    def _finish(self, jobs: Sequence[Job], *, has_value: bool) -> None:
         """Once a trial's runs are done, report it, and keep only the models of the best so far.
 
-        Models of many runs would take gigabytes.
+        Models of many runs would take gigabytes. has_value: whether the study has the trial's
+        error already.
         """
         if not all(job.finished for job in jobs):
             return
         result, number = self._result(jobs), jobs[0].trial.number
         self._results[number] = result
-        if result.complete and result.mean:
+        if result.complete and result.mean and not has_value:
             self._enter(number)
-            if not self._is_told[number - 1]:
-                self.study.tell(number - 1, result.mean.mean)
-                self._is_told[number - 1] = True
+            self.study.tell(number - 1, result.mean.mean)
         best = self._best.get(result.question)
         loser: Result | None = result
         if result.complete and (best is None or result.place < best.place):
@@ -253,13 +257,23 @@ def read_plan(folder: Path) -> Plan:
         raise SettingsError(f"{file}: cannot be read: holds no plan of a sweep") from None
 
 
-def lock(folder: Path) -> RunLock:
-    """Make the folder and lock it; raises `SettingsError` if it cannot be made or is locked."""
+@contextmanager
+def open_sweep(folder: Path, plan: Plan, *, extend: bool) -> Iterator[Sweep]:
+    """Open the plan's sweep in a folder, which is made if needed and locked during the block.
+
+    extend: the plan may be larger than the folder's plan. Raises `SettingsError` or `DataError` if
+    the folder cannot be used or the sweep cannot run.
+    """
+    folder = folder.expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return RunLock(folder)
+        lock = RunLock(folder)
     except OSError as error:
         raise SettingsError(f"{folder}: {error.strerror}") from None
+    with lock, storage_errors(folder / STUDY):
+        sweep = Sweep(folder, plan)
+        sweep.prepare(extend)
+        yield sweep
 
 
 def _require_growth(folder: Path, before: Plan, after: Plan, extend: bool) -> None:

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-RAY_HEAD = "node:__internal_head__"  # the resource that Ray gives to the head of a cluster alone
-
 _number: int | None = None  # set in a worker
 
 

@@ -164,8 +164,7 @@ class SuperLink(Connection):
 
     home: an empty folder for Flower's and Ray's files; its path marks every process started.
     import_path: a folder whose modules the nodes may import (a user's own data source), or None.
-    programs: the folder of flower-superlink and flwr. ray_address: HOST:PORT of the Ray cluster to
-    simulate on; without it a new Ray on this machine.
+    programs: the folder of flower-superlink and flwr.
 
     Raises `FederationError` when the SuperLink does not start, dies, or refuses a call.
     """
@@ -175,10 +174,9 @@ class SuperLink(Connection):
         home: Path,
         import_path: Path | None = None,
         programs: Path | None = None,
-        ray_address: str | None = None,
     ) -> None:
         program_folder = programs or Path(sysconfig.get_path("scripts"))
-        environment = _environment(home, program_folder, import_path, ray_address)
+        environment = _environment(home, program_folder, import_path)
         super().__init__(_NAME, home, program_folder, environment)
         self._home = home
         self._log = home / "superlink.log"
@@ -280,9 +278,7 @@ def tail(log: Path, lines: int = 20) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _environment(
-    home: Path, programs: Path, import_path: Path | None, ray_address: str | None = None
-) -> dict[str, str]:
+def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[str, str]:
     inherited = dict(os.environ)
     for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no cluster by accident, no colours inside JSON
         inherited.pop(name, None)
@@ -299,9 +295,7 @@ def _environment(
     }
     for name in ("no_proxy", "NO_PROXY"):  # gRPC asks a proxy for loopback addresses too
         changes[name] = ",".join(filter(None, [inherited.get(name), "127.0.0.1,localhost"]))
-    if ray_address is not None:
-        changes["RAY_ADDRESS"] = ray_address
-    elif len(str(home)) <= _LONGEST_RAY_FOLDER:
+    if len(str(home)) <= _LONGEST_RAY_FOLDER:
         changes["RAY_TMPDIR"] = str(home)
     if import_path is not None:
         paths = [str(import_path), *filter(None, [inherited.get("PYTHONPATH")])]

@@ -91,14 +91,10 @@ class FakeSuperLink:
     submitted: list[tuple[Path, dict[str, Any], int, int]] = field(default_factory=list)
     import_paths: list[Path | None] = field(default_factory=list)
     homes: list[Path] = field(default_factory=list)
-    ray_address: str | None = None
     streams: int = 0
     closed: bool = False
 
-    def __call__(
-        self, home: Path, import_path: Path | None, *, ray_address: str | None = None
-    ) -> Self:
-        self.ray_address = ray_address
+    def __call__(self, home: Path, import_path: Path | None) -> Self:
         self.import_paths.append(import_path)
         self.homes.append(home)
         return self

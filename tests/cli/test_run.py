@@ -12,7 +12,6 @@ import pytest
 from fedproto_app.cli import flower_run
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments import run_settings
-from fedproto_app.ops.ray_cluster import Machine, RayCluster
 from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fake, Fedproto
 
@@ -230,7 +229,6 @@ def test_a_folder_that_exists_is_never_written_over(
         (["--set", "nodes.minimum=5"], "nodes.minimum = 5: more than the 2 of --nodes"),
         (["--set", "nodes.names=a"], "nodes.names = 'a': names real nodes, and a simulation has"),
         (["--cpus-per-node", "9999"], "--cpus-per-node 9999: this machine has "),
-        (["--ray-address", "ray://head:1"], "--ray-address ray://head:1: must be HOST:PORT of a "),
         (NOTEBOOK_MODEL, "model.module = '__main__:Net': other processes cannot import "),
         (
             [*NOTEBOOK_MODEL, "--superlink", "far"],
@@ -373,45 +371,6 @@ def test_nodes_share_the_gpus_there_are(
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpu_count)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert flower_run.gpus_of_a_node(device, nodes, cpus) == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "cpus", "expected"),
-    [("cpu", 1, 0.0), ("auto", 1, 0.25), ("cuda", 4, 1.0), ("auto", 8, 2.0)],
-)
-def test_nodes_on_a_cluster_share_the_gpus_of_the_machine_with_the_fewest(
-    device: str, cpus: int, expected: float
-) -> None:
-    machines = [Machine(64, 0), Machine(8, 2), Machine(8, 4)]
-    cluster = RayCluster("head:6379", machines)
-    assert flower_run.gpus_of_a_node(device, 100, cpus, cluster) == expected
-
-
-def test_a_cluster_without_gpus_has_none_for_a_node() -> None:
-    cluster = RayCluster("head:6379", [Machine(64, 0)])
-    assert flower_run.gpus_of_a_node("auto", 2, 1, cluster) == 0.0
-    with pytest.raises(SettingsError, match="device = 'cuda': no machine of the Ray cluster has a"):
-        flower_run.gpus_of_a_node("cuda", 2, 1, cluster)
-
-
-def test_a_named_cluster_is_used_and_another_engine_refuses_it(
-    fedproto: Fedproto, flower: Fake, work_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def cluster_at(address: str, cpus: int) -> RayCluster:
-        asked.append((address, cpus))
-        return RayCluster("10.0.0.1:6379", [Machine(9999, 0)])
-
-    monkeypatch.setattr("fedproto_app.cli.run.cluster_at", cluster_at)
-    outcome = fedproto("run", "--ray-address=auto", "--engine=process")
-    assert outcome.err == "error: --ray-address auto: only with --engine flower\n"
-    fake = flower("completed")
-    assert fedproto("run", "--ray-address=auto", "--cpus-per-node", 9999).code == 0
-    assert asked == [("auto", 9999)]
-    assert fake.ray_address == "10.0.0.1:6379"
-    assert fedproto("run").code == 0
-    assert fake.ray_address is None
 
 
 @pytest.mark.parametrize(("device", "gpu_count"), [("cuda", 0), ("cuda:1", 1)])

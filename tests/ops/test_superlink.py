@@ -231,8 +231,6 @@ def test_the_environment_is_closed_to_the_outside(
     assert environment["PATH"] == "/venv/bin:/usr/bin"
     assert environment["PYTHONPATH"] == f"{tmp_path}:mine"
     assert superlink._environment(home, Path("/venv/bin"), None)["PYTHONPATH"] == "mine"
-    named = superlink._environment(home, Path("/venv/bin"), None, "10.0.0.2:6379")
-    assert named["RAY_ADDRESS"] == "10.0.0.2:6379"
 
 
 def test_ray_keeps_its_own_folder_where_ours_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
