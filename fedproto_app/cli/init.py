@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import say_next
+from fedproto_app.cli.options import ClientsFrom, ReadingChanges, Target
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import Section, Settings, without_markdown
@@ -28,18 +29,9 @@ def init(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Where to write. Default: the data's name, here."),
     ] = None,
-    clients_from: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
-    ] = "",
-    target: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
-    ] = "",
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting on how the file is read; repeatable."
-        ),
-    ] = None,
+    clients_from: ClientsFrom = "",
+    target: Target = "",
+    changes: ReadingChanges = None,
 ) -> None:
     """Write a commented settings file for the data at hand.
 

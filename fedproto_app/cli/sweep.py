@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import results_console
+from fedproto_app.cli.options import Changes
 from fedproto_app.core.endings import WhenStopped, program
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments.run_settings import (
@@ -62,12 +63,7 @@ def sweep(
         str | None,
         typer.Option(metavar="0,1,…", help="Seeds; each trial has a run per seed. Default: 0."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting of all runs; may be repeated."
-        ),
-    ] = None,
+    changes: Changes = None,
     output: Annotated[
         Path | None,
         typer.Option(
