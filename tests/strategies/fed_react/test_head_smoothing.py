@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.strategies.fed_react.clustered_heads import (
+from fedproto_app.maths.linear_heads import Head
+from fedproto_app.strategies.fed_react.kalman import fit_random_walk, newest_state
+from fedproto_app.strategies.fed_react.smoothing import (
     ForgettingMean,
-    Head,
     HeadSmoother,
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
-    fit_random_walk,
-    newest_state,
 )
 
 KINDS: dict[str, Callable[[], HeadSmoother]] = {

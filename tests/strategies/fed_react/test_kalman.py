@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.tsa.statespace.kalman_smoother import KalmanSmoother
 
-from fedproto_app.strategies.fed_react.clustered_heads import (
+from fedproto_app.strategies.fed_react.kalman import (
     VARIANCE_FLOOR,
     Array,
     _walk,
