@@ -6,9 +6,10 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from fedproto_app.cli import say_next
@@ -65,7 +66,7 @@ def init(
     say_next(console, f"fedproto run {shlex.quote(str(file))}")
 
 
-def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
+def commented_settings(changes: Mapping[str, object], heading: list[str]) -> str:
     """Return these settings, with dotted keys, as a TOML file with their meanings as comments."""
     lines = [f"# {' '.join(line.split())}" for line in heading]
     absent = {key: None for key in _COMMENTED_OUT if key not in changes}
@@ -83,14 +84,16 @@ def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _field(key: str) -> Any:
+def _field(key: str) -> FieldInfo:
     """Return the field of a setting with this dotted key."""
-    section: type[Section] | type[Settings] = Settings
+    section: object = Settings
     *tables, name = key.split(".")
     for table in tables:
         section = _by_alias(section)[table].annotation
     return _by_alias(section)[name]
 
 
-def _by_alias(section: Any) -> dict[str, Any]:
+def _by_alias(section: object) -> dict[str, FieldInfo]:
+    assert isinstance(section, type)
+    assert issubclass(section, Section)
     return {info.alias or name: info for name, info in section.model_fields.items()}
