@@ -206,9 +206,7 @@ class _Work:
             shard, learner = self.shard, self._learner(sized, self.shard)
             planned = self._cohorts(learner, clients, place, has_samples=make_samples is None)
             place += len(planned)
-            shares = [
-                share for share in planned if share.place % self.part.total == self.part.number
-            ]
+            shares = [s for s in planned if s.place % self.part.total == self.part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
                 arrays = self.order.guidance.arrays
@@ -242,15 +240,8 @@ class _Work:
         protection = _protection(
             self.phase, self.settings, self.site, learner, simulated=self.simulated
         )
-        tells_classes = self.site.is_dealt
-        node = Node(
-            self.settings,
-            shard,
-            self.store,
-            learner,
-            tells_classes=tells_classes,
-            protection=protection,
-        )
+        parts = (self.settings, shard, self.store, learner)
+        node = Node(*parts, tells_classes=self.site.is_dealt, protection=protection)
         work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
         return work[self.phase](self.order, shares)
 
