@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
@@ -47,12 +47,16 @@ from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+    from pandas import DataFrame, DatetimeIndex
     from torch import Tensor
 
+    from fedproto_app.data.clock import Clock
     from fedproto_app.data.series import ClientSeries
+    from fedproto_app.tasks.task import AnyTask
 
-Config = str | Path | Mapping[str, Any] | None
+Config = str | Path | Mapping[str, object] | None
 _FRAMES = "frames"  # in the folder of the runs
 
 
@@ -63,12 +67,12 @@ def run(
     id_col: str = "",
     time_col: str = "",
     target_col: str = "",
-    model: Any = None,
+    model: object = None,
     on_round: OnRound | None = None,
     nodes: int = NODES,
     workers: int | None = None,
     progress: bool = True,
-    **changes: Any,
+    **changes: object,
 ) -> Run:
     """Simulate an experiment in this process and worker processes.
 
@@ -96,7 +100,7 @@ def resume(
     on_round: OnRound | None = None,
     workers: int | None = None,
     progress: bool = True,
-    **changes: Any,
+    **changes: object,
 ) -> Run:
     """Resume an interrupted run, or any run with more ``rounds`` or ``patience``."""
     look_here_for_users_code()
@@ -150,7 +154,7 @@ def check(
     id_col: str = "",
     time_col: str = "",
     target_col: str = "",
-    **changes: Any,
+    **changes: object,
 ) -> DataFrame:
     """Return what a run would make of series, a row per client.
 
@@ -194,7 +198,7 @@ def sweep(
     data: DataFrame | Config = None,
     config: Config = None,
     *,
-    grid: Mapping[str, Sequence[Any]] | None = None,
+    grid: Mapping[str, Sequence[object]] | None = None,
     ranges: Mapping[str, str] | None = None,
     search: str = "grid",
     trials: int | None = None,
@@ -203,11 +207,11 @@ def sweep(
     id_col: str = "",
     time_col: str = "",
     target_col: str = "",
-    model: Any = None,
+    model: object = None,
     parallel: int | None = None,
     nodes: int = NODES,
     progress: bool = True,
-    **changes: Any,
+    **changes: object,
 ) -> Swept:
     """Try settings in many runs, and choose by validation error, as ``fedproto sweep`` does.
 
@@ -432,7 +436,7 @@ class Run:
             raise FedProtoError(f"{self.path}: has no nodes' state; deployed nodes keep it")
         return folders
 
-    def _task(self, settings: Settings) -> Any:
+    def _task(self, settings: Settings) -> AnyTask:
         """Return the task of these settings, for data with the shape of the run's data."""
         from fedproto_app.tasks.table import load_shard, make_task
 
@@ -480,10 +484,10 @@ def _settings_of(
     data: DataFrame | Config,
     config: Config,
     columns: tuple[str, str, str],
-    model: Any,
-    changes: Mapping[str, Any],
+    model: object,
+    changes: Mapping[str, object],
     folder: str,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the settings that the arguments of `run` stand for, with dotted keys.
 
     A frame is saved below `output.dir`, or else below folder, for the worker processes.
@@ -515,8 +519,8 @@ def _settings_of(
 
 
 def _series_and_settings(
-    data: DataFrame | str | Path, columns: tuple[str, str, str], table: Mapping[str, Any]
-) -> tuple[list[ClientSeries], dict[str, Any]]:
+    data: DataFrame | str | Path, columns: tuple[str, str, str], table: Mapping[str, object]
+) -> tuple[list[ClientSeries], dict[str, object]]:
     """Return the series of a frame or file, and settings that suit them."""
     from fedproto_app.data.frame import series_of_frame
     from fedproto_app.data.recognition import Reading, reading_of
@@ -524,7 +528,7 @@ def _series_and_settings(
     from fedproto_app.tasks.table import record_of_source
 
     if isinstance(data, str | Path):
-        reading = Reading(table["data.source"]) if "data.source" in table else None
+        reading = Reading(str(table["data.source"])) if "data.source" in table else None
         reading = reading or reading_of(Path(data), table)
         complete = {**reading.all_settings, "data.path": str(data), **table}
         settings = settings_from(complete).data
@@ -539,7 +543,7 @@ def _series_and_settings(
     return series, with_period(series, table)
 
 
-def _name_of(model: Any) -> str:
+def _name_of(model: object) -> str:
     """Return the name under which other code can import a class or function."""
     if isinstance(model, str):
         return model
@@ -553,7 +557,9 @@ def _name_of(model: Any) -> str:
     return f"{module}:{name}"
 
 
-def _moments(series: Sequence[Any], positions: Sequence[Any]) -> Any:
+def _moments(
+    series: Sequence[_Clocked], positions: Sequence[ArrayLike]
+) -> DatetimeIndex | NDArray[np.int64]:
     """Return the times at positions on the clocks of series, or the positions without clocks.
 
     positions: arrays for each of the series. Times with an offset from UTC are in UTC.
@@ -561,16 +567,27 @@ def _moments(series: Sequence[Any], positions: Sequence[Any]) -> Any:
     import numpy as np
     import pandas as pd
 
-    clocks = [item.clock for item in series]
+    clocks = [item.clock for item in series if item.clock is not None]
     arrays = [np.asarray(places, dtype=np.int64) for places in positions]
-    if not clocks or any(clock is None for clock in clocks):
+    if not clocks or len(clocks) < len(series):
         return np.concatenate([*arrays, np.empty(0, dtype=np.int64)])
     times = [clock.moments(places) for clock, places in zip(clocks, arrays, strict=True)]
     moments = pd.DatetimeIndex(np.concatenate(times))
     return moments.tz_localize("UTC") if clocks[0].utc else moments
 
 
-def _frame(clients: Sequence[str], moments: Any, parts: Sequence[Mapping[str, Any]]) -> DataFrame:
+class _Clocked(Protocol):
+    """A series or a forecast."""
+
+    @property
+    def clock(self) -> Clock | None: ...
+
+
+def _frame(
+    clients: Sequence[str],
+    moments: DatetimeIndex | NDArray[np.int64],
+    parts: Sequence[Mapping[str, NDArray[np.floating]]],
+) -> DataFrame:
     """Return unique_id, ds and the columns of the clients' parts, one below the other."""
     import numpy as np
     import pandas as pd
@@ -581,13 +598,13 @@ def _frame(clients: Sequence[str], moments: Any, parts: Sequence[Mapping[str, An
     return pd.DataFrame(names | columns)
 
 
-def _table(config: Config) -> dict[str, Any]:
+def _table(config: Config) -> dict[str, object]:
     """Return the settings of a file or a mapping, with dotted keys."""
     if config is None:
         return {}
     return flat(config if isinstance(config, Mapping) else read_toml(Path(config)))
 
 
-def _changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(changes: Mapping[str, object]) -> dict[str, object]:
     """Return keyword arguments as settings: ``fuels__beta`` is ``fuels.beta``."""
     return {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}

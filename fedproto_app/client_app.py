@@ -6,6 +6,8 @@ modules are imported only by the orders that need them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -20,6 +22,9 @@ from fedproto_app.core.wire import (
     write_reply,
     write_roster,
 )
+
+if TYPE_CHECKING:
+    from fedproto_app.node.orders import Phase
 
 app = ClientApp()
 
@@ -44,12 +49,7 @@ def roster(message: Message, context: Context) -> Message:
 @app.query("question")
 def question(message: Message, context: Context) -> Message:
     """Answer a method's question for the clients that the order names."""
-    from fedproto_app.node.orders import carry_out
-    from fedproto_app.node.process import in_simulation
-
-    order = read_order(message)
-    reply = carry_out("question", order, context, simulated=in_simulation())
-    return write_reply(reply, to=message)
+    return _carried_out("question", message, context)
 
 
 @app.query("masking")
@@ -59,30 +59,34 @@ def masking(message: Message, context: Context) -> Message:
     from fedproto_app.node.process import in_simulation
 
     order = required_masking_order(message)
-    reply = answer_masking(order, context, simulated=in_simulation())
-    return write_masking_reply(reply, to=message)
+    return write_masking_reply(
+        answer_masking(order, context, simulated=in_simulation()), to=message
+    )
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the order names; reply with a masked sum if the order asks for it."""
-    from fedproto_app.node.orders import carry_out, train_masked
+    from fedproto_app.node.orders import train_masked
     from fedproto_app.node.process import in_simulation
 
-    order, vector = read_order(message), None
-    if of_masking := read_masking_order(message):
-        reply, vector = train_masked(order, of_masking, context, simulated=in_simulation())
-    else:
-        reply = carry_out("train", order, context, simulated=in_simulation())
+    of_masking = read_masking_order(message)
+    if not of_masking:
+        return _carried_out("train", message, context)
+    order = read_order(message)
+    reply, vector = train_masked(order, of_masking, context, simulated=in_simulation())
     return write_reply(reply, to=message, vector=vector)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients that the order names."""
+    return _carried_out("evaluate", message, context)
+
+
+def _carried_out(phase: Phase, message: Message, context: Context) -> Message:
     from fedproto_app.node.orders import carry_out
     from fedproto_app.node.process import in_simulation
 
-    order = read_order(message)
-    reply = carry_out("evaluate", order, context, simulated=in_simulation())
+    reply = carry_out(phase, read_order(message), context, simulated=in_simulation())
     return write_reply(reply, to=message)

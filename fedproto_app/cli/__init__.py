@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # slow to import
     from rich.console import Console
 
 
-def results_console(**options: Any) -> Console:
+def results_console(*, highlight: bool = True, stderr: bool = False) -> Console:
     """Return a console for results on stdout; a file or a pipe has room for wide tables.
 
     The environment variable COLUMNS sets another width.
     """
     from rich.console import Console
 
-    console = Console(**options)
+    console = Console(highlight=highlight, stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 200
     return console

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli import results_console
+from fedproto_app.cli.options import Changes
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import method_named, require_known
 from fedproto_app.core.tasks import TASKS
@@ -34,12 +35,7 @@ def check_method(
             help="Only this task; may be repeated. Default: all its tasks.",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting of the runs; may be repeated."
-        ),
-    ] = None,
+    changes: Changes = None,
 ) -> None:
     """Check a method: same seed, same numbers, however its clients are spread.
 

@@ -6,7 +6,8 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import typer
@@ -24,6 +25,7 @@ from fedproto_app.experiments.simulation import (
 )
 from fedproto_app.ops.keys import servers_certificate, warnings
 from fedproto_app.ops.superlink import (
+    Connection,
     ConnectionLost,
     NamedSuperLink,
     RunStatus,
@@ -37,6 +39,7 @@ from fedproto_app.settings import Settings, flower_config
 
 LOST = 3  # exit code: the run's result is unknown
 
+_LOOK_EVERY = 0.3  # seconds between two looks at the run's log and files
 _SEARCH = 600.0  # seconds of retries while a SuperLink does not answer
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between retries
 _HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
@@ -102,22 +105,26 @@ def follow_run(
 
 def _follow(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
     """Show the run's log to the end of the stream, and return the run's status."""
-    follower, log = superlink.follow(run_id, superlink.log), GrowingFile(superlink.log)
     shown.begin_anew()
-    ended = False
+    with closing(_log_lines(superlink, run_id, superlink.log)) as looks:
+        for lines in looks:
+            for line in lines:
+                shown.take(line)
+    return _status(superlink, run_id, shown)
+
+
+def _log_lines(superlink: Connection, run_id: str, log: Path) -> Generator[list[str]]:
+    """Follow the run's log, and yield its new lines at each look, until the stream ends."""
+    follower, file, ended = superlink.follow(run_id, log), GrowingFile(log), False
     try:
         while not ended:
-            ended = (
-                follower.poll() is not None
-            )  # checked first, so that all lines before it are read
-            for line in log.new_lines():
-                shown.take(line)
+            ended = follower.poll() is not None  # checked first, so that no line is missed
+            yield file.new_lines()
             if not ended:
                 time.sleep(_LOOK_EVERY)
     finally:
         follower.terminate()  # also if following is interrupted
         follower.wait()
-    return _status(superlink, run_id, shown)
 
 
 def _status(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
@@ -182,9 +189,6 @@ class _Shown:
         remaining = clock_text(float(fields["seconds"]) * (self._rounds - number))
         counts = "  ".join(f"{name} {fields[name]}" for name in _HEALTH if name in fields)
         return f"round {number}/{self._rounds}  {counts}  {remaining} left"
-
-
-_LOOK_EVERY = 0.3  # seconds between two looks at the run's log and files
 
 
 def simulate_in_flower(
@@ -264,23 +268,19 @@ def _watch(
     verbose: bool,
 ) -> RunStatus:
     """Show the run's rounds, and its log if verbose, until Flower says that it has finished."""
-    rounds, log_lines = NewRounds(artefacts / "rounds.jsonl"), GrowingFile(log)
-    follower = superlink.follow(run_id, log)
+    rounds = NewRounds(artefacts / "rounds.jsonl")
     while True:
-        superlink.check()
-        ended = follower.poll() is not None  # checked first, so that all lines before it are read
-        for record in rounds.new():
-            progress.show(record)
-        for line in log_lines.new_lines():
-            if verbose:
-                progress.say(line)
-        if ended:
-            status = superlink.status(run_id)
-            if status.finished:
-                return status
-            follower = superlink.follow(run_id, log)  # the stream broke, but the run continues
-            log_lines = GrowingFile(log)
-        time.sleep(_LOOK_EVERY)
+        with closing(_log_lines(superlink, run_id, log)) as looks:
+            for lines in looks:
+                superlink.check()
+                for record in rounds.new():
+                    progress.show(record)
+                for line in lines if verbose else ():
+                    progress.say(line)
+        status = superlink.status(run_id)
+        if status.finished:
+            return status
+        time.sleep(_LOOK_EVERY)  # the stream broke, but the run continues
 
 
 def _explain_failure(status: RunStatus, artefacts: Path) -> None:

@@ -6,12 +6,14 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from fedproto_app.cli import say_next
+from fedproto_app.cli.options import ClientsFrom, ReadingChanges, Target
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import Section, Settings, without_markdown
@@ -28,18 +30,9 @@ def init(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Where to write. Default: the data's name, here."),
     ] = None,
-    clients_from: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
-    ] = "",
-    target: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
-    ] = "",
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting on how the file is read; repeatable."
-        ),
-    ] = None,
+    clients_from: ClientsFrom = "",
+    target: Target = "",
+    changes: ReadingChanges = None,
 ) -> None:
     """Write a commented settings file for the data at hand.
 
@@ -73,7 +66,7 @@ def init(
     say_next(console, f"fedproto run {shlex.quote(str(file))}")
 
 
-def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
+def commented_settings(changes: Mapping[str, object], heading: list[str]) -> str:
     """Return these settings, with dotted keys, as a TOML file with their meanings as comments."""
     lines = [f"# {' '.join(line.split())}" for line in heading]
     absent = {key: None for key in _COMMENTED_OUT if key not in changes}
@@ -91,14 +84,16 @@ def commented_settings(changes: Mapping[str, Any], heading: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _field(key: str) -> Any:
+def _field(key: str) -> FieldInfo:
     """Return the field of a setting with this dotted key."""
-    section: type[Section] | type[Settings] = Settings
+    section: object = Settings
     *tables, name = key.split(".")
     for table in tables:
         section = _by_alias(section)[table].annotation
     return _by_alias(section)[name]
 
 
-def _by_alias(section: Any) -> dict[str, Any]:
+def _by_alias(section: object) -> dict[str, FieldInfo]:
+    assert isinstance(section, type)
+    assert issubclass(section, Section)
     return {info.alias or name: info for name, info in section.model_fields.items()}

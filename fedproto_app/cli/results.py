@@ -40,8 +40,6 @@ Format = Literal["table", "markdown", "csv"]
 Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
 Target = Literal["csv", "parquet", "tensorboard", "mlflow"]
 _FIRST = next(iter(Sort))
-
-
 Places = Annotated[
     list[Path],
     typer.Argument(metavar="RUN…", help="Run folders, or folders that hold several."),

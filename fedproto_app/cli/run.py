@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedproto_app.cli import say_next
 from fedproto_app.cli.flower_run import follow_run, require_cpus, simulate_in_flower
+from fedproto_app.cli.options import Changes
 from fedproto_app.core.endings import WhenStopped, removed_if_empty, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import task_record
@@ -42,12 +43,7 @@ def run(
         Path | None,
         typer.Argument(metavar="[CONFIG.toml]", help="Settings over the defaults."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting over all others; may be repeated."
-        ),
-    ] = None,
+    changes: Changes = None,
     resume: Annotated[
         str,
         typer.Option(

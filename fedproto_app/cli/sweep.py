@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import results_console
+from fedproto_app.cli.options import Changes
 from fedproto_app.core.endings import WhenStopped, program
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments.run_settings import (
@@ -62,12 +63,7 @@ def sweep(
         str | None,
         typer.Option(metavar="0,1,…", help="Seeds; each trial has a run per seed. Default: 0."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting of all runs; may be repeated."
-        ),
-    ] = None,
+    changes: Changes = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -125,7 +121,7 @@ def sweep(
     from fedproto_app.experiments.sweep import FOLDER, open_sweep, read_plan
 
     console = Console(stderr=True, highlight=False)
-    options = {
+    options: dict[str, object] = {
         "search": search,
         "trials": trials,
         "seeds": None if seeds is None else _seeds(seeds),
@@ -133,22 +129,20 @@ def sweep(
         "search-seed": search_seed,
         "batch": batch,
         "output": output and str(output),
+    }
+    swept = {
         "grid": _by_key("--grid", grid, _listed),
         "range": _by_key("--range", ranges, str),
     }
     if resume is not None:
-        if (
-            config
-            or changes
-            or extend
-            or any(value not in (None, {}) for value in options.values())
-        ):
+        given = [value for value in options.values() if value is not None]
+        if config or changes or extend or given or any(swept.values()):
             raise SettingsError(
                 f"--resume {resume}: the sweep goes on unchanged; only --parallel may be given"
             )
         plan, folder = read_plan(resume), resume
     else:
-        plan = _plan(config, options, changes or [])
+        plan = _plan(config, options, swept, changes or [])
         folder = Path(plan.output or Path(FOLDER) / plan.name)
     with WhenStopped() as stop, open_sweep(folder, plan, extend=extend) as ready:
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
@@ -185,7 +179,12 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
     out.print(f"results: {sweep.folder}/sweep.csv, .json, .png", soft_wrap=True, markup=False)
 
 
-def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:
+def _plan(
+    config: Path | None,
+    options: Mapping[str, object],
+    swept: Mapping[str, Mapping[str, object]],
+    changes: Sequence[str],
+) -> Plan:
     """Return the plan from the file's table ``[sweep]`` and the options, which override it."""
     from fedproto_app.experiments.sweep_plan import Plan, SweepTable
 
@@ -196,19 +195,19 @@ def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) 
         raise SettingsError(f"{config}: sweep = {listed!r}: must be a table")
     table = SweepTable.read(listed).model_dump(by_alias=True)
     for kind, replacing in (("grid", "range"), ("range", "grid")):
-        remaining = {
-            key: value for key, value in table[kind].items() if key not in options[replacing]
-        }
-        options[kind] = {**remaining, **options[kind]}
+        remaining = {k: value for k, value in table[kind].items() if k not in swept[replacing]}
+        table[kind] = {**remaining, **swept[kind]}
     table |= {key: value for key, value in options.items() if value is not None}
 
     base = {**given_settings(app, None, []), **flat(file), **changed_settings(None, changes)}
     return Plan.of(table, base)
 
 
-def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]) -> dict[str, Any]:
+def _by_key(
+    option: str, texts: Sequence[str] | None, read: Callable[[str], Any]
+) -> dict[str, object]:
     """Return the values of a repeated option ``KEY=…``; each key may occur once."""
-    table: dict[str, Any] = {}
+    table: dict[str, object] = {}
     for text in texts or []:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not (key and equals and values):
@@ -219,10 +218,10 @@ def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]
     return table
 
 
-def _listed(text: str) -> list[Any]:
+def _listed(text: str) -> list[object]:
     """Parse ``A,B,C`` as a TOML list, or else each part on its own."""
     try:
-        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+        values: list[object] = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:
         return [parsed(part.strip()) for part in text.split(",")]
     return values

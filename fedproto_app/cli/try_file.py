@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedproto_app.cli import say_next
+from fedproto_app.cli.options import ClientsFrom, ReadingChanges, Target
 from fedproto_app.core.endings import NOTHING, WhenStopped
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.experiments.run_settings import changed_settings
@@ -38,12 +39,8 @@ def try_file(
             "weekly data a year. Without a clock it is estimated from the series."
         ),
     ] = None,
-    clients_from: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
-    ] = "",
-    target: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
-    ] = "",
+    clients_from: ClientsFrom = "",
+    target: Target = "",
     source: Annotated[
         str,
         typer.Option(
@@ -66,14 +63,7 @@ def try_file(
         bool,
         typer.Option("--quick", help="Learn from the newest 28 periods only, with fewer rivals."),
     ] = False,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="One setting on how the file is read, such as data.missing=zero; may be repeated.",
-        ),
-    ] = None,
+    changes: ReadingChanges = None,
     folder: Annotated[
         Path | None,
         typer.Option(

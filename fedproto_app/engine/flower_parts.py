@@ -6,7 +6,7 @@ engine stands in for both.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 from uuid import uuid4
 
 from flwr.app import Message
@@ -23,13 +23,13 @@ RAISED = 6  # the code of Flower's error for a ClientApp that raised
 class EngineGrid(Grid):
     """A grid without a run of Flower's; the app asks for none."""
 
-    def set_run(self, run: Any) -> None: ...
+    def set_run(self, run: object) -> None: ...
 
     @property
-    def run(self) -> Any:
+    def run(self) -> NoReturn:
         raise AssertionError("the app asks for no run")
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+    def create_message(self, *args: object, **kwargs: object) -> NoReturn:
         raise AssertionError("deprecated in Flower")
 
 

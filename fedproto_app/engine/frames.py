@@ -16,7 +16,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class OrderFrame(NamedTuple):
     message: bytes
 
 
-def start_frame(run_config: Mapping[str, Any], nodes: int, memory: int) -> bytes:
+def start_frame(run_config: Mapping[str, object], nodes: int, memory: int) -> bytes:
     """Return the request that starts a worker.
 
     nodes: of the whole simulation. memory: bytes for the state of a node; 0: none.
@@ -60,7 +60,7 @@ def read_order_frame(content: bytes) -> OrderFrame:
 
 def part_bytes(replies: Sequence[Reply]) -> bytes:
     """Return a process's replies as an npz of their arrays and of a JSON text with the rest."""
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     tables = []
     for number, reply in enumerate(replies):
         metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
@@ -78,7 +78,7 @@ def read_part(content: bytes) -> list[Reply]:
     """Return the replies that `part_bytes` wrote."""
     with np.load(BytesIO(content), allow_pickle=False) as file:
         tables = json.loads(file[_TABLE].tobytes())
-        groups: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}
+        groups: dict[tuple[int, str], dict[str, NDArray[np.generic]]] = {}
         for key in file.files:
             if key != _TABLE:
                 number, group, name = key.split("/", 2)

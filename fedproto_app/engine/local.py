@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 
 from fedproto_app.client_app import app as client_app
 from fedproto_app.engine.flower_parts import (
@@ -26,10 +25,10 @@ from fedproto_app.engine.flower_parts import (
 from fedproto_app.settings import DataSettings, Settings, flat_settings
 
 # Settings for local runs: a node that has not answered at once will not answer.
-AT_ONCE: Mapping[str, Any] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
+AT_ONCE: Mapping[str, object] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
 
 
-def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[dict[str, Any]]:
+def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[UserConfig]:
     """Return the configs of `count` nodes that share a source's clients."""
     return [
         {
@@ -46,7 +45,7 @@ def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[dict[
 class LocalGrid(EngineGrid):
     """Nodes with these configs, `--node-config` each."""
 
-    def __init__(self, settings: Settings, node_configs: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, settings: Settings, node_configs: Sequence[UserConfig]) -> None:
         take_identity()
         self.contexts = {
             FIRST_ID + index: Context(

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, UserConfig
 
 from fedproto_app.core.wire import ALIVE, ROSTER, write_reply
 from fedproto_app.engine import frames
@@ -40,7 +39,7 @@ from fedproto_app.server.rounds import Persistence
 from fedproto_app.server_app import conduct, reporting_errors
 from fedproto_app.settings import Settings, flat_settings
 
-Show = Callable[[Mapping[str, Any]], None]
+Show = Callable[[Mapping[str, object]], None]
 
 CHECKPOINT_EVERY = 5.0  # seconds of work that a killed run may have to repeat
 _RARITY = 4  # a checkpoint waits 4 times as long as writing the nodes' state took
@@ -187,7 +186,9 @@ def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunF
     import torch
 
     take_identity()
-    configs = [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
+    configs: list[UserConfig] = [
+        {"partition-id": node, "num-partitions": nodes} for node in range(nodes)
+    ]
     threads = torch.get_num_threads()
     try:
         with process.as_worker(), reporting_errors() as started:

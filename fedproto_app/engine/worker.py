@@ -13,9 +13,8 @@ import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
 
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict, UserConfig
 
 from fedproto_app.client_app import app
 from fedproto_app.core.errors import FedProtoError
@@ -37,7 +36,7 @@ class Worker:
     A node is a share of the run's data: its number, and the number of nodes.
     """
 
-    def __init__(self, config: dict[str, Any], nodes: int) -> None:
+    def __init__(self, config: UserConfig, nodes: int) -> None:
         self._config, self._nodes = config, nodes
         self._contexts: dict[int, Context] = {}
 

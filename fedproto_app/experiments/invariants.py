@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, UserConfig
 from safetensors.numpy import load_file
 
 from fedproto_app.core.methods import method_named
@@ -67,7 +67,7 @@ class SmallRuns:
     changes: settings over the task's small settings. Raises `SettingsError` for wrong settings.
     """
 
-    def __init__(self, task: str, method: str, folder: Path, **changes: Any) -> None:
+    def __init__(self, task: str, method: str, folder: Path, **changes: object) -> None:
         self.task, self.folder = task, folder
         small_settings = method_named(method).small
         self._table = {**small_run(task), **AT_ONCE, **small_settings, **changes, "method": method}
@@ -77,7 +77,7 @@ class SmallRuns:
         """Return the folder in which the nodes of a run keep their state."""
         return self.folder / "state" / label
 
-    def run(self, label: str, nodes: int, *, deaths: Sequence[int] = (), **changes: Any) -> Path:
+    def run(self, label: str, nodes: int, *, deaths: Sequence[int] = (), **changes: object) -> Path:
         """Return the folder of a finished run, and make the run on the first call.
 
         deaths: after how many replies the server is killed, each time before it is resumed.
@@ -92,7 +92,7 @@ class SmallRuns:
                     conduct(_MortalGrid(settings, configs, dies_at), settings, folder)
         return path
 
-    def _settings(self, label: str, **changes: Any) -> Settings:
+    def _settings(self, label: str, **changes: object) -> Settings:
         output = {"output.dir": str(self.folder / "runs"), "output.name": label}
         return settings_from({**self._table, **output, **changes})
 
@@ -105,7 +105,7 @@ class _MortalGrid(LocalGrid):
     """A grid that kills the server at the reply with the number `dies_at`."""
 
     def __init__(
-        self, settings: Settings, node_configs: Sequence[dict[str, Any]], dies_at: float
+        self, settings: Settings, node_configs: Sequence[UserConfig], dies_at: float
     ) -> None:
         super().__init__(settings, node_configs)
         self._answers_left = dies_at
@@ -192,7 +192,7 @@ def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
 # --- comparing --------------------------------------------------------------------------------
 
 
-def results(run: Path) -> dict[str, Any]:
+def results(run: Path) -> dict[str, object]:
     """Return the numbers of clients.csv, and the mean losses of the rounds.
 
     Figures that jump are left out, such as those of intervals: tiny differences decide whether a
@@ -206,7 +206,7 @@ def results(run: Path) -> dict[str, Any]:
     return numbers
 
 
-def everything(run: Path) -> dict[str, Any]:
+def everything(run: Path) -> dict[str, object]:
     """Return all results of a run, without its costs."""
     values = _client_numbers(run)
     for line in read_rounds(run):
@@ -220,7 +220,7 @@ def everything(run: Path) -> dict[str, Any]:
     return values
 
 
-def _client_numbers(run: Path, without: Iterable[str] = ()) -> dict[str, Any]:
+def _client_numbers(run: Path, without: Iterable[str] = ()) -> dict[str, object]:
     return {
         f"{row['client']}: {column}": float(value)
         for row in read_clients(run)
@@ -229,7 +229,9 @@ def _client_numbers(run: Path, without: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
-def apart(values: Mapping[str, Any], reference: Mapping[str, Any], allowed: float) -> Deviation:
+def apart(
+    values: Mapping[str, object], reference: Mapping[str, object], allowed: float
+) -> Deviation:
     """Return the deviation between named numbers, texts and arrays."""
     if unmatched := sorted(values.keys() ^ reference.keys()):
         return Deviation(math.inf, unmatched[0], allowed)
@@ -238,7 +240,7 @@ def apart(values: Mapping[str, Any], reference: Mapping[str, Any], allowed: floa
     return Deviation(differences[where], where, allowed)
 
 
-def _difference(value: Any, reference: Any) -> float:
+def _difference(value: object, reference: object) -> float:
     """Return the largest relative difference, infinite for unequal values that are not numbers.
 
     NaN equals NaN.

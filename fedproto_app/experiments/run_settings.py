@@ -40,7 +40,7 @@ def given_settings(app: Path | None, config: Path | None, changes: Sequence[str]
     return {**(_table_of(app) if app else {}), **changed_settings(config, changes)}
 
 
-def simulated_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
+def simulated_settings(changes: Mapping[str, object], nodes: int) -> Settings:
     """Return a simulation's complete settings, with absolute paths and a new folder.
 
     changes: the settings that differ from the defaults, with dotted keys or nested.
@@ -50,7 +50,7 @@ def simulated_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
     return settings.model_copy(update={"output": settings.output.model_copy(update={"name": name})})
 
 
-def unclaimed_settings(changes: Mapping[str, Any], nodes: int) -> Settings:
+def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
     """Return `simulated_settings` without making a folder."""
     # All nodes of a simulation are present, so a run can wait for all of them.
     settings = settings_from({"nodes.minimum": nodes, **changes})
@@ -129,7 +129,7 @@ def _refuse_config(resume: str, config: Path | None) -> None:
         )
 
 
-def _table_of(app: Path) -> dict[str, Any]:
+def _table_of(app: Path) -> dict[str, object]:
     """Return the settings of an app's table, with dotted keys.
 
     Flower requires an app to list every key, so keys at their default are ignored.
@@ -159,7 +159,7 @@ def changed_settings(config: Path | None, changes: Sequence[str]) -> dict[str, A
     return {**(flat(read_toml(config)) if config else {}), **dict(map(_change, changes))}
 
 
-def _change(text: str) -> tuple[str, Any]:
+def _change(text: str) -> tuple[str, object]:
     """Return the key and value of one ``--set``."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not (key and equals):

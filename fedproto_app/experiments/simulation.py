@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -30,7 +29,7 @@ from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.table import reasons_against
 from fedproto_app.trust.privacy_loss import privacy_plan
 
-OnRound = Callable[[dict[str, Any]], None]
+OnRound = Callable[[dict[str, object]], None]
 _MAIN = "__main__:"  # the module of a script or notebook
 
 
@@ -61,7 +60,7 @@ def simulate_here(
         progress.stage("checking the data")
         log = Path(home) / "run.log"
 
-        def show(line: Mapping[str, Any]) -> None:
+        def show(line: Mapping[str, object]) -> None:
             progress.show(line)
             if on_round is not None:
                 on_round(flat(line))
@@ -93,13 +92,13 @@ def simulate_here(
                 keep_log(log, folder)
 
 
-def complete_run(changes: Mapping[str, Any], nodes: int, console: Console) -> None:
+def complete_run(changes: Mapping[str, object], nodes: int, console: Console) -> None:
     """Make a run, resume it if it was stopped, or leave it as it is if it is finished.
 
     changes: the settings that differ from the defaults, with ``output.dir`` and ``output.name``.
     Raises `SettingsError` if its folder holds a run with other settings, or on an older file.
     """
-    folder = Path(changes["output.dir"]) / changes["output.name"]
+    folder = Path(str(changes["output.dir"])) / str(changes["output.name"])
     if (folder / "settings.toml").exists():
         settings = unclaimed_settings(changes, nodes)
         _require_settings(folder, flat_settings(settings))
@@ -115,7 +114,7 @@ def complete_run(changes: Mapping[str, Any], nodes: int, console: Console) -> No
         show_after(folder, console)
 
 
-def _require_settings(folder: Path, wanted: Mapping[str, Any]) -> None:
+def _require_settings(folder: Path, wanted: Mapping[str, object]) -> None:
     """Raise `SettingsError` unless the run in this folder has these settings."""
     stored = flat_settings(stored_settings(folder))
     for key, value in wanted.items():

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.exceptions import OptunaError
@@ -237,7 +236,7 @@ class Sweep:
                 shutil.rmtree(folder / part, ignore_errors=True)
 
 
-def _with_listed(tried: Sequence[FrozenTrial], plan: Plan) -> list[dict[str, Any]]:
+def _with_listed(tried: Sequence[FrozenTrial], plan: Plan) -> list[dict[str, object]]:
     """Return the parameters of the trials in a study, then those of others that the plan lists."""
     keys = {frozenset(trial.params.items()) for trial in tried}
     return [
@@ -325,7 +324,7 @@ def storage_errors(file: Path) -> Iterator[None]:
 def _add(
     study: optuna.Study,
     plan: Plan,
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
     state: TrialState = TrialState.RUNNING,
     value: float | None = None,
 ) -> None:

@@ -56,7 +56,7 @@ class SweepTable(Section):
     search_seed: CountOrZero = 0
     batch: Count = 4
     output: str = ""
-    grid: dict[str, list[Any]] = Field({})
+    grid: dict[str, list[object]] = Field({})
     range: dict[str, str] = Field({})
 
     @field_validator("grid", "range", mode="before")
@@ -79,16 +79,16 @@ class Plan(SweepTable):
     base: the settings that all runs share, with dotted keys.
     """
 
-    base: dict[str, Any]
+    base: dict[str, object]
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], settings: Mapping[str, Any]) -> Self:
+    def of(cls, table: Mapping[str, object], settings: Mapping[str, object]) -> Self:
         """Return the plan of a table ``[sweep]`` with these settings, whose paths become absolute.
 
         The settings of single runs, such as seed and folder, are left out.
         """
         base = dict(settings)
-        complete = unclaimed_settings(base, table["nodes"])
+        complete = unclaimed_settings(base, SweepTable.read(table).nodes)
         paths = {"data.path": complete.data.path, "encoder.path": complete.encoder.path}
         base |= {key: path for key, path in paths.items() if base.get(key)}
         for key in ("seed", "output.dir", "output.name", "output.resume", "output.pictures"):
@@ -116,7 +116,7 @@ class Plan(SweepTable):
             **{key: _range(key, text) for key, text in self.range.items()},
         }
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, object]]:
         """Return the parameters of the trials that can be listed before any run, each once.
 
         A grid is in the order of its values: Optuna's own grid sampler visits it at random, and
@@ -130,7 +130,7 @@ class Plan(SweepTable):
             return list({repr(params): params for params in drawn}.values())
         return []
 
-    def drawn(self, numbers: range, earlier: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
+    def drawn(self, numbers: range, earlier: Sequence[FrozenTrial]) -> list[dict[str, object]]:
         """Return the parameters that Optuna suggests for trials with these numbers, from 0 on.
 
         earlier: the trials that they depend on. Each trial has its own seed, so more trials do not
@@ -208,7 +208,7 @@ class Plan(SweepTable):
         return self
 
 
-def trials_of(parameters: Iterable[Mapping[str, Any]], first: int = 1) -> list[Trial]:
+def trials_of(parameters: Iterable[Mapping[str, object]], first: int = 1) -> list[Trial]:
     """Return the trials with these parameters of a study, numbered in order."""
     return [
         Trial(number, {key: parsed(v) if isinstance(v, str) else v for key, v in params.items()})
@@ -235,8 +235,8 @@ def _range(key: str, text: str) -> Axis:
         ) from None
 
 
-def _rounded(value: Any, axis: Axis) -> Any:
+def _rounded(value: object, axis: Axis) -> object:
     """Round a number to few digits within its range; keep integers and texts."""
-    if not isinstance(axis, FloatDistribution):
+    if not (isinstance(axis, FloatDistribution) and isinstance(value, float)):
         return value
     return min(max(float(f"{value:.{_DIGITS}g}"), axis.low), axis.high)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -216,13 +216,13 @@ class SweepProgress:
         self._bar.update(self._bar.task_ids[0], completed=done, description=text)
 
 
-def make_run(settings: dict[str, Any], nodes: int, workers: int) -> None:
+def make_run(settings: dict[str, object], nodes: int, workers: int) -> None:
     """Make or resume the run with these settings in this process.
 
     settings: with dotted keys; ``output.dir`` and ``output.name`` set its folder.
     """
     look_here_for_users_code()
-    folder = Path(settings["output.dir"]) / settings["output.name"]
+    folder = Path(str(settings["output.dir"])) / str(settings["output.name"])
     if (folder / "settings.toml").exists():
         complete, nodes = resumed_settings(str(folder), None, [], nodes)
     else:

@@ -15,7 +15,7 @@ from itertools import count
 from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -59,7 +59,7 @@ _CHOSEN = {  # settings that a trial makes, and what makes them
     "analytic.sharing": "each row",
 }
 
-Changes = Mapping[str, Any]
+Changes = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -281,17 +281,14 @@ def try_file(
     return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
 
 
-def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, Any]:
+def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, object]:
     """Return the settings with period and calendar by the series' clock where they set none.
 
     settings: with dotted keys.
     """
-    seconds, complete = step_seconds(series), dict(settings)
-    if "data.period" not in complete:
-        complete["data.period"] = period_of(series)[0]
-    if "data.calendar" not in complete:
-        complete["data.calendar"] = _calendar(series, int(complete["data.period"]), seconds)
-    return complete
+    period = int(str(settings.get("data.period", period_of(series)[0])))
+    calendar = _calendar(series, period, step_seconds(series))
+    return {"data.period": period, "data.calendar": calendar, **settings}
 
 
 def unused_folder(runs: Path, path: Path) -> Path:
@@ -391,7 +388,7 @@ def _forecast(run: Path, file: Path) -> Path:
     return file
 
 
-def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes: Wishes) -> Plan:
+def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wishes: Wishes) -> Plan:
     from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_series
     from fedproto_app.data.windows import shortest_length
@@ -423,7 +420,7 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
         + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
         "phase": "models know the place in the period",
         "week": "models know the time of day and the weekday",
-    }[table["data.calendar"]]
+    }[str(table["data.calendar"])]
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
         f"{reading.source}{f', forecasting {target}' if target else ''}",
@@ -446,7 +443,7 @@ def _plan_of_series(path: Path, table: dict[str, Any], reading: Reading, wishes:
 
 
 def _plan_of_classes(
-    path: Path, table: dict[str, Any], reading: Reading, record: TaskRecord, wishes: Wishes
+    path: Path, table: dict[str, object], reading: Reading, record: TaskRecord, wishes: Wishes
 ) -> Plan:
     windows = wishes.windows if wishes.windows > 1 else None
     for option, value in (
@@ -528,14 +525,14 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
     return clients, words, 1, "sequence-classification", doubts_about_sequences(pool)
 
 
-def _make_usable(series: Sequence[ClientSeries], table: dict[str, Any], *, fixed: bool) -> int:
+def _make_usable(series: Sequence[ClientSeries], table: dict[str, object], *, fixed: bool) -> int:
     """Shorten what a sample needs until at least half of the clients suffice; return their number.
 
     fixed: whether the horizon is a person's. Raises `DataError` if no client is long enough.
     """
     from fedproto_app.data.windows import shortest_length, why_refused
 
-    choices: list[dict[str, Any]] = [{}]
+    choices: list[dict[str, object]] = [{}]
     choices += [] if fixed else [{"data.horizon": 1}]
     if "data.periodic-window" not in table:
         choices.append({**choices[-1], "data.periodic-window": 1})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import INFO
 from typing import Literal, NamedTuple
@@ -37,9 +37,9 @@ from fedproto_app.node.merging import absent_reply, merged, summed
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
 from fedproto_app.node.process import worker_number
 from fedproto_app.node.protection import Protection
-from fedproto_app.node.shares import shares_of, size_by_memory
+from fedproto_app.node.shares import Share, shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.node.store import store_of
+from fedproto_app.node.store import ClientStore, store_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.fit import releases_of, returns_of, withholds_samples
@@ -173,47 +173,77 @@ def _done(
     site_settings = {"device": device_name, "threads": site.threads or run.threads}
     settings = with_own_width(run.model_copy(update=site_settings), site)
     torch.set_num_threads(settings.threads)
-    of_run = (order.run, order.token)
-    folder = state_dir(context, settings, site, *of_run, simulated=simulated)
+    folder = state_dir(context, settings, site, order.run, order.token, simulated=simulated)
     device = torch_device(settings.device, worker_number())
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), device)
-    absent = shard.absent(order.clients) if part.number == 0 else {}
-    make_samples = samples_after_pretraining(settings, order.server_round)
-    replies: list[Reply] = []
-    place, start = 0, time.perf_counter()
-    for sized, clients in settings.by_width(order.clients):
-        prepared, task = shard, make_task(sized, shard.shape, device)
-        learner = make_learner(sized, task, order.server_round)
-        with _without_denormals():
-            order_of_width = replace(order, clients=clients)
-            size = settings.cohort_on_cpu
-            is_cut = settings.cohort_size or make_samples or part.total > 1  # all parts cut alike
-            if device.type != "cpu" and not is_cut:
-                size = size_by_memory(learner, shard, order_of_width, trains=phase == "train")
-            all_shares = shares_of(clients, order.server_round, shard, task, size, place)
-            place += len(all_shares)
-            shares = [share for share in all_shares if share.place % part.total == part.number]
+    work = _Work(phase, order, part, site, simulated, settings, shard, store, device)
+    with _without_denormals():
+        return work.replies()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """This process's part of an order, and what the node has for it."""
+
+    phase: Phase
+    order: Order
+    part: Part
+    site: Site
+    simulated: bool
+    settings: Settings  # the run's, with the site's device, threads and width
+    shard: Shard
+    store: ClientStore
+    device: torch.device
+
+    def replies(self) -> list[Reply]:
+        """Return the replies of the cohorts, and of the clients that cannot take part."""
+        absent = self.shard.absent(self.order.clients) if self.part.number == 0 else {}
+        replies: list[Reply] = []
+        place, start = 0, time.perf_counter()
+        make_samples = samples_after_pretraining(self.settings, self.order.server_round)
+        for sized, clients in self.settings.by_width(self.order.clients):
+            shard, learner = self.shard, self._learner(sized, self.shard)
+            planned = self._cohorts(learner, clients, place, has_samples=make_samples is None)
+            place += len(planned)
+            shares = [s for s in planned if s.place % self.part.total == self.part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
-                prepared = make_samples(shard, names, order.guidance.arrays, task, store)
-                absent |= prepared.absent(names)
-                shares = [
-                    share for planned in shares if (share := planned.limited_to(prepared)).clients
-                ]
-                task = make_task(sized, prepared.shape, device)
-                learner = make_learner(sized, task, order.server_round)
-            node = Node(
-                settings,
-                prepared,
-                store,
-                learner,
-                tells_classes=site.is_dealt,
-                protection=_protection(phase, settings, site, learner, simulated=simulated),
-            )
-            work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
-            replies += work[phase](order, shares)
-    return [*replies, absent_reply(absent, time.perf_counter() - start)]
+                arrays = self.order.guidance.arrays
+                shard = make_samples(self.shard, names, arrays, learner.task, self.store)
+                absent |= shard.absent(names)
+                shares = [left for share in shares if (left := share.limited_to(shard)).clients]
+                learner = self._learner(sized, shard)
+            replies += self._carried_out(learner, shard, shares)
+        return [*replies, absent_reply(absent, time.perf_counter() - start)]
+
+    def _learner(self, sized: Settings, shard: Shard) -> AnyLearner:
+        """Return the learner of the clients with this width. sized: their settings."""
+        task = make_task(sized, shard.shape, self.device)
+        return make_learner(sized, task, self.order.server_round)
+
+    def _cohorts(
+        self, learner: AnyLearner, clients: list[str], place: int, *, has_samples: bool
+    ) -> list[Share]:
+        """Return the cohorts of these clients, for all processes of the node alike.
+
+        place: of the first cohort. has_samples: whether the clients' samples exist already.
+        """
+        size = self.settings.cohort_on_cpu
+        sized_by_memory = has_samples and not self.settings.cohort_size and self.part.total == 1
+        if self.device.type != "cpu" and sized_by_memory:
+            order = replace(self.order, clients=clients)
+            size = size_by_memory(learner, self.shard, order, trains=self.phase == "train")
+        return shares_of(clients, self.order.server_round, self.shard, learner.task, size, place)
+
+    def _carried_out(self, learner: AnyLearner, shard: Shard, shares: list[Share]) -> list[Reply]:
+        protection = _protection(
+            self.phase, self.settings, self.site, learner, simulated=self.simulated
+        )
+        parts = (self.settings, shard, self.store, learner)
+        node = Node(*parts, tells_classes=self.site.is_dealt, protection=protection)
+        work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
+        return work[self.phase](self.order, shares)
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:

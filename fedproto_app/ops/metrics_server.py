@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedproto_app.core.errors import SettingsError, optional
 from fedproto_app.ops.gate.audit import entries
 
 if TYPE_CHECKING:  # an extra
+    from threading import Thread
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.metrics_core import Metric
@@ -57,21 +58,23 @@ class AuditCollector:
 
         now = time.time()
         counts, last = Counter[str](), 0.0
-        for written, entry in entries(self._file):
+        for written, event in entries(self._file):
             last = max(last, written)
-            counts[str(entry["event"])] += now - _HOUR <= written <= now
+            counts[event] += now - _HOUR <= written <= now
         events = GaugeMetricFamily(
             "fedproto_audit_events_last_hour", "events in the audit log", labels=["event"]
         )
-        for event in _EVENTS:
-            events.add_metric([event], counts[event])
+        for name in _EVENTS:
+            events.add_metric([name], counts[name])
         yield events
         yield GaugeMetricFamily(
             "fedproto_audit_last_event_timestamp_seconds", "when the last event was", value=last
         )
 
 
-def serve(host: str, port: int, folder: Path | None, audit: Path | None) -> tuple[WSGIServer, Any]:
+def serve(
+    host: str, port: int, folder: Path | None, audit: Path | None
+) -> tuple[WSGIServer, Thread]:
     """Serve the metrics at ``http://host:port/metrics`` in a thread; return server and thread.
 
     folder: of the runs' files. audit: the audit log. port: 0 for any. Raises `SettingsError` if
@@ -94,7 +97,7 @@ def serve(host: str, port: int, folder: Path | None, audit: Path | None) -> tupl
             raise SettingsError(f"--audit {audit}: {error.strerror}") from None
         registry.register(AuditCollector(audit))
     try:
-        started: tuple[WSGIServer, Any] = prometheus.start_http_server(port, host, registry)
+        started: tuple[WSGIServer, Thread] = prometheus.start_http_server(port, host, registry)
     except OSError as error:
         raise SettingsError(f"--host {host} --port {port}: {error.strerror or error}") from None
     return started

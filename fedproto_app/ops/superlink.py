@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import tomli_w
 
@@ -75,7 +75,7 @@ class Connection:
         self._name, self._folder = name, folder
         self._programs, self._environment = programs, environment
 
-    def submit(self, app: Path, run_config: Mapping[str, Any], *options: str) -> str:
+    def submit(self, app: Path, run_config: Mapping[str, object], *options: str) -> str:
         """Submit the app in the folder ``app`` for a run; return Flower's run id.
 
         run_config: the run's settings, nested.
@@ -100,7 +100,7 @@ class Connection:
         with log.open("wb") as file:
             return self._start(["flwr", "log", run_id, self._name, "--stream"], file)
 
-    def _start(self, command: list[str], output: Any) -> subprocess.Popen[bytes]:
+    def _start(self, command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
         program = self._programs / command[0]
         try:
             return subprocess.Popen(
@@ -203,7 +203,7 @@ class SuperLink(Connection):
         self._started.close()
 
     def simulate(
-        self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
+        self, app: Path, run_config: Mapping[str, object], nodes: int, cpus: int, gpus: float = 0.0
     ) -> str:
         """Submit a run with so many simulated SuperNodes; cpus, gpus: per SuperNode."""
         federation = (

@@ -33,7 +33,7 @@ from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.trust.fixed_point import Sums
 from fedproto_app.trust.noised_errors import NoisedErrors
-from fedproto_app.trust.outliers import SizeOfSame, long_steps, out_of_line
+from fedproto_app.trust.outliers import long_steps, out_of_line, sizes_of
 
 ResultT = TypeVar("ResultT")
 
@@ -161,10 +161,12 @@ class Pipeline:
                 self.history.begin_phase()
             longest_step = self.settings.aggregation.step_limit * self.history.usual_step
             log.longest_step = longest_step
-        size_of = SizeOfSame()
-        for node, clients in sorted(by_node.items()):
-            guidance, names = guide(clients), [key.client for key in clients]
-            limits = most_samples, longest_step
+        guidances = {node: guide(clients) for node, clients in sorted(by_node.items())}
+        sizes = sizes_of([guidance.arrays for guidance in guidances.values()])
+        limits = most_samples, longest_step
+        for (node, guidance), size in zip(guidances.items(), sizes, strict=True):
+            clients = by_node[node]
+            names = [key.client for key in clients]
             order = Order(*self.run, server_round, names, evaluate, guidance, *limits)
             if message_type == MessageType.TRAIN:
                 self._spending.count(clients, server_round)
@@ -176,7 +178,6 @@ class Pipeline:
                 per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.bytes_down += sent_bytes(message)
-            size = size_of(guidance.arrays)
             start = {n: guidance.arrays[n] for n in averaged if n in guidance.arrays}
             self._requests.append(_Request(message, node, clients, size, *limits, start))
         log.asked += len(self._requests)

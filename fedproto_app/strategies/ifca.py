@@ -40,12 +40,9 @@ from fedproto_app.strategies.fed_react import (
     check_number_of_clients,
     encoder_is_learned,
 )
-from fedproto_app.strategies.fed_react.clustered_heads import (
-    ClusteredHeadStrategy,
-    Fitted,
-    RunningMean,
-)
+from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy, Fitted
 from fedproto_app.strategies.fed_react.learner import EvolutionaryClusterLearner, HeadContext
+from fedproto_app.strategies.fed_react.smoothing import RunningMean
 
 CLUSTERS, CHOSEN = "clusters", "chosen"  # clients get all clusters' heads and send their choices
 

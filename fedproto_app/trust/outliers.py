@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from operator import is_
 from statistics import median_low
 
 import numpy as np
@@ -97,21 +96,13 @@ def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np
                 yield name, client, values
 
 
-class SizeOfSame:
-    """The root mean square of orders' arrays, computed once if several orders have the same."""
-
-    def __init__(self) -> None:
-        self._last: list[
-            NDArray[np.float32]
-        ] = []  # a reference, so that no other array gets its id
-        self._size = 0.0
-
-    def __call__(self, arrays: Arrays) -> float:
-        values = list(arrays.values())
-        unchanged = len(values) == len(self._last) and all(map(is_, values, self._last))
-        if not unchanged:
-            self._last, self._size = values, root_mean_square(values)
-        return self._size
+def sizes_of(orders: Sequence[Arrays]) -> list[float]:
+    """Return the root mean square of each order's arrays; orders often have the same arrays."""
+    keys = [tuple(map(id, arrays.values())) for arrays in orders]
+    # `orders` keeps all arrays alive, so equal ids mean the same array.
+    distinct = dict(zip(keys, orders, strict=True))
+    sizes = {key: root_mean_square(arrays.values()) for key, arrays in distinct.items()}
+    return [sizes[key] for key in keys]
 
 
 def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str, str], str]:

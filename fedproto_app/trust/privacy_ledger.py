@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.section import NonNegative, Share
@@ -85,6 +85,15 @@ class BudgetSpentError(FedProtoError):
     """The site does not allow another release of a client."""
 
 
+class _Account(TypedDict):
+    """What a client has spent: Σ µ² by unit. tags: ids of its last releases."""
+
+    client: str
+    spent: dict[str, float]
+    releases: int
+    tags: list[str]
+
+
 class PrivacyLedger:
     """The accounts of a site's clients, one file per client, shared by the site's processes."""
 
@@ -124,12 +133,12 @@ class PrivacyLedger:
             )
 
     @staticmethod
-    def _read(path: Path, client: str) -> dict[str, Any]:
+    def _read(path: Path, client: str) -> _Account:
         if not path.exists():
             spent = {"client": 0.0, "sample": 0.0}
             return {"client": client, "spent": spent, "releases": 0, "tags": []}
         try:
-            account: dict[str, Any] = json.loads(path.read_bytes())
+            account: _Account = json.loads(path.read_bytes())
             account["releases"] += 0
             return account
         except (ValueError, KeyError, TypeError):

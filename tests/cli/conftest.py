@@ -127,6 +127,10 @@ class FakeSuperLink:
     def poll(self) -> int:
         return 0
 
+    def terminate(self) -> None: ...
+
+    def wait(self) -> None: ...
+
     def check(self) -> None:
         if self.end == "dies":
             raise FederationError("flower-superlink ended with code 9")

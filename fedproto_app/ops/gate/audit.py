@@ -16,13 +16,13 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import flush
@@ -47,7 +47,7 @@ class AuditLog:
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = {"time": now, "event": event, **_fit(fields)}
+        entry = {"time": now, "event": event, **_fit_table(fields)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self._file):
             entry["previous"] = _digest(_last_line(self._file))
@@ -73,7 +73,15 @@ class AuditLog:
             line for text in texts for line in _lines(text) if any(mark in line for mark in marks)
         )
         entries = filter(None, map(_entry, lines))
-        return sum(entry["event"] in events and first <= entry["time"] <= last for entry in entries)
+        return sum(entry.event in events and first <= entry.time <= last for entry in entries)
+
+
+class Entry(NamedTuple):
+    """What every line says. previous: the hash of the line before, None in a line without it."""
+
+    time: str
+    event: str
+    previous: object
 
 
 @dataclass(frozen=True)
@@ -110,12 +118,11 @@ def verify(file: Path, noted: str = "") -> Chain:
     times, hashes = list[str](), set[str]()
     for place, (part, number, line) in enumerate(lines):
         if (entry := _entry(line)) is not None:  # else a line that power cut
-            stated = entry.get("previous")
             # What came before an older file is gone, so its first line cannot be checked.
             checked = place > 0 or len(files) == 1
-            if checked and stated != last:
+            if checked and entry.previous != last:
                 raise DataError(f"{part}, line {number}: does not follow from the line before")
-            times.append(entry["time"])
+            times.append(entry.time)
         last = _digest(line)
         hashes.add(last)
     if not times:
@@ -126,12 +133,12 @@ def verify(file: Path, noted: str = "") -> Chain:
     return Chain(len(lines), len(lines) - len(times), times[0], times[-1], last)
 
 
-def entries(file: Path) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Yield each line of the log with its time in seconds since 1970, oldest file first."""
+def entries(file: Path) -> Iterator[tuple[float, str]]:
+    """Yield the time in seconds since 1970 and the event of each line, oldest file first."""
     for part in _files(file):
         for entry in filter(None, map(_entry, _lines(part.read_bytes()))):
             with suppress(ValueError):
-                yield datetime.fromisoformat(entry["time"]).timestamp(), entry
+                yield datetime.fromisoformat(entry.time).timestamp(), entry.event
 
 
 def _files(file: Path) -> list[Path]:
@@ -199,23 +206,29 @@ def _append(file: Path, line: bytes) -> None:
         flush(file.parent)
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def _entry(line: bytes) -> Entry | None:
     """Parse a line; return None if it is incomplete."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    complete = isinstance(entry, dict) and "event" in entry and isinstance(entry.get("time"), str)
-    return entry if complete else None
+    match entry:
+        case {"time": str(time), "event": str(event)}:
+            return Entry(time, event, entry.get("previous"))
+    return None
 
 
-def _fit(value: Any) -> Any:
+def _fit(value: object) -> object:
     """Return the value with long texts and tables cut, as they may come from an attacker."""
     if isinstance(value, dict):
-        entries = list(value.items())[:MOST_ENTRIES]
-        return {str(key)[:MOST_TEXT]: _fit(inner) for key, inner in entries}
+        return _fit_table(value)
     if isinstance(value, list | tuple):
         return [_fit(inner) for inner in value[:MOST_ENTRIES]]
     if isinstance(value, str):
         return value if len(value) <= MOST_TEXT else value[:MOST_TEXT] + " …"
     return value
+
+
+def _fit_table(table: Mapping[str, object]) -> dict[str, object]:
+    entries = list(table.items())[:MOST_ENTRIES]
+    return {str(key)[:MOST_TEXT]: _fit(value) for key, value in entries}

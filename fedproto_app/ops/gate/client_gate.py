@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from logging import WARNING
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr.app import ArrayRecord, Context, Error, Message
 from flwr.common.serde import context_from_proto, context_to_proto
@@ -89,7 +89,7 @@ class Gate:
         """Return the reply to an order: the process's answer, or the reason for its absence."""
         start = time.monotonic()
         log = AuditLog(None)
-        order_fields: dict[str, Any] = {}
+        order_fields: dict[str, object] = {}
         fault = ("", "")  # its kind and its reason
         too_many = False  # orders in the last hour
         try:
@@ -200,7 +200,7 @@ def refusal(message: Message, reason: str) -> Message:
     return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), to=message)
 
 
-def _order_fields(app: App, message: Message, context: Context, site: Site) -> dict[str, Any]:
+def _order_fields(app: App, message: Message, context: Context, site: Site) -> dict[str, object]:
     """Return the audit log's fields for an order."""
     config = context.run_config
     metadata = message.metadata
@@ -218,7 +218,7 @@ def _order_fields(app: App, message: Message, context: Context, site: Site) -> d
     }
 
 
-def _reply_fields(reply: Message) -> dict[str, Any]:
+def _reply_fields(reply: Message) -> dict[str, object]:
     """Return the audit log's fields for a reply."""
     arrays: dict[str, list[object]] = {}
     values = 0
@@ -228,7 +228,7 @@ def _reply_fields(reply: Message) -> dict[str, Any]:
                 prefix = "" if key == ARRAYS else f"{key}/"
                 arrays[f"{prefix}{name}"] = [array.dtype, *array.shape]
                 values += len(array.data)
-    fields: dict[str, Any] = {"arrays": arrays, "array_bytes": values}
+    fields: dict[str, object] = {"arrays": arrays, "array_bytes": values}
     fields["sent_bytes"] = sent_bytes(reply) if reply.has_content() else 0
     try:
         reported = read_record(reply.content, ReplyFields)

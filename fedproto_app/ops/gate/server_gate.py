@@ -66,7 +66,7 @@ class Reporter:
             raise SettingsError(reason)
         return self._flowers["install_from_fab"](content, skip_prompt=skip_prompt)
 
-    def fuse(self, folder: Path, override: Mapping[str, Any]) -> Any:
+    def fuse(self, folder: Path, override: Mapping[str, object]) -> Any:
         """Replace `get_fused_config_from_dir`, the last step before the run's code is loaded."""
         config = self._flowers["get_fused_config_from_dir"](folder, override)
         self._tell("run", settings={key: config[key] for key in _LOGGED_SETTINGS if key in config})
@@ -116,7 +116,7 @@ def main() -> None:
     sys.exit(abs(code))
 
 
-def _read_report(pipe: int) -> dict[str, Any]:
+def _read_report(pipe: int) -> dict[str, object]:
     """Return the report of the app's process, written before the run's code was loaded."""
     content = b""
     while len(content) < _MOST_REPORT_BYTES and (chunk := os.read(pipe, _MOST_REPORT_BYTES)):

@@ -1,4 +1,4 @@
-"""Sums that clients send, which the server validates and adds up."""
+"""Server half of closed forms: clients' sums are validated and added up; all get the totals."""
 
 from __future__ import annotations
 
@@ -199,9 +199,6 @@ class SumsOfClasses(ClientSums):
 
 def _unpacked(sums: Arrays) -> ClassSums:
     return arrived(sums, torch.device("cpu"))
-
-
-# Server half of the closed forms whose clients send sums: add them up, send the totals to all.
 
 
 class SumsStrategy(PersonalStrategy):

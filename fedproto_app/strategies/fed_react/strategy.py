@@ -38,16 +38,15 @@ from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.common.findings import ClusterHistory
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.strategies.fed_react.clustered_heads import (
-    ClusteredHeadStrategy,
-    Fitted,
+from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy, Fitted
+from fedproto_app.strategies.fed_react.learner import HEAD
+from fedproto_app.strategies.fed_react.smoothing import (
     ForgettingMean,
     HeadSmoother,
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
 )
-from fedproto_app.strategies.fed_react.learner import HEAD
 from fedproto_app.tasks.sequences.task import SequenceTask
 
 # AFFECT, adaptive evolutionary clustering, as Fed-REACT uses it: Xu, Kliger, Hero 2014, "Adaptive

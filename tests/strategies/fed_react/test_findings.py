@@ -13,7 +13,7 @@ from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.strategies.common import findings
 from fedproto_app.strategies.common.findings import MOST_MATRICES, ClusterHistory
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.strategies.fed_react.clustered_heads import (
+from fedproto_app.strategies.fed_react.smoothing import (
     ForgettingMean,
     HeadSmoother,
     KalmanSmoothing,

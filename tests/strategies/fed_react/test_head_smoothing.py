@@ -13,18 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.tsa.statespace.kalman_smoother import KalmanSmoother
 
-from fedproto_app.strategies.fed_react.clustered_heads import (
+from fedproto_app.maths.linear_heads import Head
+from fedproto_app.strategies.fed_react.kalman import (
     VARIANCE_FLOOR,
     Array,
+    _walk,
+    fit_random_walk,
+    newest_state,
+)
+from fedproto_app.strategies.fed_react.smoothing import (
     ForgettingMean,
-    Head,
     HeadSmoother,
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
-    _walk,
-    fit_random_walk,
-    newest_state,
 )
 
 KINDS: dict[str, Callable[[], HeadSmoother]] = {
