@@ -90,7 +90,7 @@ def conduct(
     """
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
-    federation = Federation(settings, folder.name, token, privacy_plan(settings))
+    federation = Federation(settings, folder.name, token, privacy_plan(settings), grid)
     if checkpoint:
         federation.recall(checkpoint.federation)
     federation.members.await_nodes(grid)

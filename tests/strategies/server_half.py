@@ -141,15 +141,10 @@ def refusals(round_: Round) -> dict[str, str]:
     return {key.client: reason for key, reason in round_.refused.items()}
 
 
-def nobody_is_asked(*_: object, **__: object) -> list[ClientReply]:
-    """For rounds of methods that ask no questions."""
-    raise AssertionError("this method asks nothing")
-
-
 def evaluation(strategy: BaseStrategy, *names: str, server_round: int = 1) -> Guidance:
     """What clients of the node get for the round's evaluation."""
     round_ = strategy.round_of(server_round)
-    strategy.conclude(round_, nobody_is_asked)
+    strategy.conclude(round_)
     strategy.report(round_)
     keys = [ClientKey(name, NODE) for name in names]
     return strategy.guide_evaluation(strategy.received, keys, round_)

@@ -37,7 +37,7 @@ from fedproto_app.strategies.common.class_fit import (
     packed,
 )
 from fedproto_app.strategies.common.client_sums import SumsOfClasses, SumsStrategy
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import ClusterHistory
 
 # Clusters of clients whose classes have the same meaning, by the evidence of their class sums
@@ -348,8 +348,8 @@ class AnalyticClassesStrategy(SumsStrategy):
     def shared_names(self) -> Collection[str]:
         return [*super().shared_names(), WITHIN]
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
-        super().conclude(round_, ask)
+    def conclude(self, round_: Round) -> None:
+        super().conclude(round_)
         if self._totals and self.section.sharing == "clustered":
             self._groups.find(self._sums.latest, self._totals, round_)
 

@@ -23,7 +23,7 @@ from fedproto_app.strategies.common.class_fit import (
     sample_bound,
     sums_shapes,
 )
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 from fedproto_app.trust.averaging import Averaging, robust_class_sums
@@ -245,7 +245,7 @@ class SumsStrategy(PersonalStrategy):
             values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
             self._sums.take_in_total(values, round_.facts)
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
+    def conclude(self, round_: Round) -> None:
         """Compute the totals for an evaluation, once for all nodes."""
         due = round_.evaluated and not self.final_after_training
         self._totals = self._sums.totals() if due else {}

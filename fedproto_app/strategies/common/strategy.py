@@ -27,7 +27,7 @@ from fedproto_app.core.sends import Expected, Sends, Sizes
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Ask, Federation, Guide
+from fedproto_app.strategies.common.federation import Federation, Guide
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.table import make_task
 from fedproto_app.trust.averaging import Averaging
@@ -129,8 +129,8 @@ class BaseStrategy(Strategy):
         """Return the parameters that the server shares before round 1."""
         return {}
 
-    def begin(self, round_: Round, ask: Ask) -> None:
-        """Ask questions or change `model` before the round's clients are chosen."""
+    def begin(self, round_: Round) -> None:
+        """Change `model` before the round's clients are chosen."""
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Return the clients that the method can train."""
@@ -167,8 +167,8 @@ class BaseStrategy(Strategy):
     def update(self, received: Received, round_: Round) -> None:
         """Update the method's state with the clients' arrays of a round."""
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
-        """Ask questions or change `model` before the round's evaluation."""
+    def conclude(self, round_: Round) -> None:
+        """Change `model` before the round's evaluation."""
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Return the clients to evaluate, of all connected clients."""
@@ -193,7 +193,7 @@ class BaseStrategy(Strategy):
     ) -> Iterable[Message]:
         round_, self.model = self.round_of(server_round), numpy_arrays(arrays)
         try:
-            self.begin(round_, self._asking(round_, grid))
+            self.begin(round_)
         finally:
             self.report(round_)
         eligible = self.eligible(self.federation.members.clients())
@@ -228,7 +228,7 @@ class BaseStrategy(Strategy):
         # With a privacy budget, only now is it clear whether another round can follow.
         round_.evaluated = self.federation.selection.evaluates(server_round)
         try:
-            self.conclude(round_, self._asking(round_, grid))
+            self.conclude(round_)
         finally:
             self.report(round_)
         if not round_.evaluated:
@@ -338,30 +338,6 @@ class BaseStrategy(Strategy):
     def _answered(self, answers: Sequence[Reply], *, evaluation: bool) -> None:
         clients = [key for reply in answers for key in node_keys(reply.node, reply.names)]
         self.answered(self._asked, clients, evaluation=evaluation)
-
-    def _asking(self, round_: Round, grid: Grid) -> Ask:
-        pipeline = self.federation.pipeline
-
-        def ask(
-            clients: Iterable[ClientKey],
-            guide: Guide,
-            expected: Expected,
-            *,
-            shared: Collection[str] = (),
-            once_per_run: bool = False,
-        ) -> list[ClientReply]:
-            answers = pipeline.question(
-                grid,
-                clients,
-                guide,
-                round_.number,
-                expected,
-                shared=shared,
-                once_per_run=once_per_run,
-            )
-            return [reply for answer in answers for reply in client_replies(answer, expected)]
-
-        return ask
 
 
 class PersonalStrategy(BaseStrategy):

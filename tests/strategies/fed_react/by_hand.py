@@ -25,7 +25,7 @@ from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.fed_react.strategy import EvolutionaryClusterStrategy
 from fedproto_app.strategies.ifca import IfcaStrategy
-from tests.strategies.server_half import admit, nobody_is_asked
+from tests.strategies.server_half import admit
 
 Head = Sequence[float]
 DECLARED = 8  # train samples of each client
@@ -110,7 +110,7 @@ def play(
     members, round_ = strategy.federation.members, strategy.round_of(server_round)
     strategy.federation.history.log = RoundLog()
     strategy.model = ENCODER
-    strategy.begin(round_, nobody_is_asked)
+    strategy.begin(round_)
     keys = strategy.chosen(members.clients(), server_round)
     train = {
         members.node_id(node): deepcopy(  # as a message is
