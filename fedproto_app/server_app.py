@@ -26,7 +26,7 @@ from fedproto_app.server.polling_grid import without_waiting
 from fedproto_app.server.rounds import Checkpoints, Persistence, Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root
-from fedproto_app.strategies.common.strategy import make_strategy
+from fedproto_app.strategies.common.flower_strategy import make_strategy
 from fedproto_app.trust.privacy_loss import privacy_plan
 
 app = ServerApp()

@@ -40,6 +40,7 @@ from fedproto_app.strategies.common.class_fit import (
     clusters_in,
     packed,
 )
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
 from tests.strategies.server_half import (
     NO_GRID,
@@ -441,7 +442,7 @@ def clustered() -> AnalyticClassesStrategy:
 
 def answers(strategy: AnalyticClassesStrategy) -> list[Guidance]:
     """To each node."""
-    orders = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), NO_GRID)
+    orders = FlowerStrategy(strategy).configure_evaluate(1, ArrayRecord(), ConfigRecord(), NO_GRID)
     return [read_order(order).guidance for order in orders]
 
 

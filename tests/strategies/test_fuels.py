@@ -13,6 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Order
+from fedproto_app.core.round import Round
 from fedproto_app.data.shard import Shard
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.models.forecaster import PROJECTOR, project
@@ -413,7 +414,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     keys = [ClientKey(name, NODE) for name in NAMES]
     assert fuels.eligible(keys) == keys
     assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
-    assert fuels.expected(1).per_client["prototypes"] == (4, 2)
+    assert fuels.expected(Round(1)).per_client["prototypes"] == (4, 2)
 
 
 def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:

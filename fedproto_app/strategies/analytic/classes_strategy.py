@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -339,14 +339,12 @@ class AnalyticClassesStrategy(SumsStrategy):
         super().__init__(settings, section, federation)
         self._groups = ClassGroups(section.penalty)
         self.saved = [self._sums, self._groups]
+        self.shared_names = [*self._sums.shapes, WITHIN]
 
     def client_sums(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation, self.received)
         sums.reclassed = self.section.guess_rounds > 0
         return sums
-
-    def shared_names(self) -> Collection[str]:
-        return [*super().shared_names(), WITHIN]
 
     def conclude(self, round_: Round) -> None:
         super().conclude(round_)

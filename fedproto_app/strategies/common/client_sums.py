@@ -218,14 +218,14 @@ class SumsStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
         self._sums = self.client_sums()
-        self.saved = [self._sums]
+        self.saved, self.shared_names = [self._sums], self._sums.shapes
         self._totals: Arrays = {}
 
     @abstractmethod
     def client_sums(self) -> ClientSums:
         """Return an empty store of the clients' sums."""
 
-    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+    def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Return all clients: a client that misses a round never adds that round's data."""
         return eligible
 
@@ -255,9 +255,6 @@ class SumsStrategy(PersonalStrategy):
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return clients if self._totals else []
-
-    def shared_names(self) -> Collection[str]:
-        return self._sums.shapes
 
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
