@@ -26,7 +26,7 @@ from fedproto_app.server.polling_grid import without_waiting
 from fedproto_app.server.rounds import Checkpoints, Persistence, Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root
-from fedproto_app.strategies.common.strategy import make_strategy
+from fedproto_app.strategies.common.flower_strategy import make_strategy
 from fedproto_app.trust.privacy_loss import privacy_plan
 
 app = ServerApp()
@@ -90,7 +90,7 @@ def conduct(
     """
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
-    federation = Federation(settings, folder.name, token, privacy_plan(settings))
+    federation = Federation(settings, folder.name, token, privacy_plan(settings), grid)
     if checkpoint:
         federation.recall(checkpoint.federation)
     federation.members.await_nodes(grid)

@@ -34,8 +34,9 @@ from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Phase
+from fedproto_app.strategies.common.questions import Answers, Asks
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -225,7 +226,7 @@ class FedGruSettings(Section):
         return self
 
 
-class FedGruLearner(SoloLearner):
+class FedGruLearner(Answers, SoloLearner):
     """With one cluster this is FedAvg's learner.
 
     With several, each client sends its cluster's model, which nodes cannot average. The server
@@ -312,7 +313,7 @@ def subsets(clusters: int) -> list[Tensor]:
     return weights_of_means
 
 
-class FedGruStrategy(FedAvgStrategy):
+class FedGruStrategy(Asks, FedAvgStrategy):
     """FedAvg for each cluster. State: the graph's."""
 
     section: FedGruSettings
@@ -324,9 +325,9 @@ class FedGruStrategy(FedAvgStrategy):
         self.saved = [self._graph] if self._graph is not None else []
         self._cluster_of: dict[ClientKey, int] = {}
 
-    def begin(self, round_: Round, ask: Ask) -> None:
+    def begin(self, round_: Round) -> None:
         if self._graph is not None:
-            self._graph.complete(round_, ask)
+            self._graph.complete(round_, self.asking(round_))
         clients, organisations, clusters = self._groups()
         self._cluster_of = dict(zip(clients, clusters.tolist(), strict=True))
         figures = {"organisations": organisations, "clusters": clusters}

@@ -8,7 +8,7 @@ them, and their state is unchanged.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -37,6 +37,7 @@ from fedproto_app.node.merging import absent_reply, merged, summed
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
 from fedproto_app.node.process import worker_number
 from fedproto_app.node.protection import Protection
+from fedproto_app.node.questions import answers
 from fedproto_app.node.shares import Share, shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.store import ClientStore, store_of
@@ -57,6 +58,11 @@ from fedproto_app.trust.privacy_ledger import PrivacyLedger
 from fedproto_app.trust.privacy_loss import privacy_plan
 
 Phase = Literal["train", "evaluate", "question"]
+_WORK: dict[Phase, Callable[[Node, Order, Sequence[Share]], list[Reply]]] = {
+    "train": Node.train,
+    "evaluate": Node.evaluate,
+    "question": answers,
+}
 
 
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
@@ -237,13 +243,10 @@ class _Work:
         return shares_of(clients, self.order.server_round, self.shard, learner.task, size, place)
 
     def _carried_out(self, learner: AnyLearner, shard: Shard, shares: list[Share]) -> list[Reply]:
-        protection = _protection(
-            self.phase, self.settings, self.site, learner, simulated=self.simulated
-        )
+        protection = _protection(self.settings, self.site, learner, simulated=self.simulated)
         parts = (self.settings, shard, self.store, learner)
         node = Node(*parts, tells_classes=self.site.is_dealt, protection=protection)
-        work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
-        return work[self.phase](self.order, shares)
+        return _WORK[self.phase](node, self.order, shares)
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:
@@ -260,17 +263,12 @@ def with_own_width(run: Settings, site: Site) -> Settings:
 
 
 def _protection(
-    phase: Phase, settings: Settings, site: Site, learner: AnyLearner, *, simulated: bool
+    settings: Settings, site: Site, learner: AnyLearner, *, simulated: bool
 ) -> Protection | None:
     """Return the stage that clips and noises what clients send; None in a run without noise."""
     plan = privacy_plan(settings)
     if plan is None:
         return None
-    if phase == "question":
-        raise SettingsError(
-            f"privacy.mechanism = {settings.privacy.mechanism!r}: no answer to a question of "
-            f"method = {settings.method!r} can be protected"
-        )
     if simulated:
         return Protection(plan, secret_of_simulation(settings.seed), None, learner)
     folder = state_root(site) / LEDGER

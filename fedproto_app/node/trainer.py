@@ -17,13 +17,14 @@ from torch import Tensor
 from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.messages import Arrays, Order, Reply, limited_samples
 from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.sends import Sends
 from fedproto_app.data.shard import ClientData, Shard
 from fedproto_app.maths.steps import shortened_steps
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.reported import Reporting
 from fedproto_app.node.shares import Share
 from fedproto_app.node.state_file import MEMORY, PARAMETERS, PERSONAL, StoredStates
-from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of, unflatten
+from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import (
     AnyLearner,
@@ -43,7 +44,7 @@ Stage: TypeAlias = Callable[[Contribution, Cohort, Order], Contribution]
 
 
 class Node:
-    """The clients of one shard, and the learner that trains them."""
+    """The clients of one shard, the learner that trains them, and the store of their state."""
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class Node:
         protection: the stage that clips and noises all values that clients send, if there is
         noise."""
         self._tells_classes = tells_classes
-        self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
+        self.settings, self._shard, self.store, self.learner = settings, shard, store, learner
+        self._sent_after_training = [r for r in learner.releases if r.when != "question"]
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
         self._reporting = (
@@ -76,36 +78,20 @@ class Node:
 
     def train(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
         """Train the clients of these cohorts; evaluate them too if the order says so."""
-        self._store.begin(order.server_round)
-        replies = self._replies(self._train, order, shares)
-        self._store.settle()
+        self.store.begin(order.server_round)
+        replies = self.replies(self._train, order, shares)
+        self.store.settle()
         return replies
 
     def evaluate(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
         """Evaluate the clients' models without training, with the order's shared parameters."""
-        self._store.begin(order.server_round)
-        self._remember(order)
-        replies = self._replies(self._judge, order, shares)
-        self._store.settle()
+        self.store.begin(order.server_round)
+        self.remember(order)
+        replies = self.replies(self._judge, order, shares)
+        self.store.settle()
         return replies
 
-    def answer(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
-        """Answer a method's question for the clients of these cohorts; their state is unchanged.
-
-        The question need not bring the shared parameters. If it brings only other arrays, it refers
-        to the shared parameters of an earlier question of the round; without any arrays it refers
-        to the clients' data alone.
-        """
-        self._store.begin(order.server_round)
-        self._remember(order)
-        model, guidance = self._learner.initial_parameters(), order.guidance
-        if guidance.arrays and not any(map(self._learner.is_shared, guidance.arrays)):
-            model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
-        unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
-        completed = replace(order, guidance=guidance.with_model(unsent))
-        return self._replies(self._answer, completed, shares)
-
-    def _replies(
+    def replies(
         self, work: Callable[[Order, Share], Reply], order: Order, shares: Iterable[Share]
     ) -> list[Reply]:
         """Return the cohorts' replies, without what the server must not learn."""
@@ -114,51 +100,51 @@ class Node:
         reporting = self._reporting
         return [reporting.applied(reply, order) for reply in replies] if reporting else replies
 
-    def _remember(self, order: Order) -> None:
+    def remember(self, order: Order) -> None:
         """Store the order's shared parameters, if it has any."""
         shared = {
             name: torch.from_numpy(array)
             for name, array in order.guidance.arrays.items()
-            if self._learner.is_shared(name)
+            if self.learner.is_shared(name)
         }
         if shared:
-            self._store.write_shared(order.server_round, flatten({PARAMETERS: shared}))
+            self.store.write_shared(order.server_round, flatten({PARAMETERS: shared}))
 
     def _train(self, order: Order, share: Share) -> Reply:
-        cohort = self._load(share, order, upto=order.server_round - 1)
-        self._learner.begin(cohort)
-        context = self._learner.context(order.guidance, cohort)
-        losses = train_cohort(self._learner, cohort, context)
+        cohort = self.load(share, order, upto=order.server_round - 1)
+        self.learner.begin(cohort)
+        context = self.learner.context(order.guidance, cohort)
+        losses = train_cohort(self.learner, cohort, context)
         sent = self._contribution(cohort, context, order)
         # Evaluate before any state changes: the device's memory may not suffice (`in_halves`).
-        results = self._learner.evaluate(cohort, order.guidance) if order.evaluate else None
+        results = self.learner.evaluate(cohort, order.guidance) if order.evaluate else None
         for stage in self._stages:
             sent = stage(sent, cohort, order)
         rows = [row for row in range(len(cohort.names)) if row not in sent.refused]
-        reply = _reply(cohort, rows, share, order)
-        if self._learner.sends_mean:
-            weights = reply.samples if self._learner.weighs_samples else [1] * len(rows)
+        reply = new_reply(cohort, rows, share, order)
+        if self.learner.sends_mean:
+            weights = reply.samples if self.learner.weighs_samples else [1] * len(rows)
             reply.totals, reply.weight = _weighted_sums(sent.model, rows, weights), sum(weights)
         self._save(cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
         reply.failed = {cohort.names[row]: why for row, why in sorted(sent.refused.items())}
         reply.steps = [sent.steps[row] for row in rows] if sent.steps else []
-        reply.arrays, reply.classes = _arrays_of(sent, rows)
-        if not self._learner.sends_mean:
+        reply.arrays, reply.classes = arrays_of(sent, rows)
+        if not self.learner.sends_mean:
             reply.arrays |= {name: value[rows].cpu().numpy() for name, value in sent.model.items()}
         if results is not None:
-            self._take_in(results, cohort, rows, order, reply, final=not self._learner.shared)
+            self._take_in(results, cohort, rows, order, reply, final=not self.learner.shared)
         return reply
 
     def _contribution(self, cohort: Cohort, context: Context, order: Order) -> Contribution:
         """Return what the clients send if no stage changes it; those that diverged send nothing."""
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         diverged = [row for row, is_finite in enumerate(_finite_rows(values)) if not is_finite]
-        sent = self._learner.contribution(cohort, context, order.server_round)
-        self._require_declared(sent)
+        sent = self.learner.contribution(cohort, context, order.server_round)
+        require_declared(sent, self._sent_after_training, self.learner)
         return replace(
             sent,
-            model=self._learner.model_to_send(cohort),
+            model=self.learner.model_to_send(cohort),
             refused=dict.fromkeys(diverged, DIVERGED),
         )
 
@@ -166,7 +152,7 @@ class Node:
         """Multiply each client's sums of samples by the share that counts (`most_samples`)."""
         if min(cohort.shares, default=1.0) == 1.0:
             return sent
-        sums = {n for r in self._learner.releases if r.combine == "sum" for n in r.arrays}
+        sums = {n for r in self.learner.releases if r.combine == "sum" for n in r.arrays}
         factors = np.array(cohort.shares, dtype=np.float32)
         counted = {
             name: array * factors.reshape(-1, *[1] * (array.ndim - 1))
@@ -175,69 +161,43 @@ class Node:
         }
         return replace(sent, arrays={**sent.arrays, **counted})
 
-    def _require_declared(self, sent: Contribution, *, question: bool = False) -> None:
-        """Raise `SettingsError` for arrays that the method does not declare.
-
-        question: whether the arrays answer a question; these are declared separately.
-        """
-        releases = self._learner.releases
-        declared = {n for r in releases if (r.when == "question") == question for n in r.arrays}
-        if undeclared := sorted(sent.arrays.keys() - declared):
-            name = undeclared[0]
-            shape = sent.arrays[name].shape[1:]
-            when = ', when="question"' if question else ""
-            raise SettingsError(
-                f"{type(self._learner).__name__} sends {name!r} of shape {shape}, which it does "
-                f'not declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}{when}) '
-                "(docs/tutorial-your-method.md)"
-            )
-
     def _judge(self, order: Order, share: Share) -> Reply:
-        cohort = self._load(share, order, upto=order.server_round, trains=False)
+        cohort = self.load(share, order, upto=order.server_round, trains=False)
         guidance = order.guidance
-        changed = self._learner.receive(cohort, guidance)
+        changed = self.learner.receive(cohort, guidance)
         rows = list(range(len(cohort.names)))
-        reply = _reply(cohort, rows, share, order)
-        judged, personal = cohort, self._learner.personalised(cohort, guidance)
+        reply = new_reply(cohort, rows, share, order)
+        judged, personal = cohort, self.learner.personalised(cohort, guidance)
         if personal is not None:
-            shared = self._reported(self._learner.evaluate(cohort, guidance))
+            shared = self._reported(self.learner.evaluate(cohort, guidance))
             reply.metrics = {
                 replace(metric, shared=True): values
                 for metric, values in shared.items()
                 if metric.model is Model.USED
             }
             judged = replace(cohort, parameters=personal)
-        results = self._learner.evaluate(judged, guidance)
+        results = self.learner.evaluate(judged, guidance)
         self._save(cohort, changed)
         if personal is not None:
             self._save_personal(cohort, personal)
         self._take_in(results, judged, rows, order, reply, final=True)
         return reply
 
-    def _answer(self, order: Order, share: Share) -> Reply:
-        cohort = self._load(share, order, upto=order.server_round, trains=False)
-        rows = list(range(len(cohort.names)))
-        reply = _reply(cohort, rows, share, order)
-        sent = self._learner.answer(cohort, order.guidance)
-        self._require_declared(sent, question=True)
-        reply.arrays, reply.classes = _arrays_of(sent, rows)
-        return reply
-
-    def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
+    def load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
         """Return the clients with their state as of a round and the order's shared parameters."""
         clients: list[ClientData] = [self._shard.clients[name] for name in share.clients]
         parameters = {}
-        for name, value in self._learner.initial_parameters().items():
-            shared = self._learner.is_shared(name)
+        for name, value in self.learner.initial_parameters().items():
+            shared = self.learner.is_shared(name)
             start = torch.from_numpy(order.guidance.arrays[name]) if shared else value
             on_device = start.to(self._task.device)
             parameters[name] = on_device.expand(len(clients), *on_device.shape).clone()
         samples = self._task.gather(clients, order.server_round)
-        cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
+        cohort = new_cohort(self.learner, parameters, samples, order.server_round, trains=trains)
         declared = [client.train_samples for client in clients]
         cohort.shares = [limited_samples(count, order.most_samples) / count for count in declared]
         state = self._state(cohort)
-        for places, stored in self._store.read_states(share.clients, upto) if state else ():
+        for places, stored in self.store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):
                 continue  # these clients were evaluated, but never trained
             if missing := sorted(state.keys() - stored.keys()):
@@ -266,12 +226,12 @@ class Node:
         if rows and (state := self._state(cohort)):
             names = [cohort.names[row] for row in rows]
             personal = {name: rows_of(value, rows) for name, value in state.items()}
-            self._store.write_states(names, cohort.server_round, personal)
+            self.store.write_states(names, cohort.server_round, personal)
 
     def _save_personal(self, cohort: Cohort, models: dict[str, Tensor]) -> None:
         """Write these models [K, …] beside the state that the clients' training continues from."""
         personal = flatten({PERSONAL: models})
-        states = self._store.read_states(cohort.names, cohort.server_round)
+        states = self.store.read_states(cohort.names, cohort.server_round)
         stored = {place for block in states for place in block.places}
         states.append(
             StoredStates([row for row in range(len(cohort.names)) if row not in stored], {})
@@ -280,13 +240,13 @@ class Node:
             if places:
                 personal_rows = {name: rows_of(value, places) for name, value in personal.items()}
                 names = [cohort.names[place] for place in places]
-                self._store.write_states(names, cohort.server_round, {**before, **personal_rows})
+                self.store.write_states(names, cohort.server_round, {**before, **personal_rows})
 
     def _state(self, cohort: Cohort) -> dict[str, Tensor]:
         """Return the tensors [K, …] that clients keep between rounds."""
         groups = {PARAMETERS: cohort.parameters, **cohort.optimizer.state}
         personal = {
-            group: {n: v for n, v in tensors.items() if not self._learner.is_shared(n)}
+            group: {n: v for n, v in tensors.items() if not self.learner.is_shared(n)}
             for group, tensors in groups.items()
         }
         return flatten({**personal, MEMORY: cohort.memory_tensors()})
@@ -317,16 +277,16 @@ class Node:
         criterion = self._task.metrics.validation.metric.name
         for row in rows:
             client = cohort.names[row]
-            record = self._store.record(client, before=order.server_round)
+            record = self.store.record(client, before=order.server_round)
             errors = {metric.name: metrics[metric][row] for metric in self._required}
             best = record.metrics.get(criterion, math.nan)
             # The first model is kept even if its error is not finite: the server then refuses it.
-            if math.isnan(best) or self._settings.keep == "last" or errors[criterion] < best:
+            if math.isnan(best) or self.settings.keep == "last" or errors[criterion] < best:
                 scale = self._task.scale(self._shard.clients[client])
                 record = ClientRecord(
                     order.server_round, errors, scale, self._private(results, row)
                 )
-                self._store.keep(client, record)
+                self.store.keep(client, record)
             for name, value in record.metrics.items():
                 reply.metrics.setdefault(Metric(name, Model.KEPT), []).append(value)
             reply.kept_rounds.append(record.kept_round)
@@ -375,6 +335,24 @@ def in_halves(work: Callable[[Share], Reply], share: Share) -> list[Reply]:
     return [reply for half in halves for reply in in_halves(work, Share(share.place, half))]
 
 
+def require_declared(
+    sent: Contribution, releases: Iterable[Sends], learner: AnyLearner, field: str = ""
+) -> None:
+    """Raise `SettingsError` for arrays that none of these releases of the learner declares.
+
+    field: what the missing declaration says besides, for the message.
+    """
+    declared = {name for release in releases for name in release.arrays}
+    if undeclared := sorted(sent.arrays.keys() - declared):
+        name = undeclared[0]
+        shape = sent.arrays[name].shape[1:]
+        raise SettingsError(
+            f"{type(learner).__name__} sends {name!r} of shape {shape}, which it does not "
+            f'declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}{field}) '
+            "(docs/tutorial-your-method.md)"
+        )
+
+
 def _devices(tensors: Mapping[str, Tensor]) -> set[torch.device]:
     return {value.device for value in tensors.values()}
 
@@ -390,7 +368,7 @@ def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
     return flags
 
 
-def _reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -> Reply:
+def new_reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -> Reply:
     samples = [limited_samples(count, order.most_samples) for count in cohort.samples.train_samples]
     names = [cohort.names[row] for row in rows]
     return Reply(names, [samples[row] for row in rows], place=share.place)
@@ -431,7 +409,7 @@ def _weighted_sums(
     return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}
 
 
-def _arrays_of(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
+def arrays_of(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
     """Return the arrays that the clients in these rows send, and the classes of their rows."""
     if sent.present is None:
         return {name: array[list(rows)] for name, array in sent.arrays.items()}, []

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from flwr.serverapp import Grid
+
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.wire import is_answer
@@ -20,8 +22,10 @@ from fedproto_app.server.listeners import Spending, Stages
 from fedproto_app.server.membership import Membership, Roster
 from fedproto_app.server.node_register import Identity, NodeRegister, register_file
 from fedproto_app.server.pipeline import Pipeline
+from fedproto_app.server.questions import asking
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import PrivacyPlan, Settings
+from fedproto_app.strategies.common.questions import Ask
 from fedproto_app.trust.averaging import Averaging
 
 
@@ -74,10 +78,16 @@ class Federation:
     """
 
     def __init__(
-        self, settings: Settings, run: str, token: str, plan: PrivacyPlan | None = None
+        self,
+        settings: Settings,
+        run: str,
+        token: str,
+        plan: PrivacyPlan | None = None,
+        grid: Grid | None = None,
     ) -> None:
-        """token: the run's random mark. plan: how noise protects clients, None without noise."""
-        self.settings, self.token = settings, token
+        """token: the run's random mark. plan: how noise protects clients, None without noise.
+        grid: where a method's questions go; None if it asks none."""
+        self.settings, self.token, self._grid = settings, token, grid
         self.spending = Spending(plan, settings.all_rounds)
         self.averaging = Averaging(settings.aggregation, plan)
         self.history = History()
@@ -100,6 +110,11 @@ class Federation:
     def shape(self) -> DataShape:
         """The shape of all nodes' data."""
         return self.members.shape
+
+    def asking(self, server_round: int) -> Ask:
+        """Return what asks the clients a method's question of this round."""
+        assert self._grid is not None, "this federation has no grid to ask over"
+        return asking(self.pipeline, self._grid, server_round)
 
     def memory(self) -> dict[str, Any]:
         """Return the state that a resumed run needs."""

@@ -21,7 +21,7 @@ from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Arrays, Order, Refusal, Reply, limited_samples
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Expected
-from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
+from fedproto_app.core.wire import sent_bytes, write_order
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.listeners import Spending
 from fedproto_app.server.masked_sum import MaskedSum
@@ -205,32 +205,6 @@ class Pipeline:
         self.members.roster.quiet |= self.exchange.overdue
         return replies
 
-    def question(
-        self,
-        grid: Grid,
-        keys: Iterable[ClientKey],
-        guide: Guide,
-        server_round: int,
-        expected: Expected,
-        *,
-        shared: Collection[str] = (),
-        once_per_run: bool = False,
-    ) -> list[Reply]:
-        """Ask these clients a method's question; return the usable replies, as `read` does.
-
-        Any number of replies is enough: a question often goes to a single new client.
-        Call it between phases only, when no other orders are waiting. shared: as for `orders`.
-        once_per_run: whether each client answers the question only once in a run; counted apart.
-        """
-        messages = self.orders(
-            keys, guide, server_round, QUESTION, shared=shared, averaged=expected.mean
-        )
-        answers = self._through(self.ask(grid, messages), expected) if messages else []
-        if once_per_run:
-            values = sum(map(expected.values, answers))
-            self.history.log.parameters_up_once += values
-        return answers
-
     # --- in ---------------------------------------------------------------------------------
 
     def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
@@ -239,13 +213,13 @@ class Pipeline:
         Refuse wrong and missing parts. Raise `FederationError` if too large a share of the nodes
         gave no usable reply.
         """
-        answers = self._through(replies, expected)
+        answers = self.usable(replies, expected)
         leaving = self._leaving if answers else 0
         orders = len(self._requests) - leaving + self.sums.lost
         self._check_failed_share(orders, len(answers))
         return answers
 
-    def _through(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
+    def usable(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """Return the replies that pass all stages, however few."""
         answers, messages = self._decode(replies, self.sums.on_the_wire(expected))
         answers = self._compare(answers, expected)

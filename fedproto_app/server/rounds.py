@@ -18,7 +18,7 @@ from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.server.checkpoint import Checkpoint, State
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Listener, RoundEnd, reason_to_stop
-from fedproto_app.strategies.common.strategy import MethodStrategy
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Progress:
 
 
 def run_rounds(
-    strategy: MethodStrategy,
+    strategy: FlowerStrategy,
     federation: Federation,
     grid: Grid,
     progress: Progress,
@@ -57,7 +57,7 @@ def run_rounds(
 
 
 def _one_round(
-    strategy: MethodStrategy,
+    strategy: FlowerStrategy,
     federation: Federation,
     grid: Grid,
     server_round: int,

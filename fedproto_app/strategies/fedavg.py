@@ -15,18 +15,18 @@ declare the shared part.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey, node_keys
-from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
-from fedproto_app.core.sends import Expected, Sends, Sizes, model
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Phase, fine_tuned
@@ -91,21 +91,19 @@ class FedAvgStrategy(BaseStrategy):
             for name, value in parameters.items()
             if self.learner.is_shared(name)
         }
+        self.shared_names = self._initial
 
     def initial_arrays(self) -> Arrays:
         return self._initial
 
-    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+    def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Choose a share of all clients; raise an error if their models exceed the room."""
-        chosen = super().chosen(eligible, server_round)
+        chosen = super().chosen(eligible, round_)
         if not self.learner.sends_mean:
-            expected = self.expected(server_round)
+            expected = self.expected(round_)
             values = sum(math.prod(expected.per_client[name]) for name in expected.models)
             self.averaging.require_room(len(chosen), values)
         return chosen
-
-    def shared_names(self) -> Collection[str]:
-        return self._initial
 
     def evaluates_with_training(self, round_: Round) -> bool:
         local = self.judges_trained and not self.learner.personalises()
@@ -119,7 +117,6 @@ class FedAvgStrategy(BaseStrategy):
         return self.guide(received, clients, round_)
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """Return the average of the models that clients or nodes sent; None without any."""
         in_order = sorted(models, key=lambda sent_model: sent_model.key)
         weighed = [
             (sent_model.arrays, self.weight(sent_model.samples, sent_model.clients))
@@ -127,49 +124,17 @@ class FedAvgStrategy(BaseStrategy):
         ]
         return self.averaging.model(weighed, self.model)
 
-    def renewed(self, mean: Arrays, round_: Round) -> Arrays:
-        """Return the next model, given the mean."""
-        return mean
-
-    def take_each(self, answers: list[Reply], server_round: int) -> Arrays | None:
-        round_ = self.round_of(server_round)
-        model = self.average(sent_models(answers, self.expected(server_round)), round_)
-        self.take_in(answers, server_round)
-        renewed = model and self.renewed(model, round_)
-        self.report(round_)
-        return renewed
-
-    def take_sums(self, sums: Sums, answers: list[Reply], server_round: int) -> Arrays | None:
-        """Return the mean from the masked sum of these nodes' models; None if it is invalid."""
+    def mean_of(self, sums: Sums, answers: Sequence[Reply]) -> tuple[Arrays | None, str]:
         weight = sum(self.weight(sum(reply.samples), len(reply.names)) for reply in answers)
-        fault: str | None = f"the weights of its models are not {weight}, as the nodes tell"
-        if sums.counts[WEIGHT] == weight:
-            mean = {n: (sums.values[n] / weight).astype(np.float32) for n in self._initial}
-            fault = growth_fault(mean, root_mean_square(list(self.model.values())))
-        if fault:
-            self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
-            return None
-        self.take_in_total(sums, server_round)
-        return self.renewed(mean, self.round_of(server_round))
+        if sums.counts[WEIGHT] != weight:
+            return None, f"the weights of its models are not {weight}, as the nodes tell"
+        mean = {n: (sums.values[n] / weight).astype(np.float32) for n in self._initial}
+        return mean, growth_fault(mean, root_mean_square(list(self.model.values()))) or ""
 
     def weight(self, samples: int, clients: int) -> int:
         """Return the weight in the mean of `clients` clients with `samples` samples together."""
         by_samples = self.learner.weighs_samples and self.averaging.is_mean
         return samples if by_samples else clients
-
-
-def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]:
-    """Return each node's mean, or each client's model if nodes do not average."""
-    models = []
-    for reply in answers:
-        if expected.mean:
-            key, arrays = ClientKey("", reply.node), {n: reply.arrays[n] for n in expected.mean}
-            models.append(SentModel(key, sum(reply.samples), len(reply.names), arrays))
-            continue
-        for row, key in enumerate(node_keys(reply.node, reply.names)):
-            arrays = {name: reply.arrays[name][row] for name in expected.models}
-            models.append(SentModel(key, reply.samples[row], 1, arrays))
-    return models
 
 
 METHOD = Method(

@@ -23,6 +23,7 @@ from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
+from fedproto_app.strategies.common.questions import Answers
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
 from fedproto_compared.cnfgnn import CnfgnnSettings
@@ -40,7 +41,7 @@ GRAPH, ENCODINGS, GRADIENT = "graph", "encodings", "gradient"
 FIRST, COUNT, STEPS = "first", "count", "steps"
 
 
-class CnfgnnLearner(SoloLearner):
+class CnfgnnLearner(Answers, SoloLearner):
     """Train the server's model on the supervised loss; the server takes the unweighted mean."""
 
     @classmethod

@@ -27,7 +27,8 @@ from fedproto_app.core.round import Received, Round
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.questions import Ask, Asks
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import usual
 from fedproto_compared.cnfgnn import CnfgnnSettings
@@ -203,7 +204,7 @@ MOST_VALUES = 2**29  # of all clients' encodings: 2 GiB
 Times = dict[ClientKey, SampleTimes]
 
 
-class CnfgnnStrategy(FedAvgStrategy):
+class CnfgnnStrategy(Asks, FedAvgStrategy):
     """State: the graph network, its Adam, the graph, and g of the samples trained on."""
 
     section: CnfgnnSettings
@@ -221,13 +222,13 @@ class CnfgnnStrategy(FedAvgStrategy):
         self._trained = self._evaluated = GraphOutputs.empty()
         self._strangers: set[ClientKey] = set()  # clients refused for their times
 
-    def begin(self, round_: Round, ask: Ask) -> None:
+    def begin(self, round_: Round) -> None:
         if self.section.server_epochs:
-            self._graph.complete(round_, ask)
+            self._graph.complete(round_, self.asking(round_))
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
+    def conclude(self, round_: Round) -> None:
         if self.section.server_epochs:
-            self._server_round(round_, ask)
+            self._server_round(round_, self.asking(round_))
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Return the clients on the most common clock and of about the same time.

@@ -1,7 +1,7 @@
 """A graph over the clients of a federation, for strategies (docs: compared.md).
 
     graph = ClientGraph(settings, federation)      # reads the file, if any
-    graph.complete(round_, ask)                    # in `begin`: asks each client for its profile
+    graph.complete(round_, self.asking(round_))    # in `begin`: asks clients for their profiles
     weights = graph.adjacency(keys)                # [N, N] of these clients, in this order
 
 The learner answers the question for a profile with `profile`.
@@ -20,8 +20,9 @@ from fedproto_app.core.messages import Guidance, Refusal
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Contribution
+from fedproto_app.strategies.common.questions import Ask
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_compared.common.adjacency import Adjacency
 from fedproto_compared.common.vertices import Vertices, reported_days

@@ -20,6 +20,7 @@ from fedproto_app.data.windows import lookback
 from fedproto_app.maths.noise import noisy
 from fedproto_app.settings import DataSettings
 from fedproto_app.strategies.common.learner import Cohort, Contribution
+from fedproto_app.strategies.common.questions import Answers
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import CohortSamples
 from fedproto_compared.fedda import FedDaSettings
@@ -30,7 +31,7 @@ WEEKS = "weeks"  # the question's option: W
 _CONSTANT = 1e-6  # a smaller deviation is a rounding error, as series have deviation 1
 
 
-class FedDaLearner(SoloLearner):
+class FedDaLearner(Answers, SoloLearner):
     """FedAvg's local training, without averages of nodes, and the reply to the request for
     statistics."""
 

@@ -32,7 +32,8 @@ from fedproto_app.data.windows import (
 )
 from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.questions import Asks
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.trust.outliers import largest
@@ -314,7 +315,7 @@ _QUASI, _CLUSTER = "quasi-global.", "cluster-"  # prefixes of the state's names
 Models = dict[ClientKey, Arrays]
 
 
-class FedDaStrategy(FedAvgStrategy):
+class FedDaStrategy(Asks, FedAvgStrategy):
     """State: the clusters, the quasi-global model, and each cluster's last model."""
 
     section: FedDaSettings
@@ -355,7 +356,7 @@ class FedDaStrategy(FedAvgStrategy):
         """``traffic-clusters``: names, nodes, and the cluster of each."""
         return {"traffic-clusters": self._clusters.members()} if self._quasi else {}
 
-    def begin(self, round_: Round, ask: Ask) -> None:
+    def begin(self, round_: Round) -> None:
         """Ask the connected clients for statistics that they have not sent yet.
 
         The first statistics give the clusters and the quasi-global model; training begins with
@@ -364,6 +365,7 @@ class FedDaStrategy(FedAvgStrategy):
         clusters = self._clusters
         missing, question = clusters.askable(round_), {WEEKS: float(clusters.weeks)}
         shape = (clusters.weeks, self.settings.data.period)
+        ask = self.asking(round_)
         replies = ask(
             missing,
             lambda keys: Guidance(options=question),

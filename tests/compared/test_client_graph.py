@@ -19,10 +19,15 @@ from fedproto_app.tasks.forecasting.task import mean_day
 from fedproto_compared.common.adjacency import weights_of_profiles
 from fedproto_compared.common.client_graph import PROFILE, ClientGraph, profile
 from tests.helpers.tiny_cohort import tiny_cohort, tiny_learner
-from tests.strategies.server_half import NAMES, nobody_is_asked, one_node
+from tests.strategies.server_half import NAMES, one_node
 
 PERIOD = 4
 DAYS = np.random.default_rng(0).normal(size=(4, PERIOD)).astype(np.float32)
+
+
+def nobody_is_asked(*_: object, **__: object) -> list[ClientReply]:
+    """For a graph that needs no profiles."""
+    raise AssertionError("this graph asks nothing")
 
 
 def asking(days: np.ndarray[Any, Any], asked: list[str]) -> Any:

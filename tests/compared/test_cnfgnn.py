@@ -374,7 +374,8 @@ def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
         return [ClientReply(key, 4, {sent_name: array}) for key, array in arrays.items()]
 
     round_ = Round(1, strategy.federation.members.facts)
-    strategy.conclude(round_, ask)  # type: ignore[arg-type]
+    strategy.asking = lambda round_: ask  # type: ignore[method-assign,assignment,misc]
+    strategy.conclude(round_)
     return round_
 
 

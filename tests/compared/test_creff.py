@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import Round
 from fedproto_app.data.shape import DataShape
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from fedproto_compared.creff import (
@@ -193,7 +194,7 @@ def test_what_a_client_sends_is_counted_for_itself() -> None:
     strategy = server()
     model = sum(value.size for value in strategy.initial_arrays().values())
     reply = Reply([*COUNTS], [9] * 3, classes=[[0, 1], [0], [0]])
-    assert strategy.expected(1).values(reply) == 3 * model + 4 * 3 * (2 + 1)
+    assert strategy.expected(Round(1)).values(reply) == 3 * model + 4 * 3 * (2 + 1)
 
 
 def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:

@@ -120,7 +120,8 @@ def begin(
         ]
 
     round_ = Round(number, strategy.federation.members.facts)
-    strategy.begin(round_, ask)  # type: ignore[arg-type]
+    strategy.asking = lambda round_: ask  # type: ignore[method-assign,assignment,misc]
+    strategy.begin(round_)
     return round_, asked
 
 

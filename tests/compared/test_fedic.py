@@ -154,7 +154,7 @@ def test_more_models_than_fit_are_refused_before_anybody_trains() -> None:
         **{"model.width": 64, "model.representation-dim": 512, "aggregation.most-megabytes": 1}
     )
     with pytest.raises(FederationError, match=r"most-megabytes = 1: .* 3 clients, \d+ values each"):
-        strategy.chosen(strategy.federation.members.clients(), 1)
+        strategy.chosen(strategy.federation.members.clients(), Round(1))
 
 
 def test_a_run_without_steps_is_fedavgs_and_costs_as_much(

@@ -17,7 +17,9 @@ from torch.nn import functional
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import Round
 from fedproto_app.core.wire import read_order
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.strategies.fedproto import prototype_distance, pull
 from fedproto_compared.fedtgp import (
@@ -83,7 +85,9 @@ def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
     strategy = server()
     accept(strategy, class_replies(PROTOTYPES, HONEST))
     strategy.federation.history.unevaluated.add(ClientKey("a", NODE))
-    (message,) = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), NO_GRID)
+    (message,) = FlowerStrategy(strategy).configure_evaluate(
+        1, ArrayRecord(), ConfigRecord(), NO_GRID
+    )
     assert read_order(message).guidance.classes == [0, 1]
 
 
@@ -103,7 +107,7 @@ def test_a_client_sends_a_row_for_each_class_that_it_has() -> None:
     strategy = server()
     assert strategy.initial_arrays() == {}
     reply = Reply(list(HONEST), [9] * 3, classes=[list(rows) for rows in HONEST.values()])
-    assert strategy.expected(1).values(reply) == 4 * 2
+    assert strategy.expected(Round(1)).values(reply) == 4 * 2
 
 
 # --- the maths ------------------------------------------------------------------------------------

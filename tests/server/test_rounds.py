@@ -19,6 +19,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Listener, Patience, RoundEnd, reason_to_stop
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from tests.helpers.local_grid import LocalGrid, run_small, small_settings, synthetic_nodes
 from tests.helpers.reported import fields_of, reported_metrics, with_fields, with_metric
@@ -193,6 +194,7 @@ def test_a_round_is_evaluated_as_it_looks_after_the_training(
     strategy = FedAvgStrategy(settings, settings.method_settings, federation)
     model = array_record(strategy.initial_arrays())
     monkeypatch.setattr(federation.selection, "evaluates", lambda number: True)
-    strategy.configure_train(1, model, ConfigRecord(), grid)
+    rounds = FlowerStrategy(strategy)
+    rounds.configure_train(1, model, ConfigRecord(), grid)
     monkeypatch.setattr(federation.selection, "evaluates", lambda number: False)
-    assert strategy.configure_evaluate(1, model, ConfigRecord(), grid) == []
+    assert rounds.configure_evaluate(1, model, ConfigRecord(), grid) == []

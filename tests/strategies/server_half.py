@@ -18,7 +18,9 @@ from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.class_fit import packed
-from fedproto_app.strategies.common.strategy import BaseStrategy, make_strategy
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy, make_strategy, report
+from fedproto_app.strategies.common.flower_strategy import accept as accept_replies
+from fedproto_app.strategies.common.strategy import BaseStrategy
 from tests.helpers.tiny_images import SHAPE
 
 NODE = "n"
@@ -81,7 +83,7 @@ def server_of(
 ) -> Any:
     """The strategy of a method with these settings."""
     settings = settings_from({"method": method, **changes})
-    return make_strategy(settings, one_node(settings, shape, class_counts))
+    return make_strategy(settings, one_node(settings, shape, class_counts)).method
 
 
 def class_server(method: str, class_counts: ClassCounts | None = COUNTS, **changes: Any) -> Any:
@@ -132,7 +134,7 @@ def accept(
     """Give the strategy a round's replies. Returns the round, with the refusals and figures."""
     federation = strategy.federation
     round_ = Round(server_round, federation.members.facts, federation.shape.classes)
-    strategy.accept(list(of_clients), round_)
+    accept_replies(strategy, list(of_clients), round_)
     return round_
 
 
@@ -141,16 +143,16 @@ def refusals(round_: Round) -> dict[str, str]:
     return {key.client: reason for key, reason in round_.refused.items()}
 
 
-def nobody_is_asked(*_: object, **__: object) -> list[ClientReply]:
-    """For rounds of methods that ask no questions."""
-    raise AssertionError("this method asks nothing")
+def round_of(strategy: BaseStrategy, server_round: int = 1) -> Round:
+    """Return a round as the strategy's hooks see it."""
+    return FlowerStrategy(strategy).round_of(server_round)
 
 
 def evaluation(strategy: BaseStrategy, *names: str, server_round: int = 1) -> Guidance:
     """What clients of the node get for the round's evaluation."""
-    round_ = strategy.round_of(server_round)
-    strategy.conclude(round_, nobody_is_asked)
-    strategy.report(round_)
+    round_ = round_of(strategy, server_round)
+    strategy.conclude(round_)
+    report(strategy.federation, round_)
     keys = [ClientKey(name, NODE) for name in names]
     return strategy.guide_evaluation(strategy.received, keys, round_)
 
@@ -158,7 +160,7 @@ def evaluation(strategy: BaseStrategy, *names: str, server_round: int = 1) -> Gu
 def guidance(strategy: BaseStrategy, *names: str, server_round: int = 2) -> Guidance:
     """What the strategy gives these clients of the node to train with, in the next round."""
     keys = [ClientKey(name, NODE) for name in names]
-    return strategy.guide(strategy.received, keys, strategy.round_of(server_round))
+    return strategy.guide(strategy.received, keys, round_of(strategy, server_round))
 
 
 def restored(strategy: BaseStrategy) -> Any:

@@ -52,6 +52,7 @@ from fedproto_app.strategies.common.class_fit import (
     clusters_in,
     packed,
 )
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
 from tests.helpers.tiny_cohort import cohort_of
 from tests.helpers.tiny_images import at_round, image_cohort, image_learner
@@ -453,7 +454,7 @@ def clustered() -> AnalyticClassesStrategy:
 
 def answers(strategy: AnalyticClassesStrategy) -> list[Guidance]:
     """To each node."""
-    orders = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), NO_GRID)
+    orders = FlowerStrategy(strategy).configure_evaluate(1, ArrayRecord(), ConfigRecord(), NO_GRID)
     return [read_order(order).guidance for order in orders]
 
 

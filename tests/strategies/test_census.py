@@ -25,6 +25,7 @@ from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
 from fedproto_app.strategies.census.strategy import CensusStrategy
 from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, train_cohort
 from tests.helpers.tiny_images import at_round, image_cohort, image_learner
 from tests.strategies.server_half import (
@@ -35,6 +36,7 @@ from tests.strategies.server_half import (
     refusals,
     replies,
     restored,
+    round_of,
     server_of,
 )
 
@@ -232,7 +234,7 @@ def server(**changes: Any) -> Any:
 def begin(strategy: CensusStrategy, server_round: int) -> None:
     """Write the orders to train in a round."""
     model = array_record(strategy.initial_arrays())
-    strategy.configure_train(server_round, model, ConfigRecord(), NO_GRID)
+    FlowerStrategy(strategy).configure_train(server_round, model, ConfigRecord(), NO_GRID)
 
 
 def evaluated(strategy: CensusStrategy) -> Arrays:
@@ -266,7 +268,7 @@ def test_sums_are_asked_for_where_an_evaluation_needs_them() -> None:
     declared = []
     for server_round in (1, 2, 3):
         begin(strategy, server_round)
-        declared.append(set(strategy.expected(server_round).per_client))
+        declared.append(set(strategy.expected(round_of(strategy, server_round)).per_client))
     everything = {"gram", "moment", "counts"}
     assert declared == [set(), everything, everything]  # the last round always is evaluated
 
@@ -274,7 +276,9 @@ def test_sums_are_asked_for_where_an_evaluation_needs_them() -> None:
 def test_who_is_judged_gets_the_encoder_that_the_sums_are_of() -> None:
     strategy = server()
     new = {name: array + 1 for name, array in strategy.initial_arrays().items()}
-    [order] = strategy.configure_evaluate(1, array_record(new), ConfigRecord(), NO_GRID)
+    [order] = FlowerStrategy(strategy).configure_evaluate(
+        1, array_record(new), ConfigRecord(), NO_GRID
+    )
     model_sent = numpy_arrays(order.content.array_records["arrays"])
     for name, array in strategy.initial_arrays().items():
         np.testing.assert_array_equal(model_sent[name], array)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.round import Round
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.strategies.common import findings
@@ -391,7 +392,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     keys = [ClientKey(name, NODE) for name in NAMES]
     assert fuels.eligible(keys) == keys
     assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
-    assert fuels.expected(1).per_client["prototypes"] == (4, 2)
+    assert fuels.expected(Round(1)).per_client["prototypes"] == (4, 2)
 
 
 def test_the_artefact_has_the_whole_matrix_of_few_clients_and_of_many_some(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import Round
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution, train_cohort
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.strategies.gldp.learner import (
@@ -204,7 +205,7 @@ def test_what_a_client_sends_is_counted_for_itself() -> None:
     strategy = class_server("gldp")
     model = sum(value.size for value in strategy.initial_arrays().values())
     reply = Reply(["a", "b"], [9, 9], classes=[[0, 2], [1]])
-    assert strategy.expected(1).values(reply) == 2 * model + 3 * 2
+    assert strategy.expected(Round(1)).values(reply) == 2 * model + 3 * 2
 
 
 # --- the relations --------------------------------------------------------------------------------

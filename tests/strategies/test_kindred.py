@@ -16,6 +16,7 @@ from torch import Tensor
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import Round
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
@@ -261,7 +262,7 @@ def test_every_value_sent_is_named_and_of_a_known_size(horizon: int) -> None:
     width = CLOSE_AND_DISTANT + 2 * (horizon - 1) + PERIOD + 2 * FEATURES
     shapes = {"prototype": (PERIOD,), "gram": (triangle_size(width),), "moment": (horizon, width)}
     assert {name: array.shape[1:] for name, array in arrays.items()} == shapes
-    assert pair.strategy.expected(1).per_client == shapes
+    assert pair.strategy.expected(Round(1)).per_client == shapes
 
 
 CLOSE_AND_DISTANT = 4  # two close values, two distances
@@ -305,7 +306,7 @@ def test_sharing_says_whose_data_stand_behind_a_client() -> None:
 def test_sharing_nothing_sends_nothing_and_is_final_at_once() -> None:
     pair = KindredPair(**{"kindred.sharing": "none"})
     assert pair.message(pair.cohort(tiny_series())) == {}
-    assert pair.strategy.expected(1).per_client == {}
+    assert pair.strategy.expected(Round(1)).per_client == {}
     assert pair.strategy.final_after_training
 
 

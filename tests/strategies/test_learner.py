@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedproto_app.core.messages import Reply
+from fedproto_app.core.round import Round
 from fedproto_app.maths.optim import CohortAdam, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings
 from fedproto_app.strategies.common.learner import make_optimizer, train_cohort
@@ -103,4 +104,4 @@ def test_without_what_only_the_method_has_a_client_trains_as_fedavgs_or_solos(
 )
 def test_the_uplink_is_the_papers(method: str, values: int, changes: dict[str, Any]) -> None:
     strategy = server_of(method, **changes)
-    assert strategy.expected(1).values(Reply(["a"], [1])) == values
+    assert strategy.expected(Round(1)).values(Reply(["a"], [1])) == values

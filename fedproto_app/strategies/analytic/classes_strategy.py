@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from fedproto_app.strategies.common.class_fit import (
     packed,
 )
 from fedproto_app.strategies.common.client_sums import SumsOfClasses, SumsStrategy
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import ClusterHistory
 
 # Clusters of clients whose classes have the same meaning, by the evidence of their class sums
@@ -339,17 +339,15 @@ class AnalyticClassesStrategy(SumsStrategy):
         super().__init__(settings, section, federation)
         self._groups = ClassGroups(section.penalty)
         self.saved = [self._sums, self._groups]
+        self.shared_names = [*self._sums.shapes, WITHIN]
 
     def client_sums(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation, self.received)
         sums.reclassed = self.section.guess_rounds > 0
         return sums
 
-    def shared_names(self) -> Collection[str]:
-        return [*super().shared_names(), WITHIN]
-
-    def conclude(self, round_: Round, ask: Ask) -> None:
-        super().conclude(round_, ask)
+    def conclude(self, round_: Round) -> None:
+        super().conclude(round_)
         if self._totals and self.section.sharing == "clustered":
             self._groups.find(self._sums.latest, self._totals, round_)
 

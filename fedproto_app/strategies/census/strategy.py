@@ -16,7 +16,7 @@ from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.census.learner import SENDS_SUMS
 from fedproto_app.strategies.common.class_fit import COUNTS
 from fedproto_app.strategies.common.client_sums import SumsOfClasses
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import FEWEST
 
@@ -50,10 +50,10 @@ class CensusStrategy(FedAvgStrategy):
         """Ask for sums if the round is evaluated."""
         return Guidance(options={SENDS_SUMS: float(round_.evaluated)})
 
-    def begin(self, round_: Round, ask: Ask) -> None:
+    def begin(self, round_: Round) -> None:
         self._sent_out = self.model
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
+    def conclude(self, round_: Round) -> None:
         self.model = self._sent_out
 
     def guide_evaluation(

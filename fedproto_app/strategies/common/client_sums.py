@@ -23,7 +23,7 @@ from fedproto_app.strategies.common.class_fit import (
     sample_bound,
     sums_shapes,
 )
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 from fedproto_app.trust.averaging import Averaging, robust_class_sums
@@ -215,14 +215,14 @@ class SumsStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
         self._sums = self.client_sums()
-        self.saved = [self._sums]
+        self.saved, self.shared_names = [self._sums], self._sums.shapes
         self._totals: Arrays = {}
 
     @abstractmethod
     def client_sums(self) -> ClientSums:
         """Return an empty store of the clients' sums."""
 
-    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+    def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Return all clients: a client that misses a round never adds that round's data."""
         return eligible
 
@@ -242,7 +242,7 @@ class SumsStrategy(PersonalStrategy):
             values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
             self._sums.take_in_total(values, round_.facts)
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
+    def conclude(self, round_: Round) -> None:
         """Compute the totals for an evaluation, once for all nodes."""
         due = round_.evaluated and not self.final_after_training
         self._totals = self._sums.totals() if due else {}
@@ -252,9 +252,6 @@ class SumsStrategy(PersonalStrategy):
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return clients if self._totals else []
-
-    def shared_names(self) -> Collection[str]:
-        return self._sums.shapes
 
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round

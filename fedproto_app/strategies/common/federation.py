@@ -9,37 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
-from fedproto_app.core.round import ClientReply
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.shape import DataShape
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import Sums
 
 Guide = Callable[[list[ClientKey]], Guidance]  # returns the guidance for clients of one node
-
-
-class Ask(Protocol):
-    """Ask clients a question between the phases of a round and wait for their replies."""
-
-    def __call__(
-        self,
-        clients: Iterable[ClientKey],
-        guide: Guide,
-        expected: Expected,
-        *,
-        shared: Collection[str] = (),
-        once_per_run: bool = False,
-    ) -> list[ClientReply]:
-        """Return the usable replies, however few, in the order of the nodes' names.
-
-        guide: returns the guidance for clients of one node. expected: the arrays of a reply.
-        shared: arrays that are the same for all clients, not a row for each. once_per_run: whether
-        each client answers the question only once in a run, which is counted separately.
-        """
 
 
 class Members(Protocol):
@@ -130,19 +108,6 @@ class Pipeline(Protocol):
         evaluate: bool = False,
     ) -> list[Message]:
         """Return a message for each node, with the order for its clients."""
-
-    def question(
-        self,
-        grid: Grid,
-        keys: Iterable[ClientKey],
-        guide: Guide,
-        server_round: int,
-        expected: Expected,
-        *,
-        shared: Collection[str] = (),
-        once_per_run: bool = False,
-    ) -> list[Reply]:
-        """Ask these clients a question between the phases of a round; return the usable replies."""
 
     def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """Return the usable replies, in the order of the nodes' names."""

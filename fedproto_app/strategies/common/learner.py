@@ -65,9 +65,9 @@ class Cohort:
     """Clients that train together: their state, in tensors [K, …], and their samples.
 
     parameters: the model. memory: the method's state, with the fields of `Learner.initial_memory`.
-    samples: the task's `Samples`. trains: false if the cohort is only evaluated or asked a
-    question. shares: the share of its declared samples that each client counts with in totals
-    (`Order.most_samples`); () if all count in full.
+    samples: the task's `Samples`. trains: whether it trains in this phase. shares: the
+    share of its declared samples that each client counts with in totals (`Order.most_samples`); ()
+    if all count in full.
     """
 
     parameters: dict[str, Tensor]
@@ -244,11 +244,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
             f"{type(self).__name__} declares clip = 'sums', so it needs sums_bound(cohort): how "
             "far one sample can move them"
         )
-
-    def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
-        """Return the clients' answers to a question of the server between the phases of a round
-        (`Pipeline.question`). Changes to the cohort are not stored."""
-        return Contribution()
 
     def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
         """Return the shared parameters that each client sends, [K, …] each."""

@@ -72,9 +72,9 @@ class ClusteredHeadStrategy(PersonalStrategy):
         fitted: the heads in the order of the clients' names, so that sums are reproducible.
         """
 
-    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+    def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Choose by the round of this phase, so that a loaded encoder gives the same choice."""
-        of_task = server_round - self.settings.pretraining_rounds
+        of_task = round_.number - self.settings.pretraining_rounds
         unheard = set(eligible) - self._heard
         return self.federation.selection.choose(eligible, of_task, unheard)
 

@@ -9,7 +9,7 @@ The encoder is the run's global model from the first phase on. So it is written 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -17,8 +17,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -33,8 +31,9 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import EncoderSettings, Settings
 from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, Context, Learner, Phase
-from fedproto_app.strategies.common.strategy import MethodStrategy
+from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, CohortSequences, SequenceTask
 from fedproto_app.tasks.table import make_task
@@ -253,16 +252,15 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
 class EncoderStrategy(FedAvgStrategy):
     """The mean of the clients' encoders."""
 
-    def first_round(self, settings: Settings) -> int:
-        return 1
+    pretrains = True
 
 
-class PretrainedStrategy:
-    """Delegates each round to the strategy of its phase."""
+class PretrainedStrategy(FlowerStrategy):
+    """The rounds of the encoder's phase, and then those of the method."""
 
-    def __init__(self, settings: Settings, federation: Federation, of_task: MethodStrategy) -> None:
+    def __init__(self, settings: Settings, federation: Federation, of_task: BaseStrategy) -> None:
+        super().__init__(of_task)
         self._settings = settings
-        self._of_task = of_task
         self._of_encoder: FedAvgStrategy | None = None
         if settings.pretraining_rounds:
             self._of_encoder = EncoderStrategy(settings, settings.encoder, federation)
@@ -277,39 +275,10 @@ class PretrainedStrategy:
     def initial_arrays(self) -> Arrays:
         return self._initial
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self._phase(server_round).configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        return self._phase(server_round).aggregate_train(server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self._phase(server_round).configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        return self._phase(server_round).aggregate_evaluate(server_round, replies)
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._of_task.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._of_task.restore(state)
-
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        return self._of_task.findings()
-
-    def _phase(self, server_round: int) -> MethodStrategy:
+    def method_of(self, server_round: int) -> BaseStrategy:
         if self._of_encoder and server_round <= self._settings.pretraining_rounds:
             return self._of_encoder
-        return self._of_task
+        return self.method
 
 
 def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:

@@ -35,7 +35,7 @@ from fedproto_app.maths.clustering import (
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.maths.threads import in_threads
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import ClusterHistory
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy, Fitted
@@ -332,7 +332,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         self._history = ClusterHistory()
         self._probe: NDArray[np.float64] | None = None  # [D], to compare heads by predictions
 
-    def begin(self, round_: Round, ask: Ask) -> None:
+    def begin(self, round_: Round) -> None:
         if self.section.similarity == "predictions" and self._probe is None:
             self._probe = probe_vector(self.model, self.task)
 

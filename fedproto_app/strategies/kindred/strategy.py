@@ -22,7 +22,7 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Ask, Federation
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
@@ -79,7 +79,7 @@ class KindredStrategy(PersonalStrategy):
         self.final_after_training = section.sharing == "none"
         self._prior_arrays: Arrays = {}  # the priors of the present evaluation
 
-    def conclude(self, round_: Round, ask: Ask) -> None:
+    def conclude(self, round_: Round) -> None:
         """Compute all clients' priors, once for all nodes."""
         clients = self.received.clients
         due = round_.evaluated and len(clients) > 1 and not self.final_after_training

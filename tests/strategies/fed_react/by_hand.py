@@ -22,10 +22,11 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.flower_strategy import accept, report
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.fed_react.strategy import EvolutionaryClusterStrategy
 from fedproto_app.strategies.ifca import IfcaStrategy
-from tests.strategies.server_half import admit, nobody_is_asked
+from tests.strategies.server_half import admit, round_of
 
 Head = Sequence[float]
 DECLARED = 8  # train samples of each client
@@ -107,11 +108,11 @@ def play(
 
     unevaluated: nodes that do not answer when their clients are evaluated.
     """
-    members, round_ = strategy.federation.members, strategy.round_of(server_round)
+    members, round_ = strategy.federation.members, round_of(strategy, server_round)
     strategy.federation.history.log = RoundLog()
     strategy.model = ENCODER
-    strategy.begin(round_, nobody_is_asked)
-    keys = strategy.chosen(members.clients(), server_round)
+    strategy.begin(round_)
+    keys = strategy.chosen(members.clients(), round_)
     train = {
         members.node_id(node): deepcopy(  # as a message is
             strategy.guide(strategy.received, of_node, round_).with_model(
@@ -122,7 +123,7 @@ def play(
     }
     answering = [key for key in keys if key.client in heads]
     strategy.answered({key.node for key in keys}, answering, evaluation=False)
-    strategy.accept([_reply(key, heads, samples or {}, chosen) for key in answering], round_)
+    accept(strategy, [_reply(key, heads, samples or {}, chosen) for key in answering], round_)
     evaluate: dict[int, Guidance] = {}
     if round_.evaluated:
         keys = strategy.to_evaluate(members.clients(), round_)
@@ -131,7 +132,7 @@ def play(
             evaluate[members.node_id(node)] = guidance.with_model(strategy.shared_for(of_node))
         answering = [key for key in keys if members.node_id(key.node) not in unevaluated]
         strategy.answered({key.node for key in keys}, answering, evaluation=True)
-    strategy.report(round_)
+    report(strategy.federation, round_)
     heads_sent = {
         name: head[0].tolist()
         for guidance in evaluate.values()

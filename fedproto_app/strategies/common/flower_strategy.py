@@ -1,0 +1,251 @@
+"""A method's strategy behind Flower's Strategy interface: hooks in, messages out.
+
+`FlowerStrategy` calls a method's hooks in their order (docs/design.md), so the method sees arrays
+and the `Round`, and never a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from logging import INFO
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedproto_app.core.clients import ClientKey, node_keys
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import load
+from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
+from fedproto_app.core.methods import method_named, part_of
+from fedproto_app.core.round import ClientReply, Round, SentModel, Total
+from fedproto_app.core.sends import Expected
+from fedproto_app.core.wire import array_record, numpy_arrays
+from fedproto_app.data.shape import DataShape
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.learner import make_learner
+from fedproto_app.strategies.common.strategy import BaseStrategy, Findings, State
+from fedproto_app.tasks.table import make_task
+from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
+
+
+class FlowerStrategy(Strategy):
+    """The rounds of a method: train, aggregate, evaluate.
+
+    method: the method's strategy, whose state and findings are the run's.
+    """
+
+    def __init__(self, method: BaseStrategy) -> None:
+        self.method, self._federation = method, method.federation
+        self._round: Round | None = None
+        self._asked: set[str] = set()  # the nodes asked in this phase
+
+    def method_of(self, server_round: int) -> BaseStrategy:
+        """Return the strategy whose hooks a round calls."""
+        return self.method
+
+    def initial_arrays(self) -> Arrays:
+        """Return the global model before round 1, empty if the method has none."""
+        return self.method.initial_arrays()
+
+    def state(self) -> State:
+        """Return the arrays for a checkpoint, without the global model."""
+        return self.method.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the arrays of `state`."""
+        self.method.restore(state)
+
+    def findings(self) -> Findings:
+        """Return the artefacts of the finished run: arrays by file name."""
+        return self.method.findings()
+
+    # --- Flower's calls --------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        method, round_ = self.method_of(server_round), self.round_of(server_round)
+        method.model = numpy_arrays(arrays)
+        try:
+            method.begin(round_)
+        finally:
+            report(self._federation, round_)
+        clients = method.chosen(method.eligible(self._federation.members.clients()), round_)
+        self._asked = {key.node for key in clients}
+
+        def guide(keys: list[ClientKey]) -> Guidance:
+            return method.guide(method.received, keys, round_).with_model(method.shared_for(keys))
+
+        return self._federation.pipeline.orders(
+            clients,
+            guide,
+            server_round,
+            MessageType.TRAIN,
+            shared=method.shared_names,
+            averaged=method.expected(round_).mean,
+            evaluate=method.evaluates_with_training(round_),
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        method, round_ = self.method_of(server_round), self.round_of(server_round)
+        pipeline, expected = self._federation.pipeline, method.expected(round_)
+        answers = pipeline.read(replies, expected)
+        method.answered(self._asked, _clients_of(answers), evaluation=False)
+        arrays = pipeline.sums.hand_over(
+            answers,
+            lambda answers: _after_replies(method, answers, expected, round_),
+            lambda sums: _after_sums(method, sums, answers, round_),
+        )
+        report(self._federation, round_)
+        return (array_record(arrays) if arrays else None), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        method, round_ = self.method_of(server_round), self.round_of(server_round)
+        method.model = numpy_arrays(arrays)
+        # With a privacy budget, only now is it clear whether another round can follow.
+        round_.evaluated = self._federation.selection.evaluates(server_round)
+        try:
+            method.conclude(round_)
+        finally:
+            report(self._federation, round_)
+        if not round_.evaluated:
+            return []
+        clients = method.to_evaluate(self._federation.members.clients(), round_)
+        self._asked = {key.node for key in clients}
+
+        def guide(keys: list[ClientKey]) -> Guidance:
+            guidance = method.guide_evaluation(method.received, keys, round_)
+            return guidance.with_model(method.shared_for(keys))
+
+        return self._federation.pipeline.orders(
+            clients, guide, server_round, MessageType.EVALUATE, shared=method.shared_names
+        )
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        answers = self._federation.pipeline.read(replies, Expected())
+        self.method_of(server_round).answered(self._asked, _clients_of(answers), evaluation=True)
+        return None
+
+    def summary(self) -> None:
+        clients = self._federation.members.clients()
+        log(INFO, "\t└──> %s over %d clients", type(self.method).__name__, len(clients))
+
+    def round_of(self, server_round: int) -> Round:
+        """Return the round as the hooks see it, the same object in all phases."""
+        if self._round is None or self._round.number != server_round:
+            facts, names = self._federation.members.facts, self._federation.shape.classes
+            evaluated = self._federation.selection.evaluates(server_round)
+            self._round = Round(server_round, facts, names, evaluated)
+        return self._round
+
+
+def _after_replies(
+    method: BaseStrategy, answers: Sequence[Reply], expected: Expected, round_: Round
+) -> Arrays | None:
+    """Give the method the clients' replies; return the new shared parameters."""
+    mean = method.average(sent_models(answers, expected), round_)
+    accept(method, [r for answer in answers for r in client_replies(answer, expected)], round_)
+    return method.renewed(mean, round_) if mean else mean
+
+
+def _after_sums(
+    method: BaseStrategy, sums: Sums, answers: Sequence[Reply], round_: Round
+) -> Arrays | None:
+    """Give the method the masked sums of these replies; return the new shared parameters."""
+    mean, fault = method.mean_of(sums, answers)
+    if fault:
+        refusal = Refusal("", "", f"masked sum of all nodes: {fault}")
+        method.federation.history.refuse(refusal)
+        return None
+    by_class = sums.counts.get(BY_CLASS, np.zeros(0, np.int64))
+    method.received.take_total(Total(sums.values, int(sums.counts[CLIENTS]), by_class))
+    method.update(method.received, round_)
+    return method.renewed(mean, round_) if mean else None
+
+
+def accept(method: BaseStrategy, replies: Sequence[ClientReply], round_: Round) -> None:
+    """Validate a round's replies, and update the method's state with the valid ones."""
+    faults = {r.key: why for r in replies if (why := method.fault(r, round_))}
+    good = [reply for reply in replies if reply.key not in faults]
+    faults |= method.outliers(good)
+    round_.refused |= faults
+    method.received.take([reply for reply in good if reply.key not in faults])
+    method.update(method.received, round_)
+
+
+def report(federation: Federation, round_: Round) -> None:
+    """Record the method's refusals and figures of the round."""
+    for key, reason in round_.refused.items():
+        federation.history.refuse(Refusal(key.node, key.client, reason))
+    round_.refused.clear()
+    if round_.figures:
+        federation.history.note(round_.figures)
+
+
+def _clients_of(answers: Sequence[Reply]) -> list[ClientKey]:
+    return [key for reply in answers for key in node_keys(reply.node, reply.names)]
+
+
+def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]:
+    """Return each node's mean, or each client's model if nodes do not average."""
+    models = []
+    for reply in answers:
+        if expected.mean:
+            key, arrays = ClientKey("", reply.node), {n: reply.arrays[n] for n in expected.mean}
+            models.append(SentModel(key, sum(reply.samples), len(reply.names), arrays))
+            continue
+        for row, key in enumerate(node_keys(reply.node, reply.names)):
+            arrays = {name: reply.arrays[name][row] for name in expected.models}
+            models.append(SentModel(key, reply.samples[row], 1, arrays))
+    return models
+
+
+def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
+    """Yield a node's reply client by client, without the model."""
+    start = 0
+    names = [name for name in expected.per_client if name not in expected.models]
+    classes_of = reply.classes or [[]] * len(reply.names)
+    rows = zip(node_keys(reply.node, reply.names), reply.samples, classes_of, strict=True)
+    for row, (key, samples, classes) in enumerate(rows):
+        arrays = {name: reply.arrays[name][row] for name in names}
+        of_classes = slice(start, start + len(classes))
+        arrays |= {name: reply.arrays[name][of_classes] for name in expected.per_class}
+        yield ClientReply(key, samples, arrays, classes)
+        start = of_classes.stop
+
+
+def make_strategy(settings: Settings, federation: Federation) -> FlowerStrategy:
+    """Return the server half of the method that the settings choose.
+
+    Raise `SettingsError` if the method cannot work with the user's module.
+    """
+    method = method_named(settings.method)
+    _require_fitting_model(settings, federation.shape)
+    of_method = part_of(method, "strategy", settings.task)
+    strategy: BaseStrategy = of_method(settings, settings.method_settings, federation)
+    if method.pretraining is None:
+        return FlowerStrategy(strategy)
+    both_phases = load(method.pretraining.strategy, "the strategy of both phases")
+    of_both: FlowerStrategy = both_phases(settings, federation, strategy)
+    return of_both
+
+
+def _require_fitting_model(settings: Settings, shape: DataShape) -> None:
+    learner = make_learner(settings, make_task(settings, shape))
+    if not learner.task.model.splits and learner.needs_representation:
+        raise SettingsError(
+            f"model.module = {settings.model.module!r}: method = {settings.method!r} works with "
+            "the representation, so the module needs two children named encoder and head"
+        )
