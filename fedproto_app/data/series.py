@@ -40,7 +40,7 @@ class ClientSeries:
     clock: the meaning of positions, None if the source has no times.
     known: [T', k] float64 with T' ≥ T, the columns that are known in advance, such as a weather
         forecast; row t is of the time of ``values[t]``, and rows after the last value are of the
-        times to be forecast. No file has such columns yet, so k = 0, and the rows do not matter.
+        times to be forecast. No file has such columns yet and no method reads them: k = 0.
     columns: the names of these columns, k of them.
     table: the columns of the table that the series comes from, None if it is no such table.
     group: the client's true group if the source knows it (synthetic data), else "".

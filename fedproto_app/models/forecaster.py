@@ -32,7 +32,7 @@ class Forecaster(LinearHeadModel):
     both states to the d_r values of r.
     """
 
-    sees_calendar = True
+    sees_beside = True
 
     def __init__(self, representation_dim: int, layout: WindowLayout, hidden: int = 0) -> None:
         super().__init__(representation_dim, layout.horizon, DECODER, beside=layout.beside_width)

@@ -323,7 +323,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def _decode(
         self, parameters: Mapping[str, Tensor], representation: Tensor, inputs: Tensor | None
     ) -> Tensor:
-        if self.model.sees_calendar and self.layout.beside_width:
+        if self.model.sees_beside and self.layout.beside_width:
             assert inputs is not None, "the decoder sees the calendar of a sample"
             beside = self.layout.blocks(inputs).beside()
             representation = torch.cat([representation, beside], dim=2)
