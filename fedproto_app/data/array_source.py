@@ -13,7 +13,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,6 @@ from fedproto_app.data.series import (
     counted_columns,
 )
 from fedproto_app.settings import DataSettings
-
-if TYPE_CHECKING:
-    import h5py
 
 
 def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
@@ -150,13 +147,13 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
     yield from columns_on_a_clock(names, rows, path, columns=columns)
 
 
-def _the_frame(file: h5py.File, path: Path) -> h5py.Group:
+def _the_frame(file: Any, path: Path) -> Any:
     """Return the only group of the file with a DataFrame; `visititems` follows no links."""
     import h5py
 
     frame_keys: list[str] = []
 
-    def look(key: str, item: object) -> None:
+    def look(key: str, item: Any) -> None:
         if isinstance(item, h5py.Group) and "pandas_type" in item.attrs:
             frame_keys.append(key)
 
@@ -178,7 +175,7 @@ def _the_frame(file: h5py.File, path: Path) -> h5py.Group:
     return frame
 
 
-def _names(axis: h5py.Dataset, path: Path) -> list[str]:
+def _names(axis: Any, path: Path) -> list[str]:
     """Return the labels of an axis, bytes or integers in the file, as text."""
     labels = axis[()].tolist()
     names = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
@@ -188,7 +185,7 @@ def _names(axis: h5py.Dataset, path: Path) -> list[str]:
     return names
 
 
-def _values(frame: h5py.Group, names: list[str], path: Path) -> Matrix:
+def _values(frame: Any, names: list[str], path: Path) -> Matrix:
     """Return the values [T, N] float64, gathered from the blocks, one block per dtype."""
     rows = _array(frame, "axis1", 1, path).size
     require_room(8 * rows * len(names), path)  # the file may be small: its chunks are compressed
@@ -206,7 +203,7 @@ def _values(frame: h5py.Group, names: list[str], path: Path) -> Matrix:
     return values
 
 
-def _times(axis: h5py.Dataset, path: Path) -> Times | None:
+def _times(axis: Any, path: Path) -> Times | None:
     """Return the times [T] (``datetime64`` in ns or another unit), None if rows are numbered."""
     kind = _attribute(axis, "kind")
     if kind == "integer":
@@ -219,7 +216,7 @@ def _times(axis: h5py.Dataset, path: Path) -> Times | None:
     return stamps.astype(f"datetime64[{unit}]").astype("datetime64[us]")
 
 
-def _array(frame: h5py.Group, key: str, dimensions: int, path: Path) -> h5py.Dataset:
+def _array(frame: Any, key: str, dimensions: int, path: Path) -> Any:
     """Return a data set of the frame; refuse one that reads another file or unpickles objects."""
     import h5py
 
@@ -240,13 +237,13 @@ def _array(frame: h5py.Group, key: str, dimensions: int, path: Path) -> h5py.Dat
     return array
 
 
-def _is_here(group: h5py.Group, key: str) -> bool:
+def _is_here(group: Any, key: str) -> bool:
     """Return whether the group itself holds the item: no soft link, no link to another file."""
     import h5py
 
     return bool(group.id.links.get_info(key.encode()).type == h5py.h5l.TYPE_HARD)
 
 
-def _attribute(item: h5py.HLObject, name: str) -> str:
+def _attribute(item: Any, name: str) -> str:
     value = item.attrs.get(name, "")
     return value.decode() if isinstance(value, bytes) else str(value)

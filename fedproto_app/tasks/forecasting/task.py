@@ -9,9 +9,6 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from fedproto_app.core.loading import load
-from fedproto_app.core.method import for_task
-from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
@@ -159,10 +156,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
-        if model_path := for_task(method_named(self.settings.method).model, self.settings.task):
-            make = load(model_path, f"the model of {self.settings.method}")
-            model: Model = make(self.settings, self.layout)
-            return model
+        if special := self.special_model(self.layout):
+            return special
         model_settings = self.settings.model
         hidden = model_settings.scaled(model_settings.representation_dim // 2)
         return Forecaster(model_settings.representation_dim, self.layout, hidden)
