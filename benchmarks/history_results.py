@@ -38,6 +38,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import solve, symmetric
+from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.settings import Settings, flat_settings, settings_from
@@ -45,7 +46,7 @@ from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
 from fedproto_app.strategies.kindred.strategy import kinship
-from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day
+from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day, window_layout
 
 PAGE = ROOT / "docs" / "results" / "history.md"
 MAKER = "benchmarks.history_results"
@@ -84,7 +85,7 @@ class Client:
     def __init__(self, series: ClientSeries, settings: Settings, days: int) -> None:
         data = settings.data.model_copy(update={"history": days})
         self.windows = make_windows(series, data)
-        self.unit = make_windows(series, settings.data).std
+        self.unit = make_windows(series, settings.data).scale.std
 
     def fitted_alone(self, learner: AnyLearner) -> tuple[Cohort, Arrays]:
         """Return the client after its own fit, and what it then sends."""
@@ -107,7 +108,7 @@ class Client:
 
     def judged(self, metrics: Mapping[Metric, Sequence[float]]) -> float:
         """Return the test MSE among these metrics, on the scale of all data."""
-        return metrics[Metric("mse")][0] * (self.windows.std / self.unit) ** 2
+        return metrics[Metric("mse")][0] * (self.windows.scale.std / self.unit) ** 2
 
     def receive(self, learner: AnyLearner, cohort: Cohort, priors: Arrays) -> None:
         """Fit with what the server sends."""
@@ -168,10 +169,11 @@ def newcomers(
         client = Client(client_series, settings, days or settings.data.periodic_window)
         if not days:
             before = train_values(client_series, settings.data)[-lookback(settings.data) :]
-            client.windows = on_scale(client.windows, before, settings.data.times)
+            client.windows = on_scale(client.windows, before, window_layout(settings.data))
         cohort = client.cohort(kindred)
-        for method, column in ((LAST_VALUE, -1), (LAST_PERIOD, len(settings.data.distances) - 1)):
-            repeated = cohort.samples.inputs[..., [settings.data.close_window + column]]
+        blocks = window_layout(settings.data).blocks(cohort.samples.inputs)
+        copies = {LAST_VALUE: blocks.close[..., -1:], LAST_PERIOD: blocks.lagged[..., -1, :]}
+        for method, repeated in copies.items():
             errors[method].append(client.judged(kindred.task.judge(repeated, cohort.samples)))
         prototypes_now = prototypes.copy()
         prototypes_now[row] = mean_day(cohort.samples)[0].numpy()
@@ -187,15 +189,20 @@ def newcomers(
     return {method: values for method, values in errors.items() if values}
 
 
-def on_scale(windows: ClientWindows, values: NDArray[np.float64], times: int) -> ClientWindows:
-    """Return the same samples on the scale of these values. times: columns that hold times."""
-    mean, std = float(np.nanmean(values)), float(np.nanstd(values)) or windows.std
-    shift, factor = (windows.mean - mean) / std, windows.std / std
+def on_scale(
+    windows: ClientWindows, values: NDArray[np.float64], layout: WindowLayout
+) -> ClientWindows:
+    """Return the same samples on the scale of these values."""
+    before = windows.scale
+    scale = replace(
+        before, mean=float(np.nanmean(values)), std=float(np.nanstd(values)) or before.std
+    )
+    shift, factor = scale.standardised(before.mean), before.std / scale.std
     inputs = windows.inputs.copy()
-    width = inputs.shape[1] - times
-    inputs[:, :width] = inputs[:, :width] * factor + shift
+    past, _ = layout.split(inputs)
+    past[:] = past * factor + shift
     targets = np.where(windows.present, windows.targets * factor + shift, 0).astype(np.float32)
-    return replace(windows, inputs=inputs, targets=targets, mean=mean, std=std)
+    return replace(windows, inputs=inputs, targets=targets, scale=scale)
 
 
 def priors_alone(arrays: Arrays, kindred: Any) -> torch.Tensor:

@@ -73,8 +73,8 @@ def _errors(settings: Settings) -> dict[str, float]:
         forecasts = np.asarray(trees.predict(client.inputs[client.test]))
         error = (forecasts - client.targets[client.test, 0].astype(np.float64))[present]
         mse.append(float((error**2).mean()))
-        if client.seasonal_difference > 0:
-            mase.append(float(np.abs(error).mean() * client.std / client.seasonal_difference))
+        if (divisor := client.scale.seasonal_difference) > 0:
+            mase.append(client.scale.original_size(float(np.abs(error).mean())) / divisor)
     squared_errors = np.array(mse)
     return {
         "mse": float(squared_errors.mean()),

@@ -404,7 +404,9 @@ class Run:
         else:
             loaded = series_of_frame(frame, id_col, time_col, target_col)
             series = histories_of(loaded)
-        results, left_out = forecast(states, series, steps, clients, list(dict.fromkeys(levels)))
+        results, left_out = forecast(
+            states, series, steps, clients=clients, levels=list(dict.fromkeys(levels))
+        )
         in_data = {client.name for client in series}
         if lines := refusals({name: why for name, why in left_out.items() if name in in_data}):
             warnings.warn(f"not forecast: {'; '.join(lines)}", stacklevel=2)

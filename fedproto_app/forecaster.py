@@ -26,6 +26,7 @@ from fedproto_app.settings.reading import flat
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from pandas.tseries.offsets import BaseOffset
 
     from fedproto_app.data.series import ClientSeries
 
@@ -49,17 +50,17 @@ class Forecaster:
     horizon: int = 1
     period: int | None = None
     calendar: str | None = None
-    model: Any = None
-    settings: Mapping[str, Any] | None = None
+    model: object = None
+    settings: Mapping[str, object] | None = None
     folder: str | Path | None = None
     on_round: OnRound | None = None
     progress: bool = False
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return the parameters by name, as scikit-learn does."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters by name; raise `FedProtoError` for a name that is no parameter."""
         names = [field.name for field in fields(self)]
         for name, value in params.items():
@@ -148,7 +149,7 @@ class Forecaster:
             weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
         return self._temporary
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return what a copy needs, with the run's files if they lie in the temporary folder."""
         state = {**self.__dict__}
         temporary = state.pop("_temporary", None)
@@ -156,10 +157,10 @@ class Forecaster:
             state["_files"] = _packed(state.pop("_run"))
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         files = state.pop("_files", None)
         self.__dict__ |= state
-        if files is not None:
+        if isinstance(files, dict):
             self._run = _unpacked(files, self._temporary_folder())
 
 
@@ -204,7 +205,7 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     return unpacked
 
 
-def _offset(freq: str | int) -> Any:
+def _offset(freq: str | int) -> BaseOffset | None:
     """Return the step that pandas writes so, None for an int; raise `DataError` for no such step.
 
     Steps of the calendar, whose lengths differ, are refused.
@@ -231,7 +232,9 @@ def _offset(freq: str | int) -> Any:
     return offset
 
 
-def _require_step(series: Sequence[ClientSeries], freq: str | int, offset: Any) -> None:
+def _require_step(
+    series: Sequence[ClientSeries], freq: str | int, offset: BaseOffset | None
+) -> None:
     """Raise `DataError` if the series have another step than freq, whose offset in pandas is given,
     None for an int."""
     import pandas as pd
@@ -245,6 +248,7 @@ def _require_step(series: Sequence[ClientSeries], freq: str | int, offset: Any) 
             have = "count by 1" if clock is None else "have times"
             raise DataError(f"freq = {freq}: the series {have}")
         return
+    assert offset is not None, "freq is the name of a step"
     if clock is None:
         raise DataError(f"freq = {freq!r}: the series have no times, or one value each")
     step = pd.Timedelta(clock.step)

@@ -35,19 +35,14 @@ from torch import Tensor
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
-from fedproto_app.data.clock import Clock
+from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
+from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
-from fedproto_app.data.windows import (
-    carry_forward,
-    lookback,
-    lookback_text,
-    time_numbers,
-    window_positions,
-)
+from fedproto_app.data.windows import carry_forward, lookback, lookback_text, sample_inputs
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
-from fedproto_app.node.store import SETTINGS_FILE, ClientRecord, ClientStore, unflatten
+from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
@@ -66,9 +61,9 @@ class ClientForecast:
     values: [n], NaN at the client's empty times. limits: by column, such as lo-80 and hi-80, the
     ends of the intervals, [n] each, NaN where unknown. first: position of the first value on the
     source's clock. last: the newest observed value. gap: number of missing values between `last`
-    and the first forecast. columns: of the table that the series comes from. decimals: of the
-    series' values, None for many. empty_times: the times without a forecast in words, such as "on
-    Sundays", "" if all have a forecast.
+    and the first forecast. table: the columns of the table that the series comes from. decimals: of
+    the series' values, None for many. empty_times: the times without a forecast in words, such as
+    "on Sundays", "" if all have a forecast.
     """
 
     client: str
@@ -78,7 +73,7 @@ class ClientForecast:
     clock: Clock | None
     last: float
     gap: int
-    columns: ColumnNames | None = None
+    table: ColumnNames | None = None
     decimals: int | None = None
     empty_times: str = ""
 
@@ -112,7 +107,7 @@ def write_csv(
     layout: "long" writes ``unique_id, ds, y_hat`` and limits, with commas and decimal points,
     whatever the data's layout, as do forecasts of data that are no table.
     """
-    columns, names_of_limits = forecasts[0].columns, list(forecasts[0].limits)
+    columns, names_of_limits = forecasts[0].table, list(forecasts[0].limits)
     if layout == "long" or columns is None:
         columns = _LONG
     table = csv.writer(file, delimiter=columns.delimiter, lineterminator="\n")
@@ -280,17 +275,24 @@ def forecast(
     states: NodeState | Sequence[NodeState],
     series: Sequence[ClientSeries],
     steps: int,
+    future: Mapping[str, Matrix] | None = None,
+    *,
     clients: Collection[str] = (),
     levels: Sequence[int] = LEVELS,
 ) -> tuple[list[ClientForecast], dict[str, str]]:
     """Return the clients' forecasts in the order of the series, and the reasons of the others.
 
-    states: of one node, or of all nodes of a run. series: see `load_histories`. clients: the
+    states: of one node, or of all nodes of a run. series: see `load_histories`. future: by client,
+    its known columns after the last value, [n, k] with n ≥ steps, in place of those that its series
+    has; None: the series have all that is needed, as they do without known columns. clients: the
     clients that must be forecast; if empty, all that can be. levels: of the intervals, in percent,
-    from 1 to 99. Raises `DataError` if a required client cannot be forecast, if none can, if the
-    steps do not fit into memory, or if a series has another sampling step than in training, or
-    another kind of times.
+    from 1 to 99.
+
+    Raises `DataError` if a required client cannot be forecast, if none can, if the known columns
+    are too few or too short, if the steps do not fit into memory, or if a series has another
+    sampling step than in training, or another kind of times.
     """
+    series = _with_futures(series, future or {})
     for level in levels:
         if level not in range(1, 100):
             raise FedProtoError(f"level = {level!r}: expected a whole number from 1 to 99, percent")
@@ -311,7 +313,12 @@ def forecast(
     chosen = [history for history in chosen if not clients or history.name in clients]
     for history in chosen:
         node = owners[history.name]
-        _require_same_clock(history, node.store.record(history.name).scale, node.settings.data)
+        _require_same_clock(history, _trained_on(node, history.name), node.settings.data)
+        if history.columns and len(history.future) < steps:
+            raise DataError(
+                f"client {history.name!r}: {', '.join(history.columns)}: known for "
+                f"{len(history.future)} steps after its last value, but {steps} are to be forecast"
+            )
     require_room(8 * (2 + 2 * len(levels)) * steps * len(chosen), f"{steps} steps ahead")
     forecasts: dict[str, ClientForecast] = {}
     for node in nodes:
@@ -320,6 +327,23 @@ def forecast(
         forecasts |= {result.client: result for result in results}
     left_out = {} if clients else {n: why for n, why in reasons.items() if why is not None}
     return [forecasts[history.name] for history in chosen], left_out
+
+
+def _with_futures(
+    series: Sequence[ClientSeries], future: Mapping[str, Matrix]
+) -> list[ClientSeries]:
+    """Return the series with what is known of their future; raise `DataError` if it fits none."""
+    if strangers := future.keys() - {history.name for history in series}:
+        raise DataError(f"future: client {min(strangers)!r} is not in the data")
+    return [
+        history.with_future(future[history.name]) if history.name in future else history
+        for history in series
+    ]
+
+
+def _trained_on(node: NodeState, client: str) -> TrainedSeries:
+    """Return what the client's kept model was trained on."""
+    return TrainedSeries.read(node.store.record(client).scale, client)
 
 
 def _reasons_against(
@@ -343,57 +367,49 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
         return "no value is present"
     if length < lookback(data):
         return f"{length} steps from its first value on, too few for {lookback_text(data)}"
-    scale = node.store.record(series.name).scale
-    end, trained_end = series.start + length, int(scale.get("end", 0))
-    if end >= trained_end:
+    trained = _trained_on(node, series.name)
+    end = series.end
+    if end >= trained.end:
         return None
     if (clock := series.clock) is not None:
-        if (scale.get("step"), scale.get("utc")) != (_seconds(clock), clock.utc):
+        if (trained.step, trained.utc) != (clock.step_seconds, clock.utc):
             return None  # another clock, which `_require_same_clock` refuses where it matters
         return (
             f"its values end at {clock.time(end - 1)}, before those that it was trained on, which "
-            f"end at {clock.time(trained_end - 1)}; give its values up to now"
+            f"end at {clock.time(trained.end - 1)}; give its values up to now"
         )
     if data.times:
         return (
             f"it has no times and ends at step {end}, but its training data ended at step "
-            f"{trained_end}; with data.calendar = {data.calendar!r} give the data from where the "
+            f"{trained.end}; with data.calendar = {data.calendar!r} give the data from where the "
             "training's began, so that steps are counted alike"
         )
     return None  # without times and calendar, a file of the newest values may begin anywhere
 
 
-def _seconds(clock: Clock) -> float:
-    """Return the clock's step."""
-    return float(clock.step / np.timedelta64(1, "s"))
-
-
-def _require_same_clock(
-    series: ClientSeries, scale: Mapping[str, float], data: DataSettings
-) -> None:
+def _require_same_clock(series: ClientSeries, trained: TrainedSeries, data: DataSettings) -> None:
     """Refuse data with another sampling step, because a period would have another length, and
     local times for a model of times in UTC or the reverse, because hours would differ."""
-    if "step" not in scale:
+    if not trained.step:
         if data.times and series.clock is not None:
             raise DataError(
                 f"client {series.name!r} has times, but its model was trained without any; with "
                 f"data.calendar = {data.calendar!r} it needs steps counted as in its training"
             )
         return
-    trained = timedelta(seconds=scale["step"])
     clock = series.clock
-    step = None if clock is None else clock.step.item()
-    if clock is not None and data.times and scale.get("utc", clock.utc) != clock.utc:
+    step = None if clock is None else timedelta(seconds=clock.step_seconds)
+    if clock is not None and data.times and trained.utc != clock.utc:
         have, had = ("with", "without") if clock.utc else ("without", "with")
         raise DataError(
             f"client {series.name!r} has times {have} an offset from UTC, but its model was "
             f"trained on times {had} one; with data.calendar = {data.calendar!r} hours would differ"
         )
-    if step != trained:
+    if step != (trained_step := timedelta(seconds=trained.step)):
         problem = "has no times to tell its step" if step is None else f"has the step {step}"
         raise DataError(
-            f"client {series.name!r} {problem}, but its model was trained on the step {trained} "
-            f"(hours:minutes:seconds), {data.period} of them a period"
+            f"client {series.name!r} {problem}, but its model was trained on the step "
+            f"{trained_step} (hours:minutes:seconds), {data.period} of them a period"
         )
 
 
@@ -409,28 +425,30 @@ def _forecasts(
             cohort = [by_name[name] for name in names[first : first + size]]
             models = [kept_model(state.store, client.name, learner) for client in cohort]
             stacked = {name: torch.stack([model[name] for model in models]) for name in models[0]}
-            records = [state.store.record(client.name) for client in cohort]
-            history = _histories(cohort, records, state.settings.data)
-            begin = np.array([client.start + len(client.values) for client in cohort])
+            scales = [_trained_on(state, client.name).scale for client in cohort]
+            history = _histories(cohort, scales, state.settings.data)
+            begin = np.array([client.end for client in cohort])
             horizon, period = settings.data.horizon, settings.data.period
             times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
             empty = np.stack(
                 [is_empty_time(*row, period) for row in zip(cohort, times, strict=True)]
             )
             values = _next_values(task, stacked, history, begin, empty)
-            rows = zip(cohort, records, values[:, :steps], empty[:, :steps], strict=True)
-            for client, record, scaled, of_client in rows:
-                yield _in_units(client, record, scaled, of_client, period, levels)
+            rows = zip(cohort, scales, values[:, :steps], empty[:, :steps], strict=True)
+            for client, scale, scaled, of_client in rows:
+                stored = state.store.record(client.name).private
+                widths = scale.original_size(kept_half_widths(stored, steps, levels))
+                forecasts = scale.original(scaled)
+                yield _client_forecast(client, scale, forecasts, widths, of_client, period, levels)
 
 
 def _histories(
-    cohort: Sequence[ClientSeries], records: Sequence[ClientRecord], data: DataSettings
-) -> NDArray[np.float64]:
+    cohort: Sequence[ClientSeries], scales: Sequence[Scale], data: DataSettings
+) -> Matrix:
     """Return the newest values that the windows need, [K, L], with gaps filled as in training."""
-    scales = [record.scale for record in records]
     return np.stack(
         [
-            carry_forward((client.values - scale["mean"]) / scale["std"])[-lookback(data) :]
+            carry_forward(scale.standardised(client.values))[-lookback(data) :]
             for client, scale in zip(cohort, scales, strict=True)
         ]
     )
@@ -453,44 +471,41 @@ def _next_values(
     values = np.concatenate([history, np.empty(empty.shape)], axis=1)
     for ahead in range(0, empty.shape[1], data.horizon):
         place, end = length + ahead, length + ahead + data.horizon
-        past = values[:, window_positions(np.array([place]), data)].astype(np.float32)
-        times = time_numbers(begin + ahead, data)[:, None]
-        inputs = torch.from_numpy(np.concatenate([past, times], axis=2))  # (K, 1, c + Q·H + j)
-        values[:, place:end] = task.forecast(models, inputs)[:, 0].numpy()
+        inputs = sample_inputs(values, np.array([place]), (begin + ahead)[:, None], data)
+        values[:, place:end] = task.forecast(models, torch.from_numpy(inputs))[:, 0].numpy()
         source = np.where(empty[:, ahead : ahead + data.horizon], 0, np.arange(place, end))
         source = np.maximum(np.maximum.accumulate(source, axis=1), place - 1)
         values[:, place:end] = np.take_along_axis(values, source, axis=1)
     return values[:, length:]
 
 
-def _in_units(
+def _client_forecast(
     series: ClientSeries,
-    record: ClientRecord,
-    scaled: NDArray[np.float64],
+    scale: Scale,
+    values: NDArray[np.float64],
+    half_widths: Matrix,
     empty: NDArray[np.bool_],
     period: int,
     levels: Sequence[int],
 ) -> ClientForecast:
-    """Return a forecast in the series' units, without values at its empty times; only its first H
-    values have intervals."""
-    mean, std = record.scale["mean"], record.scale["std"]
-    values = scaled * std + mean
+    """Return a forecast without values at its empty times; only its first H values have intervals.
+
+    values, half_widths: [n] and [L, n], in the series' units.
+    """
     if not np.isfinite(values).all():
         raise DataError(f"client {series.name!r}: its kept model gives no finite forecast")
     values[empty] = np.nan
-    half_widths = kept_half_widths(record.private, len(values), levels) * std
-    floor = record.scale.get("floor", -np.inf) if np.nanmin(series.values) >= 0 else -np.inf
+    floor = scale.floor(series.values)
     present = np.flatnonzero(np.isfinite(series.values))
-    length = len(series.values)
     return ClientForecast(
         client=series.name,
         values=np.maximum(values, floor),
         limits=limits_of(values, half_widths, floor, levels),
-        first=series.start + length,
+        first=series.end,
         clock=series.clock,
         last=float(series.values[present[-1]]),
-        gap=length - 1 - int(present[-1]),
-        columns=series.columns,
+        gap=len(series.values) - 1 - int(present[-1]),
+        table=series.table,
         decimals=decimals_of(series.values),
         empty_times=empty_times_text(series, period) if empty.any() else "",
     )

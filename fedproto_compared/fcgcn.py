@@ -22,7 +22,7 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.tasks.forecasting.clients import series_shard
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.forecasting.task import ForecastingTask, window_layout
 from fedproto_compared.common.adjacency import Adjacency, communities, normalised
 from fedproto_compared.common.vertices import Vertices, reported_days
 
@@ -38,32 +38,29 @@ class CommunityGcn(LinearHeadModel):
     """Compute a client's row of Y from samples [K, B, M·v + M + j]; its community has M members.
 
     A sample holds the v values of each member's row of Â X, member by member, then the client's row
-    of Â, then the numbers of the time. Their calendar is added to every member's row. Padding
-    members have 0 in the row of Â.
+    of Â, then the numbers of the time. What is beside the target, such as its calendar, is added to
+    every member's row. Padding members have 0 in the row of Â.
     """
 
     def __init__(self, hidden: int, layout: WindowLayout) -> None:
         super().__init__(hidden, layout.horizon, DECODER)
         self._layout = layout
-        self._values = layout.width - layout.times
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        width = self._values + self._layout.calendar_width
+        width = self._layout.values + self._layout.beside_width
         drawn = linear_parameters(width, self.representation_dim, generator)
         return {ENCODER + name: value for name, value in drawn.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         """Return the client's row of Â ReLU(Â X W₁ + b₁), [K, B, hidden]."""
         (samples,) = inputs
-        size, width = samples.shape[1:]
-        members = (width - self._layout.times) // (self._values + 1)
-        rows = samples[..., : members * self._values].reshape(
-            *samples.shape[:2], members, self._values
-        )
-        near = samples[..., members * self._values :][..., :members]  # (K, B, M)
-        if self._layout.times:
-            calendar = self._layout.calendar(samples).unsqueeze(2)
-            rows = torch.cat([rows, calendar.expand(-1, -1, members, -1)], dim=3)
+        size, values = samples.shape[1], self._layout.values
+        front, _ = self._layout.split(samples)
+        members = front.shape[-1] // (values + 1)
+        flat, near = torch.split(front, [members * values, members], dim=-1)
+        rows = flat.reshape(-1, size, members, values)
+        beside = self._layout.blocks(samples).beside().unsqueeze(2).expand(-1, -1, members, -1)
+        rows = torch.cat([rows, beside], dim=3)
         hidden = linear(parameters, ENCODER, rows.flatten(1, 2)).relu()
         hidden = hidden.reshape(-1, size, members, self.representation_dim)
         row: Tensor = (near.unsqueeze(3) * hidden).sum(dim=2)
@@ -106,9 +103,9 @@ def with_communities(
     }
     community_of = communities_of(windows, settings)
     widest = max((len(community.members) for community in community_of.values()), default=0)
-    times = settings.data.times
+    layout = window_layout(settings.data)
     joined = {
-        series.name: _joined(windows[series.name], community_of[series.name], widest, times)
+        series.name: _joined(windows[series.name], community_of[series.name], widest, layout)
         for series in node_series
         if series.name in windows
     }
@@ -140,31 +137,36 @@ def communities_of(
     return community_of
 
 
-def _joined(client: ClientWindows, community: Community, widest: int, times: int) -> ClientWindows:
+def _joined(
+    client: ClientWindows, community: Community, widest: int, layout: WindowLayout
+) -> ClientWindows:
     """Return the client with samples [n, M·v + M + j], where M = `widest` is the largest community.
 
-    times: j, the number of time columns at the end of a sample.
+    layout: of the clients' own samples.
     """
-    values = client.inputs.shape[1] - times  # v
-    rows = np.stack([_at_times_of(client, member, values) for member in community.members], axis=1)
+    _, times = layout.split(client.inputs)
+    rows = np.stack([_at_times_of(client, member, layout) for member in community.members], axis=1)
     mixed = np.einsum("lm,nmv->nlv", community.near, rows)
     place = [member.name for member in community.members].index(client.name)
     near = np.broadcast_to(community.near[place], (len(rows), len(community.members)))
     lacking = widest - len(community.members)
     mixed = np.pad(mixed, ((0, 0), (0, lacking), (0, 0))).reshape(len(rows), -1)
     near = np.pad(near, ((0, 0), (0, lacking)))
-    inputs = np.concatenate([mixed, near, client.inputs[:, values:]], axis=1)
+    inputs = np.concatenate([mixed, near, times], axis=1)
     return replace(client, inputs=inputs.astype(np.float32))
 
 
-def _at_times_of(client: ClientWindows, member: ClientWindows, values: int) -> NDArray[np.float32]:
+def _at_times_of(
+    client: ClientWindows, member: ClientWindows, layout: WindowLayout
+) -> NDArray[np.float32]:
     """Return the member's windows at the client's times, [n, v]; 0, its train mean, if missing."""
-    aligned = np.zeros((len(client.inputs), values), np.float32)
+    aligned = np.zeros((len(client.inputs), layout.values), np.float32)
+    values, _ = layout.split(member.inputs)
     # The last sample ends where its series ends, so the ends give the shift between two series.
-    later = (client.end - len(client.inputs)) - (member.end - len(member.inputs))
-    first, end = max(0, -later), min(len(aligned), len(member.inputs) - later)
+    later = (client.end - len(aligned)) - (member.end - len(values))
+    first, end = max(0, -later), min(len(aligned), len(values) - later)
     if first < end:
-        aligned[first:end] = member.inputs[first + later : end + later, :values]
+        aligned[first:end] = values[first + later : end + later]
     return aligned
 
 

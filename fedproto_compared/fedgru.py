@@ -49,12 +49,12 @@ from fedproto_compared.common.client_graph import PROFILE, ClientGraph, profile
 class StackedGru(LinearHeadModel):
     """r is the last state of the uppermost GRU, followed by the calendar of the first target.
 
-    Samples are [K, B, c + Q·H + j]. The values at the largest distance come first, the newest value
-    last; each GRU reads the states of the GRU below.
+    It reads the values at the largest distance first, the newest value last; each GRU reads the
+    states of the GRU below.
     """
 
     def __init__(self, layers: int, hidden: int, layout: WindowLayout) -> None:
-        super().__init__(hidden + layout.calendar_width, layout.horizon, DECODER)
+        super().__init__(hidden + layout.beside_width, layout.horizon, DECODER)
         self._layers, self._hidden, self._layout = layers, hidden, layout
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -68,12 +68,11 @@ class StackedGru(LinearHeadModel):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
-        layout = self._layout
-        window = torch.cat([layout.distant_values(samples), layout.close_values(samples)], dim=2)
-        states = [window]
+        blocks = self._layout.blocks(samples)
+        states = [torch.cat([blocks.lagged.flatten(-2), blocks.close], dim=2)]
         for number in range(self._layers):
             states = gru_states(parameters, _layer(number), torch.cat(states, dim=2))
-        return torch.cat([states[-1], layout.calendar(samples)], dim=2)
+        return torch.cat([states[-1], blocks.beside()], dim=2)
 
 
 def _layer(number: int) -> str:

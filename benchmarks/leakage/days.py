@@ -18,8 +18,15 @@ from benchmarks.leakage.attackers import Vectors, inverted
 from benchmarks.leakage.victims import Victims
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import lookback, make_windows, split_counts, why_refused
+from fedproto_app.data.windows import (
+    lookback,
+    make_windows,
+    split_counts,
+    why_refused,
+    window_positions,
+)
 from fedproto_app.maths.ridge import sums
+from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.tasks.forecasting.task import CohortSamples, mean_day
@@ -159,7 +166,7 @@ def of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vect
             gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
             return [gram / DAY, moment / DAY]
 
-        truth = _standardised(samples, row, length)
+        truth = _standardised(samples, row, length, learner.task.layout)
         day = torch.from_numpy(_prototypes(run)[row])
         guess = day[(client.start + first + np.arange(length)) % DAY]
         # First by the products of values, which are smooth, then by those of the waves as well.
@@ -171,25 +178,24 @@ def of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vect
     return np.array(figures)
 
 
-def _standardised(samples: CohortSamples, row: int, length: int) -> Tensor:
+def _standardised(samples: CohortSamples, row: int, length: int, layout: WindowLayout) -> Tensor:
     """Return the values that a client's only batch is made of: its look-back and its targets."""
     used = samples.batches[row, 0].sort().values
     inputs, targets = samples.inputs[row, used].double(), samples.targets[row, used, 0].double()
+    lagged = layout.blocks(inputs).lagged
     back = length - len(used)
     values = torch.zeros(length).double()
     values[back:] = targets
-    for number in range(back // DAY):  # the longest distance first, behind the close values
-        values[number * DAY : (number + 1) * DAY] = inputs[:, number - back // DAY]
+    for number in range(back // DAY):  # the longest distance first
+        values[number * DAY : (number + 1) * DAY] = lagged[:, number, 0]
     return values
 
 
 def _inputs(values: Tensor, settings: Settings) -> Tensor:
     """Return the samples [24, c + q] of a look-back and a day, as `make_windows` cuts them."""
-    data = settings.data
-    back = lookback(data)
-    places = torch.arange(back, back + DAY)[:, None]
-    close = torch.arange(data.close_window, 0, -1)
-    return values[torch.cat([places - close, places - torch.tensor(data.distances)], dim=1)]
+    back = lookback(settings.data)
+    firsts = np.arange(back, back + DAY)
+    return values[torch.from_numpy(window_positions(firsts, settings.data))]
 
 
 def of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:

@@ -102,7 +102,7 @@ def _divided(victims: Victims) -> Vectors:
     samples = victims.samples(**{"data.calendar": "phase"})
     task = _task(victims, **{"data.calendar": "phase"})
     gram, moment = (sums.float().double() for sums in task.regression_sums(samples))
-    width = task.layout.calendar_width
+    width = task.layout.beside_width
     counts = gram[:, 0].diagonal(dim1=-2, dim2=-1)[:, -width:]
     return (moment[:, 0, -width:, 0] / counts.clamp(min=1)).numpy()
 

@@ -163,7 +163,11 @@ def forecast(
     look_here_for_users_code()  # model and source may be the user's code
     series = load_histories(reading)
     client_forecasts, left_out = forecasts_of(
-        nodes, series, steps, clients or (), list(dict.fromkeys(levels or LEVELS))
+        nodes,
+        series,
+        steps,
+        clients=clients or (),
+        levels=list(dict.fromkeys(levels or LEVELS)),
     )
 
     text = io.StringIO()

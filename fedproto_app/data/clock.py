@@ -58,6 +58,11 @@ class Clock:
     utc: bool = False
 
     @property
+    def step_seconds(self) -> float:
+        """The step in seconds."""
+        return float(self.step / np.timedelta64(1, "s"))
+
+    @property
     def label(self) -> str:
         """A short text that is equal for equal clocks."""
         return f"{self.step} {self.offset}{' utc' if self.utc else ''}"

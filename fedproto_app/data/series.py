@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Clock, Matrix, clock_of, common_step, on_the_clock
 from fedproto_app.data.row_order import RowName, TimedRows, row_number
 
@@ -29,7 +30,7 @@ class ColumnNames:
 
 @dataclass(frozen=True)
 class ClientSeries:
-    """The raw series of one client.
+    """One client's values, and what is known in advance of their times, on one clock.
 
     name: unique within its source; it seeds the client's randomness and names its state.
     values: [T] float64, regularly sampled, NaN where a value is missing.
@@ -37,7 +38,11 @@ class ClientSeries:
         two clients are the same time, and positions that are equal modulo the period have the same
         phase (hour of the day); this aligns the rows of prototypes across clients.
     clock: the meaning of positions, None if the source has no times.
-    columns: the columns of the table that the series comes from, None if it is no such table.
+    known: [T', k] float64 with T' ≥ T, the columns that are known in advance, such as a weather
+        forecast; row t is of the time of ``values[t]``, and rows after the last value are of the
+        times to be forecast. No file has such columns yet and no method reads them: k = 0.
+    columns: the names of these columns, k of them.
+    table: the columns of the table that the series comes from, None if it is no such table.
     group: the client's true group if the source knows it (synthetic data), else "".
     notes: what a person should know of how the source was read, such as rows that were sorted.
     """
@@ -47,8 +52,44 @@ class ClientSeries:
     start: int = 0
     group: str = ""
     clock: Clock | None = None
-    columns: ColumnNames | None = None
+    known: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+    columns: tuple[str, ...] = ()
+    table: ColumnNames | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The position after the last value, on the source's clock."""
+        return self.start + len(self.values)
+
+    @property
+    def future(self) -> Matrix:
+        """The known columns after the last value, [T' - T, k]."""
+        return self.known[len(self.values) :]
+
+    def part(self, first: int, end: int | None = None) -> ClientSeries:
+        """Return the series with the values from number `first` up to `end` alone.
+
+        end: None or more than there are: up to the last value. The known columns begin with the
+        first value, but they are not cut at the end: what is known in advance stays known where a
+        forecast begins earlier.
+        """
+        values = self.values[first : None if end is None else max(first, end)]
+        return replace(self, values=values, known=self.known[first:], start=self.start + first)
+
+    def with_future(self, future: Matrix) -> ClientSeries:
+        """Return the series with these rows [n, k] of the known columns after its last value.
+
+        They take the place of those that it had. Raises `DataError` for another number of columns.
+        """
+        if future.ndim != 2 or future.shape[1] != len(self.columns):
+            names = f" ({', '.join(self.columns)})" if self.columns else ""
+            raise DataError(
+                f"client {self.name!r}: its future is an array {future.shape}, expected a column "
+                f"for each of its {len(self.columns)} known columns{names}"
+            )
+        past = self.known[: len(self.values)]
+        return replace(self, known=np.concatenate([past, future]) if self.columns else past)
 
 
 def counted_columns(
@@ -59,7 +100,7 @@ def counted_columns(
 ) -> Iterator[ClientSeries]:
     """Yield a client for each column of values [T, N] without times; all start at 0."""
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, columns=columns, notes=notes)
+        yield ClientSeries(name, column, table=columns, notes=notes)
 
 
 def columns_on_a_clock(
@@ -90,7 +131,7 @@ def columns_on_a_clock(
     )
     clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start, clock=clock, columns=columns, notes=rows.notes)
+        yield ClientSeries(name, column, start, clock=clock, table=columns, notes=rows.notes)
 
 
 def notes_of(clients: Sequence[ClientSeries]) -> list[str]:

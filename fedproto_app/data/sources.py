@@ -15,6 +15,7 @@ import numpy as np
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.array_source import load_hdf5, load_npz
+from fedproto_app.data.clock import Matrix
 from fedproto_app.data.files import require_room
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import PathKind, chosen, chosen_loader
@@ -64,8 +65,7 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     """
     clients, steps = _checked_clients(settings), settings.max_steps
     if settings.source in _OWN_STARTS:
-        shortened = (replace(series, values=series.values[: steps or None]) for series in clients)
-        kept = [trimmed(series) for series in shortened]
+        kept = [trimmed(series.part(0, steps or None)) for series in clients]
     else:
         kept = _first_steps([trimmed(series) for series in clients], steps)
     return [_up_to_window(series, settings) for series in kept] if settings.backtest else kept
@@ -84,13 +84,10 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
     where only the weather of the next days is known.
     """
     histories = [from_first_value(client) for client in clients]
-    if not all(client.columns and client.columns.clients for client in histories):
+    if not all(client.table and client.table.clients for client in histories):
         return histories
-    newest = max(client.start + len(trimmed(client).values) for client in histories)
-    return [
-        replace(client, values=client.values[: max(0, newest - client.start)])
-        for client in histories
-    ]
+    newest = max(trimmed(client).end for client in histories)
+    return [client.part(0, newest - client.start) for client in histories]
 
 
 def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
@@ -137,19 +134,19 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
 def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:
     """Return the series with 0 for what is missing, from each client's first value to the last time
     of all clients."""
-    end = max(client.start + len(client.values) for client in clients)
+    end = max(client.end for client in clients)
     from_first = [from_first_value(client) for client in clients]
     require_room(8 * sum(end - client.start for client in from_first if client.values.size), "data")
-    return [
-        replace(
-            client,
-            values=np.pad(
-                np.nan_to_num(client.values, nan=0.0),
-                (0, end - client.start - len(client.values) if client.values.size else 0),
-            ),
-        )
-        for client in from_first
-    ]
+    return [_padded(client, end) for client in from_first]
+
+
+def _padded(series: ClientSeries, end: int) -> ClientSeries:
+    """Return the series up to a position on the clock, with 0 for what is missing."""
+    more = end - series.end if series.values.size else 0
+    values = np.pad(np.nan_to_num(series.values, nan=0.0), (0, more))
+    unknown = max(0, len(values) - len(series.known))
+    known = np.pad(series.known, ((0, unknown), (0, 0)), constant_values=np.nan)
+    return replace(series, values=values, known=known)
 
 
 def _require_name(series: object, where: str) -> ClientSeries:
@@ -162,7 +159,7 @@ def _require_name(series: object, where: str) -> ClientSeries:
 
 
 def _checked(series: ClientSeries, where: str) -> ClientSeries:
-    """Return the series with a float64 copy of its values; raise `DataError` if it is invalid."""
+    """Return the series with float64 copies of its arrays; raise `DataError` if it is invalid."""
     client = f"{where}: client {series.name!r}"
     if not isinstance(series.group, str):
         raise DataError(f"{client}: group {series.group!r}: expected a text")
@@ -175,33 +172,43 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
     if np.isinf(values).any():
         step = int(np.argmax(np.isinf(values)))
         raise DataError(f"{client}: value number {step + 1} is infinite")
-    return replace(series, values=values, start=int(series.start))
+    known = _checked_known(series, client)
+    return replace(series, values=values, known=known, start=int(series.start))
+
+
+def _checked_known(series: ClientSeries, client: str) -> Matrix:
+    """Return a float64 copy of the known columns [T', k]; raise `DataError` if they are invalid."""
+    known = np.asarray(series.known)
+    if known.ndim != 2 or known.shape[1] != len(series.columns) or known.dtype.kind not in "iuf":
+        raise DataError(
+            f"{client}: known is {known.dtype} {known.shape}, expected numbers [T', "
+            f"{len(series.columns)}], a column for each of its names"
+        )
+    if series.columns and len(known) < len(series.values):
+        raise DataError(
+            f"{client}: {len(known)} rows of known columns for {len(series.values)} values"
+        )
+    if np.isinf(known).any():
+        raise DataError(f"{client}: a known value is infinite")
+    return known.astype(np.float64)
 
 
 def trimmed(series: ClientSeries) -> ClientSeries:
     """Return the series from its first present value to its last."""
-    series_from_first = from_first_value(series)
-    present = np.flatnonzero(np.isfinite(series_from_first.values))
-    return (
-        replace(series_from_first, values=series_from_first.values[: present[-1] + 1])
-        if present.size
-        else series_from_first
-    )
+    present = np.flatnonzero(np.isfinite(series.values))
+    return from_first_value(series.part(0, int(present[-1]) + 1 if present.size else 0))
 
 
 def from_first_value(series: ClientSeries) -> ClientSeries:
     """Return the series from its first present value on."""
     present = np.flatnonzero(np.isfinite(series.values))
-    if not present.size:
-        return replace(series, values=series.values[:0])
-    first = int(present[0])
-    return replace(series, values=series.values[first:], start=series.start + first)
+    return series.part(int(present[0])) if present.size else series.part(0, 0)
 
 
 def _up_to_window(series: ClientSeries, settings: DataSettings) -> ClientSeries:
     """Return the series up to the end of the backtest's window."""
     end = math.floor(len(series.values) * settings.used_share + 1e-9)
-    return trimmed(replace(series, values=series.values[:end]))
+    return trimmed(series.part(0, end))
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
@@ -210,7 +217,4 @@ def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
     if steps == 0 or not starts:
         return clients
     end = min(starts) + steps
-    return [
-        trimmed(replace(series, values=series.values[: max(0, end - series.start)]))
-        for series in clients
-    ]
+    return [trimmed(series.part(0, end - series.start)) for series in clients]

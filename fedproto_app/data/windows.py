@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.messages import SampleTimes
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.scale import Scale
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
 _DAY, _WITHOUT_DAYS = np.timedelta64(1, "D"), 24  # steps of a period where the clock has no day
-_FEWEST_CHANGES = 0.05  # of all pairs a period apart, for a divisor of MASE
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,16 @@ class ClientWindows:
 
     n samples of H targets each; N = n + H - 1 values are forecast.
 
-    inputs: [n, c + Q·H + j] float32: close values oldest first, then for each distance, longest
-        first, the values so far before each target, then numbers of the first target's time
-        (`time_numbers`).
+    inputs: [n, c + Q·H + j] float32, see `sample_inputs`.
     targets: [n, H] float32, 0 where missing. present: [n, H] bool, False where missing.
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
         is p consecutive samples, and its row b has phase b of the source's clock, so that row b
         of any two clients' prototypes is the same time of day.
     train_end, validation_end: numbers among the N values at which the validation and the test part
         begin. A sample is in a part if all its targets are.
-    mean, std: of the train part, in the data's units.
-    seasonal_difference: in the data's units, `seasonal_difference` of all values up to the last
-        train target, including values older than a limited history, so that errors of runs with
-        different histories have one measure.
+    scale: of the series.
     clock: of the source, None if its positions are not times.
     end: the position after the last value, on the source's clock.
-    is_negative: whether a value up to the last train target is below 0.
     block: steps in multiples of which the client trains (`block_of`); 0: no blocks.
     """
 
@@ -58,14 +52,11 @@ class ClientWindows:
     batches: NDArray[np.int64]
     train_end: int
     validation_end: int
-    mean: float
-    std: float
+    scale: Scale
     missing_share: float
-    clock: Clock | None = None
-    seasonal_difference: float = 0.0
-    end: int = 0
-    is_negative: bool = True
-    block: int = 0
+    clock: Clock | None
+    end: int
+    block: int
 
     @property
     def start(self) -> int:
@@ -146,16 +137,27 @@ def _offsets(distance: int, settings: DataSettings) -> NDArray[np.int64]:
     return ahead - periods * settings.period - distance
 
 
-def time_numbers(positions: NDArray[np.int64], settings: DataSettings) -> NDArray[np.float32]:
-    """Return the time inputs of the models, [n, j], for positions [n] on the source's clock.
+def sample_inputs(
+    values: NDArray[np.floating],
+    firsts: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    settings: DataSettings,
+) -> NDArray[np.float32]:
+    """Return the inputs of samples, [..., n, c + Q·H + j], whose blocks `WindowLayout` names.
 
-    With ``calendar = "phase"`` the phase of the period, with ``"week"`` also the number of the
-    period modulo 7, which is the day of the week if a period is a day. In a source without times,
-    positions count from its beginning.
+    The close values come first, oldest first, then for each distance, longest first, the values so
+    far before each target, then numbers of the first target's time: with ``calendar = "phase"`` the
+    phase of the period, with ``"week"`` also the number of the period modulo 7, which is the day of
+    the week if a period is a day. In a source without times, positions count from its beginning.
+
+    values: [..., T], standardised and without gaps. firsts: [n], the places of the first targets
+    among them. positions: [..., n] or [n], the same on the source's clock.
     """
+    past = values[..., window_positions(firsts, settings)]
     phase, week = positions % settings.period, positions // settings.period % _WEEK
-    numbers = np.stack([phase, week], axis=1).astype(np.float32)
-    return numbers[:, : settings.times]
+    times = np.stack([phase, week], axis=-1)[..., : settings.times]
+    times = np.broadcast_to(times, (*past.shape[:-1], settings.times))
+    return np.concatenate([past, times], axis=-1, dtype=np.float32)
 
 
 def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
@@ -288,35 +290,37 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     train, validation, _ = split_counts(forecast, settings)
 
     first, end = _trained_samples(series, settings)
-    # With blocks, all that depends on the train part depends on their first targets alone.
-    earlier = series.values[: back + (end if block_of(series, settings) else train)]
-    trained = train_values(series, settings)
-    mean, std = float(np.nanmean(trained)), _scale(trained)
-    scaled = (series.values - mean) / std
+    scale = scale_of(series, settings)
+    scaled = scale.standardised(series.values)
     present = np.isfinite(scaled)
     filled = carry_forward(scaled)
     firsts = back + np.arange(forecast - horizon + 1)
     targets = firsts[:, None] + np.arange(horizon)
-    values = filled[window_positions(firsts, settings)].astype(np.float32)
-    times = time_numbers(series.start + firsts, settings)
     return ClientWindows(
         name=series.name,
         group=series.group,
-        inputs=np.concatenate([values, times], axis=1),
+        inputs=sample_inputs(filled, firsts, series.start + firsts, settings),
         targets=np.where(present, filled, 0.0)[targets].astype(np.float32),
         present=present[targets],
         batches=_phase_aligned_batches(first, end, series.start + back, settings.period),
         train_end=train,
         validation_end=train + validation,
-        mean=mean,
-        std=std,
+        scale=scale,
         missing_share=float(1 - present.mean()),
         clock=series.clock,
-        seasonal_difference=seasonal_difference(earlier, settings.period),
-        end=series.start + len(series.values),
-        is_negative=bool((earlier < 0).any()),
+        end=series.end,
         block=block_of(series, settings),
     )
+
+
+def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
+    """Return the scale of a series that is not refused."""
+    back = lookback(settings)
+    train, _, _ = split_counts(len(series.values) - back, settings)
+    _, end = _trained_samples(series, settings)
+    # With blocks, all that depends on the train part depends on their first targets alone.
+    earlier = series.values[: back + (end if block_of(series, settings) else train)]
+    return Scale.of(train_values(series, settings), earlier, settings.period)
 
 
 def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
@@ -328,32 +332,6 @@ def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.flo
         return series.values[back + first : back + end]
     limited = 0 < settings.history < end // settings.period
     return series.values[first if limited else 0 : back + end + settings.horizon - 1]
-
-
-def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
-    """Return the mean |y_t − y_{t−p}| over the values [T] if both are present.
-
-    MASE divides by it (Hyndman and Koehler 2006): it is the mean error of the seasonal naive
-    forecast. It is 0 if fewer than one pair in 20 differs by more than rounding: a series that
-    hardly ever changes would have a divisor near 0 and a MASE without meaning.
-    """
-    differences = np.abs(values[period:] - values[:-period])
-    differences = differences[np.isfinite(differences)]
-    if not len(differences):
-        return 0.0
-    changes = np.count_nonzero(differences > _rounding(values))
-    return float(differences.mean()) if changes >= _FEWEST_CHANGES * len(differences) else 0.0
-
-
-def _scale(values: NDArray[np.float64]) -> float:
-    """Return the standard deviation, or 1 for a series that is constant up to rounding."""
-    deviation = float(np.nanstd(values))
-    return deviation if deviation > _rounding(values) else 1.0
-
-
-def _rounding(values: NDArray[np.float64]) -> float:
-    """Return the largest difference of values such as these that may be a rounding error."""
-    return 1e-9 * float(np.nanmax(np.abs(values)))
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

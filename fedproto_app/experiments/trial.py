@@ -381,7 +381,7 @@ def _forecast(run: Path, file: Path) -> Path:
 
     states = open_run(run)
     data = states[0].settings.data
-    forecasts, _ = forecast(states, load_histories(data), data.horizon, ())
+    forecasts, _ = forecast(states, load_histories(data), data.horizon)
     text = io.StringIO()
     write_csv(forecasts, text)
     write_whole(file, text.getvalue().encode())
@@ -409,7 +409,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     usable = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
     data = settings_from(table).data
-    target = reading.target or next((c.columns.values for c in series if c.columns), "")
+    target = reading.target or next((c.table.values for c in series if c.table), "")
     rows = dict(SERIES_ROWS)
     if wishes.quick:
         del rows["analytic-alone"]

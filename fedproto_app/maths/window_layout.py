@@ -1,26 +1,66 @@
-"""The columns of a sample of a series, and the inputs that models derive from them."""
+"""The blocks of a sample of a series, and the inputs that models derive from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 MOST_PHASES = 24  # columns of a period; a longer one has one column for several steps
 WEEK = 7
 
+Samples = TypeVar("Samples", Tensor, NDArray[np.float32])
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The named blocks of samples.
+
+    close: [..., c], the newest values, oldest first. lagged: [..., Q, H], for each distance,
+    longest first, the values so far before each of the H targets. times: [..., j], numbers of the
+    first target's time, from which `beside` is derived.
+    """
+
+    layout: WindowLayout
+    close: Tensor
+    lagged: Tensor
+    times: Tensor
+
+    def beside(self, ahead: int = 0, *, constant: bool = False) -> Tensor:
+        """Return what is known in advance of the target `ahead` steps after the first, [..., m].
+
+        It is the calendar: 1 in the columns of the target's phase and of its day of the week, else
+        0. constant: whether samples without a calendar have a 1 instead, [..., 1], so that a linear
+        model of it always has an intercept.
+        """
+        layout = self.layout
+        if not layout.times:
+            return self.close.new_ones((*self.close.shape[:-1], int(constant)))
+        numbers = self.times.long()
+        steps = numbers[..., 0] + ahead
+        phases, *days = layout.calendar_widths
+        columns = [one_hot(steps % layout.period * phases // layout.period, phases)]
+        if days:
+            columns.append(one_hot((numbers[..., 1] + steps // layout.period) % WEEK, WEEK))
+        return torch.cat(columns, dim=-1).to(self.times.dtype)
+
 
 @dataclass(frozen=True)
 class WindowLayout:
-    """The columns of samples [..., c + Q·H + j].
+    """Where the blocks of samples [..., c + Q·H + j] lie, which `data.windows` builds.
 
-    close: c, the newest values, oldest first. distances: Q; for each distance, longest first,
-    follow the values at that distance before each of the H targets. times: j, the last columns,
-    numbers of the first target's time: none, its phase of the period, or also the number of its
-    period modulo 7.
+    close: c. distances: Q. horizon: H, the targets of a sample. period: in steps. times: j, the
+    last columns, numbers of the first target's time: none, its phase of the period, or also the
+    number of its period modulo 7.
+
+    A method may put further columns between the values and the times of its samples; `blocks` and
+    `split` read these samples too.
     """
 
     close: int
@@ -30,70 +70,64 @@ class WindowLayout:
     times: int
 
     @property
-    def width(self) -> int:
-        """The number of columns."""
-        return self.close + self.distances * self.horizon + self.times
+    def values(self) -> int:
+        """The number of past values in a sample, c + Q·H."""
+        return self.close + self.distances * self.horizon
 
     @property
-    def calendar_width(self) -> int:
-        """m, the columns of `calendar`."""
-        return sum(self._kinds)
+    def width(self) -> int:
+        """The number of columns."""
+        return self.values + self.times
+
+    @property
+    def calendar_widths(self) -> tuple[int, ...]:
+        """The columns of the phase and of the day of the week, as far as there are any."""
+        return (min(self.period, MOST_PHASES), WEEK)[: self.times]
+
+    @property
+    def beside_width(self) -> int:
+        """m, the columns of `Blocks.beside`."""
+        return sum(self.calendar_widths)
+
+    @property
+    def past_regressors(self) -> int:
+        """The number of `regressors` that are past values, c + Q; they come first."""
+        return self.close + self.distances
 
     @property
     def regressor_width(self) -> int:
         """d, the columns of `regressors`."""
-        return self.close + self.distances + (self.calendar_width or 1)
+        return self.past_regressors + (self.beside_width or 1)
 
-    @property
-    def _kinds(self) -> tuple[int, ...]:
-        return (min(self.period, MOST_PHASES), WEEK)[: self.times]
+    def blocks(self, samples: Tensor) -> Blocks:
+        """Return the blocks of samples, as views."""
+        lagged = samples[..., self.close : self.values]
+        lagged = lagged.unflatten(-1, (self.distances, self.horizon))  # type: ignore[no-untyped-call]
+        return Blocks(self, samples[..., : self.close], lagged, self.split(samples)[1])
 
-    def close_values(self, samples: Tensor) -> Tensor:
-        """Return the close values [..., c]."""
-        return samples[..., : self.close]
+    def split(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Return what stands before the times, such as the values, and the times [..., j]."""
+        end = samples.shape[-1] - self.times
+        return samples[..., :end], samples[..., end:]
 
-    def distant_values(self, samples: Tensor) -> Tensor:
-        """Return the distant values [..., Q·H], the H values of each distance side by side."""
-        return samples[..., self.close : self.close + self.distances * self.horizon]
-
-    def calendar(self, samples: Tensor, ahead: int = 0) -> Tensor:
-        """Return the calendar [..., m] of the target `ahead` steps after the first.
-
-        It is 1 in the columns of the target's phase and of its day of the week, else 0.
-        """
-        numbers = samples[..., samples.shape[-1] - self.times :].long()
-        if not self.times:
-            return samples[..., :0]
-        steps = numbers[..., 0] + ahead
-        phase = steps % self.period * self._kinds[0] // self.period
-        columns = [one_hot(phase, self._kinds[0])]
-        if self.times > 1:
-            day = (numbers[..., 1] + steps // self.period) % WEEK
-            columns.append(one_hot(day, WEEK))
-        return torch.cat(columns, dim=-1).to(samples.dtype)
-
-    def with_calendar(self, samples: Tensor) -> Tensor:
-        """Return the values and the calendar of the first target, [..., c + Q·H + m]."""
-        if not self.times:
-            return samples
-        return torch.cat([samples[..., : -self.times], self.calendar(samples)], dim=-1)
+    def with_beside(self, samples: Tensor) -> Tensor:
+        """Return the values and what is beside the first target, [..., c + Q·H + m]."""
+        return torch.cat([self.split(samples)[0], self.blocks(samples).beside()], dim=-1)
 
     def regressors(self, samples: Tensor) -> Tensor:
         """Return the regressors of a linear forecast of each target, [..., H, d].
 
-        They are the close values, the values at the distances before the target, and its calendar,
-        or 1 without a calendar.
+        They are the close values, the values at the distances before the target, and what is beside
+        it, or 1 without a calendar.
         """
         return torch.stack(list(self.each_regressors(samples)), dim=-2)
 
     def each_regressors(self, samples: Tensor) -> Iterator[Tensor]:
         """Yield the `regressors` [..., d] target by target, which takes less memory."""
-        values = self.distant_values(samples)
-        distant = values.reshape(*values.shape[:-1], self.distances, self.horizon)
+        blocks = self.blocks(samples)
         for ahead in range(self.horizon):
-            calendar = self.calendar(samples, ahead) if self.times else samples.new_ones(1)
-            calendar = calendar.expand(*samples.shape[:-1], calendar.shape[-1])
-            yield torch.cat([self.close_values(samples), distant[..., ahead], calendar], dim=-1)
+            beside = blocks.beside(ahead, constant=True)
+            yield torch.cat([blocks.close, blocks.lagged[..., ahead], beside], dim=-1)
 
     def regressor_copies(self, weights: Tensor) -> Tensor:
         """Return the coefficients [k, H, d] of forecasts that are weighted means of past values.
@@ -102,6 +136,5 @@ class WindowLayout:
         next to each other in the `regressors`.
         """
         coefficients = weights.new_zeros(len(weights), self.horizon, self.regressor_width)
-        newest = self.close - 1
-        coefficients[:, :, newest : newest + weights.shape[1]] = weights[:, None]
+        coefficients[:, :, self.close - 1 : self.past_regressors] = weights[:, None]
         return coefficients

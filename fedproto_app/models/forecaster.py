@@ -21,10 +21,10 @@ _CLOSE, _PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER 
 
 
 class Forecaster(LinearHeadModel):
-    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of samples [K, B, c + Q·H + j].
+    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of samples [K, B, …] of a layout.
 
     GRU_p reads the values of all H targets at a distance together. The decoder computes H values
-    from r and the m columns of the calendar. The encoder does not see the calendar, so that it
+    from r and the m columns beside the first target. The encoder does not see these, so that it
     represents only the series. At d_r = 256, H = 1, m = 0 the encoder has exactly 100,608 values
     (A, Table 1) and the decoder 257.
 
@@ -32,10 +32,10 @@ class Forecaster(LinearHeadModel):
     both states to the d_r values of r.
     """
 
-    sees_calendar = True
+    sees_beside = True
 
     def __init__(self, representation_dim: int, layout: WindowLayout, hidden: int = 0) -> None:
-        super().__init__(representation_dim, layout.horizon, DECODER, beside=layout.calendar_width)
+        super().__init__(representation_dim, layout.horizon, DECODER, beside=layout.beside_width)
         self._layout, self._hidden = layout, hidden or representation_dim // 2
         self._has_outlet = 2 * self._hidden != representation_dim
 
@@ -50,10 +50,11 @@ class Forecaster(LinearHeadModel):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
+        blocks = self._layout.blocks(samples)
         states = torch.cat(
             [
-                gru_last_hidden(parameters, _CLOSE, self._layout.close_values(samples)),
-                gru_last_hidden(parameters, _PERIODIC, self._layout.distant_values(samples)),
+                gru_last_hidden(parameters, _CLOSE, blocks.close),
+                gru_last_hidden(parameters, _PERIODIC, blocks.lagged.flatten(-2)),
             ],
             dim=2,
         )
@@ -78,7 +79,7 @@ def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
 
 
 class LinearForecaster(Model):
-    """A linear forecast ŷ_h = w_h · x_h of samples [K, B, c + Q·H + j], without an encoder.
+    """A linear forecast ŷ_h = w_h · x_h of samples [K, B, …], without an encoder.
 
     x_h are the layout's regressors. The only parameter is [H, d], which starts at 0. The
     representation is the regressors, H·d.

@@ -23,13 +23,13 @@ class Model(ABC):
     representation_dim: D, the length of a representation.
     splits: whether the model has a representation. If not, the encoder is the entire model, the
         head has no parameters, and `predict` changes nothing.
-    sees_calendar: whether the head reads the columns of a sample's calendar, if any, after the
+    sees_beside: whether the head reads the columns of a sample's calendar, if any, after the
         representation.
     """
 
     representation_dim: int
     splits = True
-    sees_calendar = False
+    sees_beside = False
 
     @abstractmethod
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:

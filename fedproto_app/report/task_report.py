@@ -7,17 +7,16 @@ the task's metrics. Each task adds a `TaskReport`, in the folder with the task's
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproto_app.core.tasks import task_record
 from fedproto_app.settings.fit import withholds_samples
-from fedproto_app.tasks.metrics import FACTS, Figure, TaskMetrics
+from fedproto_app.tasks.metrics import FACTS, Figure, Statistic, TaskMetrics
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart, Section
@@ -129,17 +128,13 @@ def summary_statistics(
     }
 
 
-def over_clients(
-    statistic: Callable[[NDArray[np.float64]], Any], results: Results, figure: Figure
-) -> float | None:
+def over_clients(statistic: Statistic, results: Results, figure: Figure) -> float | None:
     """Return a statistic of a figure over the clients that have it, None without any."""
     values = [figure.value(results[key].metrics) for key in sorted(results)]
     return statistic_of(statistic, values)
 
 
-def statistic_of(
-    statistic: Callable[[NDArray[np.float64]], Any], values: Iterable[float | None]
-) -> float | None:
+def statistic_of(statistic: Statistic, values: Iterable[float | None]) -> float | None:
     """Return a statistic of the known values, None without any."""
     known = np.array([value for value in values if value is not None], dtype=np.float64)
     return float(statistic(known)) if len(known) else None

@@ -146,7 +146,7 @@ class Remembering(Model):
     def __init__(self, model: Model, classes: int) -> None:
         self._model, self.classes = model, classes
         self.representation_dim, self.splits = model.representation_dim, model.splits
-        self.sees_calendar = model.sees_calendar
+        self.sees_beside = model.sees_beside
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         return self._model.encoder_parameters(generator)

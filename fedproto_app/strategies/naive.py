@@ -6,9 +6,8 @@ They do not learn from the inputs and exchange nothing.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
-from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.models.model import HEAD, LinearHeadModel
 from fedproto_app.settings import Settings
@@ -49,15 +47,17 @@ def constant(settings: Settings, shape: DataShape) -> ConstantModel:
 
 
 class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
-    """A forecast that repeats a value: a linear one with a single coefficient, 1."""
+    """A forecast that repeats a value: a linear one with a single coefficient, 1.
 
-    @abstractmethod
-    def copied(self, layout: WindowLayout) -> int:
-        """Return the position of the regressor that is the forecast."""
+    row: of `ForecastingTask.naive_forecasts`.
+    """
+
+    row: ClassVar[int]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         parameters = self.task.initial_parameters()
-        parameters[COEFFICIENTS][:, self.copied(self.task.layout)] = 1.0
+        weights = self.task.naive_forecasts()[self.row, None]
+        parameters[COEFFICIENTS].copy_(self.task.layout.regressor_copies(weights)[0])
         return parameters
 
     def context(self, guidance: Guidance, cohort: Cohort) -> Context:
@@ -70,15 +70,13 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
 class NaiveLearner(_CopyingLearner):
     """Every future value is the newest value."""
 
-    def copied(self, layout: WindowLayout) -> int:
-        return layout.close - 1
+    row = 0
 
 
 class SeasonalNaiveLearner(_CopyingLearner):
     """Every future value is the value a period before."""
 
-    def copied(self, layout: WindowLayout) -> int:
-        return layout.close + self.task.settings.data.distances.index(layout.period)
+    row = 1
 
 
 class CountsMemory(NamedTuple):

@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.metrics import Metric
+
+Statistic = Callable[[NDArray[np.float64]], SupportsFloat]  # of values [n]
 
 UNKNOWN = "-"  # the text of a missing figure
 FACTS = ("client", "node", "group", "samples", "kept_round")  # first columns of clients.csv
@@ -58,7 +60,7 @@ class Field:
     name: str
     title: str = ""
     text: Callable[[float | None], str] = error_text
-    statistic: Callable[[NDArray[np.float64]], Any] = np.mean
+    statistic: Statistic = np.mean
     spread: bool = False
     only_wide: bool = False
     later: bool = False

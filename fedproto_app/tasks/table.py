@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
@@ -28,7 +28,7 @@ def parts_of(task: str) -> TaskParts:
     return parts
 
 
-def small_run(task: str) -> dict[str, Any]:
+def small_run(task: str) -> dict[str, object]:
     """Return the settings of a run of a few seconds that checks a method on the task."""
     return {"task": task, **parts_of(task).small}
 

@@ -14,7 +14,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import for_task
+from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
@@ -117,6 +121,20 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     def default_model(self) -> Model:
         """Return the task's built-in model, as the settings choose and size it."""
 
+    def special_model(self, shape: object, pretraining: bool = False) -> Model | None:
+        """Return the model that the method brings for this task; None if it takes the settings'.
+
+        shape: of the samples, which the method's function gets. pretraining: whether the model of
+        the method's first phase serves where it brings none for the second.
+        """
+        method = method_named(self.settings.method)
+        path = for_task(method.model, self.settings.task)
+        if pretraining and method.pretraining:
+            path = path or method.pretraining.model
+        make = load(path, f"the model of {method.name}") if path else None
+        model: Model | None = make and make(self.settings, shape)
+        return model
+
     @abstractmethod
     def module_shape(self) -> ModuleShape:
         """Return the input and output shapes of a user's module."""
@@ -197,15 +215,15 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     def represent(self, parameters: Mapping[str, Tensor], batch: BatchT) -> Tensor:
         """Return the representation of the batch's samples, [k, B, D]."""
 
-    @abstractmethod
     def predict(
         self, parameters: Mapping[str, Tensor], representation: Tensor, batch: BatchT | None = None
     ) -> Tensor:
-        """Return the head's predictions for representations [k, B, D].
+        """Return the head's predictions [k, B, outputs] for representations [k, B, D].
 
         batch: the samples of these representations, for heads that need more of a sample than its
         representation; None if there are no samples.
         """
+        return self.model.predict(parameters, representation)
 
     @abstractmethod
     def loss(self, prediction: Tensor, batch: BatchT) -> Tensor:
@@ -235,6 +253,29 @@ def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tens
     """Return a float mask [K, longest], 1 for each client's samples, 0 in the padding."""
     places = torch.arange(longest, device=device)
     return (places < torch.tensor(counts, device=device).unsqueeze(1)).float()
+
+
+def shuffled(
+    counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Return an epoch's order of each client's samples [K, length], and a float mask of them.
+
+    counts: each client's samples. What follows them is 0, in the order and in the mask.
+    """
+    order = torch.zeros(len(counts), length, dtype=torch.int64)
+    for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
+        order[row, :count] = torch.randperm(count, generator=generator)
+    return order, in_padded(counts, length, order.device)
+
+
+def class_loss(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
+    """Return the mean cross-entropy of each client's present samples, [k] (GLDP, eq. 2).
+
+    logits: [k, B, C]. labels, present: [k, B].
+    """
+    flat = logits.flatten(end_dim=1), labels.flatten()
+    loss = functional.cross_entropy(*flat, reduction="none").view_as(present)
+    return (loss * present).sum(dim=1) / present.sum(dim=1)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:

@@ -25,7 +25,7 @@ _DECODING = DECODER + "gru."
 
 
 class GraphForecaster(Model):
-    """A model of guided samples [K, B, c + Q·H + 1 + d_g + j], see `guided`.
+    """A model of guided samples, see `guided`.
 
     encoding_width: d_h, the length of h, which the server receives. graph_width: d_g, the length
     of g, which it returns.
@@ -36,33 +36,38 @@ class GraphForecaster(Model):
 
     def __init__(self, layout: WindowLayout, graph_width: int) -> None:
         self.layout, self.graph_width = layout, graph_width
-        self._values = layout.width - layout.times
 
     @abstractmethod
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
         """Return h without g: [K, B, …] → [K, B, d_h], a GRU's state, so between -1 and 1."""
 
     def guided(self, samples: Tensor, phases: Tensor, graph: Tensor) -> Tensor:
-        """Return samples [K, n, c + Q·H + j] with phase and g inserted after the values.
+        """Return samples [K, n, …] with phase and g inserted between their values and times.
 
         phases: of the first target, [K, n]. graph: g, [K, n, d_g].
         """
-        values, times = samples[..., : self._values], samples[..., self._values :]
+        values, times = self.layout.split(samples)
         return torch.cat([values, phases.unsqueeze(2), graph, times], dim=2)
 
     def phase_of(self, samples: Tensor) -> Tensor:
         """Return the phase [K, B] of the first target of guided samples."""
-        return samples[..., self._values]
+        return self._guidance(samples)[0].squeeze(-1)
 
     def graph_of(self, samples: Tensor) -> Tensor:
         """Return g [K, B, d_g] of guided samples."""
-        return samples[..., self._values + 1 : self._values + 1 + self.graph_width]
+        return self._guidance(samples)[1]
+
+    def _guidance(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the phase [K, B, 1] and g [K, B, d_g] of guided samples."""
+        front, _ = self.layout.split(samples)
+        _, phase, graph = torch.split(front, [self.layout.values, 1, self.graph_width], dim=-1)
+        return phase, graph
 
 
 class Seq2SeqForecaster(GraphForecaster):
     """CNFGNN's encoder and decoder GRUs.
 
-    The encoder reads the c + Q·H values in the order of their times, each with its phase as a share
+    The encoder reads the values in the order of their times, each with its phase as a share
     of the period. The decoder starts at [h; g], reads the newest value and forecasts the next, and
     so on for several steps ahead. Where models see the day of the week, it follows the phase. At
     d_h = d_g = 64 without it there are 63,873 parameters: 13,056 of the encoder, 50,688 and 129 of
@@ -70,7 +75,8 @@ class Seq2SeqForecaster(GraphForecaster):
     """
 
     def __init__(self, layout: WindowLayout, places: Sequence[int], hidden: int) -> None:
-        """places: of the c + Q·H values, in steps from the first target on. hidden: d_h = d_g."""
+        """places: of the past values of a sample, in steps from the first target on. hidden: d_h,
+        d_g."""
         super().__init__(layout, hidden)
         self.encoding_width = hidden
         self._sees_days = layout.times > 1
@@ -100,7 +106,7 @@ class Seq2SeqForecaster(GraphForecaster):
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         """Return the decoder's start: [h; g], the newest value, the first target's time."""
         (samples,) = inputs
-        newest = samples[..., self.layout.close - 1, None]
+        newest = self.layout.blocks(samples).close[..., -1:]
         encoding = self.encoding(parameters, samples)
         return torch.cat([encoding, self.graph_of(samples), newest, self._times(samples)], dim=2)
 
@@ -118,8 +124,9 @@ class Seq2SeqForecaster(GraphForecaster):
 
     def _times(self, samples: Tensor) -> Tensor:
         """Return the first target's phase, and its day where models see it, [K, B, 1 or 2]."""
-        phase = self.phase_of(samples).unsqueeze(2)
-        return torch.cat([phase, samples[..., -1:]], dim=2) if self._sees_days else phase
+        phase, _ = self._guidance(samples)
+        days = self.layout.blocks(samples).times[..., 1:]
+        return torch.cat([phase, days], dim=2)
 
     def _read(self, values: Tensor, times: Tensor, ahead: Tensor | int) -> Tensor:
         """Return each value with its time as shares of period and week, [..., 2 or 3].
@@ -140,7 +147,7 @@ class GuidedForecaster(GraphForecaster):
     def __init__(self, representation_dim: int, layout: WindowLayout, graph_width: int) -> None:
         super().__init__(layout, graph_width)
         self.encoding_width = representation_dim
-        self.representation_dim = representation_dim + graph_width + layout.calendar_width
+        self.representation_dim = representation_dim + graph_width + layout.beside_width
         self._forecaster = Forecaster(representation_dim, layout)
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -155,8 +162,9 @@ class GuidedForecaster(GraphForecaster):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
-        encoding, calendar = self.encoding(parameters, samples), self.layout.calendar(samples)
-        return torch.cat([encoding, self.graph_of(samples), calendar], dim=2)
+        encoding = self.encoding(parameters, samples)
+        beside = self.layout.blocks(samples).beside()
+        return torch.cat([encoding, self.graph_of(samples), beside], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         return linear(parameters, DECODER, representation)

@@ -26,9 +26,8 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.data.windows import (
     lookback,
     lookback_text,
+    sample_inputs,
     shortest_length,
-    time_numbers,
-    window_positions,
 )
 from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.settings import DataSettings, Settings
@@ -290,16 +289,14 @@ def _loss(task: ForecastingTask, parameters: dict[str, Tensor], batch: Batch) ->
 
 
 def _windows(statistics: NDArray[np.float32], settings: DataSettings) -> tuple[Tensor, Tensor]:
-    """Return samples [n, c + Q·H + j] and targets [n, H] from all clients' statistics.
+    """Return samples [n, …] and targets [n, H] from all clients' statistics.
 
     Where models see the day of the week, the number of the week takes its place.
     """
     series = statistics.reshape(len(statistics), -1)
     firsts = np.arange(lookback(settings), series.shape[1] - settings.horizon + 1)
-    values = series[:, window_positions(firsts, settings)]
-    times = np.broadcast_to(time_numbers(firsts, settings), (*values.shape[:2], settings.times))
     targets = series[:, firsts[:, None] + np.arange(settings.horizon)]
-    inputs = np.concatenate([values, times], axis=2)
+    inputs = sample_inputs(series, firsts, firsts, settings)
     flat = (torch.from_numpy(array.reshape(-1, array.shape[2])) for array in (inputs, targets))
     return next(flat), next(flat)
 

@@ -24,6 +24,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting.task import window_layout
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 
 SMALL = {"data.calendar": "phase", "kindred.features": 5}
@@ -43,7 +44,7 @@ def test_with_equal_history_errors_equal_the_errors_of_runs(
     settings = settings_of(tmp_path, "none")
     series = load_series(settings.data)
     errors_here, _ = with_equal_history(series, settings, days)
-    scales = [make_windows(client_series, settings.data).std for client_series in series]
+    scales = [make_windows(client_series, settings.data).scale.std for client_series in series]
     for method, row in (
         (RIDGE, METHODS[RIDGE]),
         (ALONE, {"method": "kindred", "kindred.sharing": "none"}),
@@ -52,7 +53,9 @@ def test_with_equal_history_errors_equal_the_errors_of_runs(
         name = "-".join(map(str, row.values()))
         changed = settings_of(tmp_path, name, **row, **{"data.history": days})
         folder, _ = run_locally(changed, synthetic_nodes(1, tmp_path / name))
-        run_scales = [make_windows(client_series, changed.data).std for client_series in series]
+        run_scales = [
+            make_windows(client_series, changed.data).scale.std for client_series in series
+        ]
         errors = {line["client"]: float(line["mse"]) for line in read_clients(folder.path)}
         expected = [
             errors[client_series.name] * (scale / all_of_it) ** 2
@@ -83,14 +86,14 @@ def test_a_newcomer_forecasts_without_a_day_of_data(tmp_path: Path) -> None:
 def test_another_scale_is_of_the_same_values(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "none")
     windows = make_windows(load_series(settings.data)[0], settings.data)
-    rescaled = on_scale(windows, np.array([1.0, 5.0]), times=1)
-    assert (rescaled.mean, rescaled.std) == (3, 2)
+    rescaled = on_scale(windows, np.array([1.0, 5.0]), window_layout(settings.data))
+    assert (rescaled.scale.mean, rescaled.scale.std) == (3, 2)
     np.testing.assert_array_equal(rescaled.inputs[:, -1], windows.inputs[:, -1])
     for ours, before in (
         (rescaled.targets, windows.targets),
         (rescaled.inputs[:, :-1], windows.inputs[:, :-1]),
     ):
-        expected = before * windows.std + windows.mean
+        expected = windows.scale.original(before)
         np.testing.assert_allclose(ours * 2 + 3, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -559,7 +559,7 @@ def test_without_g_the_guided_forecaster_is_fuelss(times: int) -> None:
     without["decoder.weight"] = torch.cat(
         [parameters["decoder.weight"][:, :8], parameters["decoder.weight"][:, 12:]], dim=1
     )
-    r = torch.cat([fuels.encode(without, samples), window_layout.calendar(samples)], dim=2)
+    r = torch.cat([fuels.encode(without, samples), window_layout.blocks(samples).beside()], dim=2)
     inputs = guided(model, samples, torch.zeros(1, 3, 4, dtype=torch.float64))
     actual = model.predict(parameters, model.encode(parameters, inputs))
     torch.testing.assert_close(actual, fuels.predict(without, r))

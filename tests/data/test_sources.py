@@ -9,7 +9,7 @@ import pytest
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.sources import load_histories, load_series
+from fedproto_app.data.sources import load_histories, load_series, trimmed
 from fedproto_app.settings import DataSettings
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -91,6 +91,18 @@ def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:
         ([ClientSeries("a", np.zeros(3), start=0.5)], "client 'a': start 0.5"),
         ([ClientSeries("a", np.zeros(3), group=None)], "client 'a': group None"),
         ([ClientSeries("a", np.array([0, -np.inf]))], "client 'a': value number 2 is infinite"),
+        (
+            [ClientSeries("a", np.zeros(3), known=np.zeros((3, 2)), columns=("wind",))],
+            r"client 'a': known is float64 \(3, 2\), expected numbers \[T', 1\], a column",
+        ),
+        (
+            [ClientSeries("a", np.zeros(3), known=np.zeros((2, 1)), columns=("wind",))],
+            "client 'a': 2 rows of known columns for 3 values",
+        ),
+        (
+            [ClientSeries("a", np.zeros(1), known=np.array([[np.inf]]), columns=("wind",))],
+            "client 'a': a known value is infinite",
+        ),
     ],
 )
 def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) -> None:
@@ -98,6 +110,35 @@ def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) ->
     handed_over = clients
     with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
         load(f"{MODULE}:factory")
+
+
+def test_what_is_known_ahead_stays_known_wherever_the_values_end() -> None:
+    """Six values from position 3 on, and the wind of these times and of two further ones."""
+    values, wind = np.array([np.nan, 1, 2, 3, 4, np.nan]), np.arange(8.0)[:, None]
+    series = ClientSeries("a", values, start=3, known=wind, columns=("wind",))
+    part = series.part(2, 4)
+    assert (part.start, part.end, part.values.tolist()) == (5, 7, [2, 3])
+    assert part.known.ravel().tolist() == [2, 3, 4, 5, 6, 7]
+    assert part.future.ravel().tolist() == [4, 5, 6, 7]
+    assert len(series.part(1).values) == len(series.part(1, 99).values) == 5
+    assert len(series.part(0, -1).values) == 0
+    whole = trimmed(series)
+    assert (whole.start, whole.values.tolist()) == (4, [1, 2, 3, 4])
+    assert whole.future.ravel().tolist() == [5, 6, 7]
+    other = series.with_future(np.array([[70.0]]))
+    assert other.known.ravel().tolist() == [0, 1, 2, 3, 4, 5, 70]
+
+
+def test_zeros_for_what_is_missing_reach_further_than_what_is_known() -> None:
+    global handed_over
+    known = np.arange(3.0)[:, None]
+    handed_over = [
+        ClientSeries("a", np.ones(3), known=known, columns=("wind",)),
+        ClientSeries("b", np.ones(5)),
+    ]
+    first, _ = load(f"{MODULE}:factory", missing="zero")
+    assert first.values.tolist() == [1, 1, 1, 0, 0]
+    np.testing.assert_array_equal(first.known.ravel(), [0, 1, 2, np.nan, np.nan])
 
 
 def test_a_mistake_inside_a_factory_is_one_line_with_its_place_and_cause() -> None:

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.scale import seasonal_difference
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     ClientWindows,
     block_of,
     lookback,
     make_windows,
-    seasonal_difference,
+    sample_inputs,
     shortest_length,
     split_counts,
-    time_numbers,
     why_refused,
     window_positions,
 )
@@ -40,11 +40,11 @@ def series(values: object, start: int = 0, name: str = "a") -> ClientSeries:
 
 def inputs_of(windows: ClientWindows) -> NDArray[np.float32]:
     """Return the inputs in the data's units."""
-    return windows.inputs * windows.std + windows.mean
+    return windows.scale.original(windows.inputs)
 
 
 def targets_of(windows: ClientWindows) -> NDArray[np.float32]:
-    return windows.targets * windows.std + windows.mean
+    return windows.scale.original(windows.targets)
 
 
 def test_inputs_are_close_then_periodic_values_oldest_first() -> None:
@@ -68,11 +68,11 @@ def test_scale_comes_from_the_train_part_alone() -> None:
     values = np.arange(40.0)
     windows = make_windows(series(values), SMALL)
     trained = values[: 8 + 22]
-    assert windows.mean == pytest.approx(trained.mean())
-    assert windows.std == pytest.approx(trained.std())
+    assert windows.scale.mean == pytest.approx(trained.mean())
+    assert windows.scale.std == pytest.approx(trained.std())
     later = values.copy()
     later[8 + 22 :] = 1e6  # nothing of validation or test may move the scale
-    assert make_windows(series(later), SMALL).mean == windows.mean
+    assert make_windows(series(later), SMALL).scale.mean == windows.scale.mean
 
 
 def test_no_train_sample_sees_a_later_value() -> None:
@@ -115,8 +115,8 @@ def test_a_missing_target_is_masked_and_a_missing_input_carried_forward() -> Non
 @pytest.mark.parametrize("value", [7.0, 0.0, 0.1, 0.3, 1e6 + 0.1])
 def test_a_constant_client_has_scale_one(value: float) -> None:
     windows = make_windows(series(np.full(40, value)), SMALL)
-    assert windows.mean == pytest.approx(value)
-    assert windows.std == 1.0  # 500 times 0.1 has a deviation of 3e-17
+    assert windows.scale.mean == pytest.approx(value)
+    assert windows.scale.std == 1.0  # 500 times 0.1 has a deviation of 3e-17
     assert abs(windows.targets).max() < 1e-6
 
 
@@ -232,7 +232,8 @@ def test_a_limited_history_is_the_newest_and_sets_the_scale() -> None:
     np.testing.assert_array_equal(short.batches, full.batches[-2:])
     train = 36  # of the 52 values that are forecast
     trained = values[8 + train - 8 - 8 : 8 + train]  # two periods of targets and their look-back
-    assert (short.mean, short.std) == (pytest.approx(trained.mean()), pytest.approx(trained.std()))
+    assert short.scale.mean == pytest.approx(trained.mean())
+    assert short.scale.std == pytest.approx(trained.std())
     older = values.copy()
     older[: 8 + train - 16] = 1e6  # what is forgotten has no part in anything
     changed = make_windows(series(older), SMALL.model_copy(update={"history": 2}))
@@ -280,8 +281,11 @@ def test_times_are_the_phase_and_the_day_of_the_week() -> None:
     start = int((clock - np.datetime64("1970-01-01T00", "h")) / np.timedelta64(1, "h"))
     positions = start + np.array([0, 1, 2, 26])
     # 1970-01-01 was a Thursday: Saturday is 2, Sunday 3, Monday 4.
-    np.testing.assert_array_equal(time_numbers(positions, week), [[22, 2], [23, 2], [0, 3], [0, 4]])
-    assert time_numbers(positions, DataSettings()).shape == (4, 0)
+    firsts = lookback(week) + np.arange(4)
+    inputs = sample_inputs(np.zeros((3, 400)), firsts, positions, week)
+    assert inputs.shape == (3, 4, 3 + 3 + 2)
+    assert inputs[..., -2:].tolist() == [[[22, 2], [23, 2], [0, 3], [0, 4]]] * 3
+    assert sample_inputs(np.zeros(400), firsts, positions, DataSettings()).shape == (4, 3 + 3)
     windows = make_windows(series(np.arange(400), start=5), week)
     np.testing.assert_array_equal(windows.inputs[:3, -2:], [[5, 3], [6, 3], [7, 3]])
 
@@ -309,12 +313,15 @@ def test_the_seasonal_difference_is_of_the_train_part_whatever_the_history() -> 
     full = make_windows(series(values), SMALL)
     train = 8 + full.train_end
     expected = abs(values[4:train] - values[: train - 4]).mean()
-    assert full.seasonal_difference == pytest.approx(expected)
+    assert full.scale.seasonal_difference == pytest.approx(expected)
     later = values.copy()
     later[train:] = 1e6
-    assert make_windows(series(later), SMALL).seasonal_difference == full.seasonal_difference
+    assert (
+        make_windows(series(later), SMALL).scale.seasonal_difference
+        == full.scale.seasonal_difference
+    )
     short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
-    assert short.seasonal_difference == full.seasonal_difference
+    assert short.scale.seasonal_difference == full.scale.seasonal_difference
 
 
 # --- blocks of periods ----------------------------------------------------------------------------
@@ -365,7 +372,7 @@ def test_whatever_a_run_asks_for_parts_differ_by_whole_blocks(
     assert used.max() + horizon <= windows.train_end
     # The scale is that of the blocks, so it says nothing of the values beside them.
     in_blocks = client.values[first - start : end - start]
-    assert (windows.mean, windows.std) == (
+    assert (windows.scale.mean, windows.scale.std) == (
         pytest.approx(in_blocks.mean()),
         pytest.approx(in_blocks.std()),
     )

@@ -17,6 +17,7 @@ import torch
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.scale import TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
@@ -170,7 +171,7 @@ def two_forecasts(columns: ColumnNames | None, decimals: int | None = 1) -> list
             clock=clock,
             last=0.0,
             gap=0,
-            columns=columns,
+            table=columns,
             decimals=decimals,
         )
         for number, name in enumerate(("north", "south"))
@@ -269,7 +270,7 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
     trained: tuple[NodeState, list[ClientSeries]],
 ) -> None:
     state, (gappy, late, _) = trained
-    short = replace(late, values=late.values[: LOOKBACK - 1])
+    short = late.part(0, LOOKBACK - 1)
     forecasts, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
     assert [result.client for result in forecasts] == ["gappy"]
     assert left_out == {
@@ -296,24 +297,46 @@ def test_a_client_asked_for_must_be_forecast(
     trained: tuple[NodeState, list[ClientSeries]], name: str, reason: str
 ) -> None:
     state, (gappy, late, _) = trained
-    series = [gappy, replace(late, values=late.values[:0]), replace(gappy, name="new")]
+    series = [gappy, late.part(0, 0), replace(gappy, name="new")]
     with pytest.raises(DataError, match=f"^client '{name}' cannot be forecast: {reason}"):
-        forecast(state, series, 1, [name])
-    forecasts, left_out = forecast(state, series, 1, ["gappy"])
+        forecast(state, series, 1, clients=[name])
+    forecasts, left_out = forecast(state, series, 1, clients=["gappy"])
     assert ([result.client for result in forecasts], left_out) == (["gappy"], {})
+
+
+def test_known_columns_must_reach_as_far_as_the_forecast(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    """No method reads them yet, so they change no forecast."""
+    state, (series, *_) = trained
+    rows = len(series.values)
+    weather = replace(series, known=np.zeros((rows + 2, 1)), columns=("weather",))
+    expected = forecast(state, [series], 2)[0][0].values
+    assert forecast(state, [weather], 2)[0][0].values.tolist() == expected.tolist()
+    with pytest.raises(DataError, match=r"'gappy': weather: known for 2 steps after .* but 3 are"):
+        forecast(state, [weather], 3)
+    assert len(forecast(state, [weather], 3, {"gappy": np.ones((3, 1))})[0][0].values) == 3
+    for future, reason in (
+        ({"gappy": np.ones((3, 2))}, r"client 'gappy': its future is an array \(3, 2\), expected"),
+        ({"nobody": np.ones((3, 1))}, "future: client 'nobody' is not in the data"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            forecast(state, [weather], 3, future)
+    with pytest.raises(DataError, match=r"a column for each of its 0 known columns$"):
+        forecast(state, [series], 3, {"gappy": np.ones((3, 1))})
 
 
 def test_nothing_to_forecast_is_an_error(trained: tuple[NodeState, list[ClientSeries]]) -> None:
     state, (gappy, *_) = trained
     with pytest.raises(DataError, match="client 'gappy' cannot be forecast: no value is present"):
-        forecast(state, [replace(gappy, values=gappy.values[:0])], 1)
+        forecast(state, [gappy.part(0, 0)], 1)
 
 
 def test_values_that_end_before_the_trainings_are_left_out(
     trained: tuple[NodeState, list[ClientSeries]],
 ) -> None:
     state, (gappy, late, steady) = trained
-    older = replace(late, values=late.values[:-1])
+    older = late.part(0, len(late.values) - 1)
     forecasts, left_out = forecast(state, [gappy, older, steady], 1)
     assert [result.client for result in forecasts] == ["gappy", "steady"]
     assert left_out["late"] == (
@@ -383,8 +406,8 @@ def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calenda
     for history, ours in zip(series, forecasts, strict=True):
         record = state.store.record(history.name)
         model = {n: v[None] for n, v in kept_model(state.store, history.name, learner).items()}
-        mean, std = record.scale["mean"], record.scale["std"]
-        values_so_far = list(carry_forward((history.values - mean) / std))
+        scale = TrainedSeries.read(record.scale, history.name).scale
+        values_so_far = list(carry_forward(scale.standardised(history.values)))
         for _ in range(2):
             hour = history.start + len(values_so_far)
             periodic = [
@@ -395,12 +418,14 @@ def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calenda
             sample = [*values_so_far[-3:], *periodic[0], *periodic[1], *times]
             ahead = task.forecast(model, torch.tensor(sample, dtype=torch.float32)[None, None])
             values_so_far += ahead[0, 0].tolist()
-        expected = np.array(values_so_far[len(history.values) :][: PERIOD + 2]) * std + mean
+        expected = scale.original(np.array(values_so_far[len(history.values) :][: PERIOD + 2]))
         np.testing.assert_allclose(ours.values, expected, rtol=1e-6)
         for level in (80, 95):
             half = [record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)]
             upper = ours.limits[f"hi-{level}"]
-            np.testing.assert_allclose(upper[:PERIOD], expected[:PERIOD] + np.array(half) * std)
+            np.testing.assert_allclose(
+                upper[:PERIOD], expected[:PERIOD] + np.array(half) * scale.std
+            )
             assert np.isnan(upper[PERIOD:]).all()
 
 

@@ -63,7 +63,7 @@ def test_the_mean_day_is_that_of_the_train_targets_that_are_there() -> None:
     values = np.tile([0.0, 1.0, 2.0, 3.0], 10)
     clients = complete_and_holed(learner.task.settings, values)
     for client, day in zip(clients, mean_day(learner.task.gather(clients, 1)), strict=True):
-        expected = (np.arange(TINY_PERIOD) - client.mean) / client.std
+        expected = client.scale.standardised(np.arange(TINY_PERIOD))
         np.testing.assert_allclose(day, expected, atol=1e-6)
 
 

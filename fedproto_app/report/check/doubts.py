@@ -176,7 +176,7 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
     """Name series that end early, are short, or lack many values."""
     if not clients:
         return []
-    newest = max(client.start + len(client.values) for client in clients)
+    newest = max(client.end for client in clients)
     longest = max(len(client.values) for client in clients)
     back = lookback(settings)
     early = {client.name: newest - client.start - len(client.values) for client in clients}
@@ -278,7 +278,7 @@ def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
     """Return whether the client has the first client's values, so many steps later."""
     moved = first.start + shift
     start = max(moved, client.start)
-    end = min(moved + len(first.values), client.start + len(client.values))
+    end = min(moved + len(first.values), client.end)
     if 2 * (end - start) < min(len(first.values), len(client.values)):
         return False
     values = client.values[start - client.start : end - client.start]

@@ -115,15 +115,16 @@ def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
         windows = make_windows(series, settings)
         train = train_values(series, settings)
         test = series.values[lookback(settings) + windows.validation_end :]
-        scaled = np.abs(series.values[np.isfinite(series.values)] - windows.mean) / windows.std
-        largest = float(scaled.max()) if np.isfinite(windows.std) else np.inf
+        scale = windows.scale
+        scaled = np.abs(scale.standardised(series.values[np.isfinite(series.values)]))
+        largest = float(scaled.max()) if np.isfinite(scale.std) else np.inf
         constant = bool(np.nanmax(train) == np.nanmin(train))
         return Oddities(
             outliers=outliers_of(series.values, settings.period),
             constant=constant,
             largest=largest if np.isfinite(largest) else np.inf,
-            shift=float(np.nanmean(test) - windows.mean) / windows.std,
-            ratio=np.nan if constant else float(np.nanstd(test)) / windows.std,
+            shift=scale.standardised(float(np.nanmean(test))),
+            ratio=np.nan if constant else float(np.nanstd(test)) / scale.std,
         )
 
 

@@ -71,14 +71,17 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
         if label in shown and (folder / "steps.csv").exists():
             with (folder / "steps.csv").open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
-            steps, errors = ([float(row[name]) for row in rows] for name in ("step", "mse_median"))
-            lines.append(Line(label, np.array(steps), np.array(errors), look=place))
+            steps = np.array([float(row["step"]) for row in rows])
+            errors = np.array([float(row["mse_median"] or "nan") for row in rows])
+            if (known := np.isfinite(errors)).any():
+                lines.append(Line(label, steps[known], errors[known], look=place))
     if not lines:
         return []
     line = next((line for line in lines if line.label == first), lines[0])
     text = (
         "Line chart of the median client's test error by the number of steps ahead. "
-        f"{line.label}: {line.y[0]:.3g} one step ahead, {line.y[-1]:.3g} at step {len(line.y)}."
+        f"{line.label}: {line.y[0]:.3g} at step {line.x[0]:g}, {line.y[-1]:.3g} at step "
+        f"{line.x[-1]:g}."
     )
     log = is_wide(np.concatenate([line.y for line in lines]))
     x, y = Axis("steps ahead", integers=True), Axis("median client's test MSE", log=log)
@@ -180,7 +183,7 @@ def _forecast(
         f"Line chart of {title}: true values and the forecasts of {', '.join(by_label)}. With "
         f"{label}, {shares}."
     )
-    rmse = first.mse**0.5 * first.std
+    rmse = first.scale.original_size(first.mse**0.5)
     heading = (
         f"{title[0].upper()}{title[1:]}: {shares}; test MSE {first.mse:.3g}, "
         f"RMSE {rmse:.3g} in the data's units"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.clock import Clock
+from fedproto_app.data.scale import Scale
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings
@@ -50,9 +51,9 @@ class Forecast:
 
     truth: [n], NaN where missing. forecast: [n], H values at once, every H steps. half_widths:
     [L, n], half widths of the forecasts' intervals. positions: [n] on the source's clock. phases:
-    [n] of the period at these positions. mse: over all samples, on the standardised scale. std:
-    data units per unit of the standardised scale. floor: 0 for values that are never negative, else
-    -inf; forecasts are as the model gives them.
+    [n] of the period at these positions. mse: over all samples, on the standardised scale. scale:
+    of the series. floor: 0 for values that are never negative, else -inf; forecasts are as the
+    model gives them.
     """
 
     truth: NDArray[np.float64]
@@ -62,7 +63,7 @@ class Forecast:
     clock: Clock | None
     phases: NDArray[np.int64]
     mse: float
-    std: float
+    scale: Scale
     floor: float = -np.inf
 
 
@@ -179,19 +180,19 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     in_test = slice(windows.validation_end - begin, None)
     half_widths = follow(error, *parts).at[:, 0, in_test].astype(np.float64)  # (L, n, H)
     scaled = forecasts[0, in_test].double().numpy()
-    test = windows.test
+    test, scale = windows.test, windows.scale
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
     shown = slice(None, None, settings.data.horizon)  # each value once
     positions = first + np.arange(truth[shown].size)
     return Forecast(
         truth=series.values[positions - series.start],
-        forecast=scaled[shown].ravel() * windows.std + windows.mean,
-        half_widths=half_widths[:, shown].reshape(len(half_widths), -1) * windows.std,
+        forecast=scale.original(scaled[shown].ravel()),
+        half_widths=scale.original_size(half_widths[:, shown].reshape(len(half_widths), -1)),
         positions=positions,
         clock=series.clock,
         phases=positions % settings.data.period,
         mse=float(np.nanmean((scaled - truth) ** 2)),
-        std=windows.std,
-        floor=-np.inf if windows.is_negative or np.nanmin(series.values) < 0 else 0.0,
+        scale=scale,
+        floor=scale.floor(series.values),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,8 @@ class ForecastingReport(TaskReport):
 def _steps_table(results: Results) -> dict[str, list[Row]]:
     rows: list[Row] = [STEP_COLUMNS]
     while values := metric_values(results, kept(step_metric(len(rows) - 1))):
-        rows.append([len(rows), mean_of(values), statistic_of(np.median, values)])
+        present = [value for value in values if not isnan(value)]  # see `ForecastingTask.judge`
+        rows.append([len(rows), mean_of(present), statistic_of(np.median, present)])
     return {"steps.csv": rows} if len(rows) > 1 else {}
 
 

@@ -160,8 +160,8 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)
         yield Family(1 / periods, naive[:1])
         yield Family(1 / periods, naive[1:])
-        values = layout.close + layout.distances
-        sizes = torch.tensor([values, layout.regressor_width - values], device=gram.device)
+        past = layout.past_regressors
+        sizes = torch.tensor([past, layout.regressor_width - past], device=gram.device)
         pairs = gram.new_tensor(list(product(strengths[::2], repeat=2)))
         blocks = pairs.repeat_interleave(sizes, dim=1)[:, None]  # (pairs, 1, d)
         even = gram.new_tensor(strengths)[:, None, None]

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
@@ -46,18 +47,19 @@ _SCALES = (1.0, 0.5)  # scales of the values in the waves: finer and coarser
 
 
 class RandomFeatureForecaster(Model):
-    """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, c + Q·H + j].
+    """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, …] of a layout.
 
     The representation φ(x), [D], starts with the plain features u: all other values minus the
-    newest value, the newest value, and the calendar of the first target or a 1. Then come, for each
-    scale σ, `width` waves √2 · cos(u R + b) / √width, with b uniform on the circle and R from
-    N(0, 1), times σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
+    newest value, the newest value, and what is beside the first target, its calendar, or a 1. Then
+    come, for each scale σ, `width` waves √2 · cos(u R + b) / √width, with b uniform on the circle
+    and R from N(0, 1), times σ/√(number of values) for values. Waves are bounded, so they cannot
+    extrapolate.
     """
 
     def __init__(self, layout: WindowLayout, width: int, generator: torch.Generator) -> None:
-        values = layout.width - layout.times
+        values = layout.values
         self._layout, self.values = layout, values
-        self.plain_width = values + (layout.calendar_width or 1)
+        self.plain_width = values + (layout.beside_width or 1)
         self.representation_dim = self.plain_width + len(_SCALES) * width
         self._amplitude = math.sqrt(2 / width) if width else 0.0
         scale = torch.ones(self.plain_width, len(_SCALES))
@@ -77,11 +79,12 @@ class RandomFeatureForecaster(Model):
         weights: [k, 1 + Q], each with sum 1, of the newest value and the values at the Q distances.
         """
         layout = self._layout
-        coefficients = weights.new_zeros(len(weights), self.plain_width, layout.horizon)
-        for step in range(layout.horizon):
-            columns = layout.close - 1 + step + layout.horizon * torch.arange(layout.distances)
-            coefficients[:, columns, step] = weights[:, 1:]
-        return coefficients
+        # Feature (distance, h) stands for the value at the distance before target h, and for no
+        # other target.
+        of_targets = weights[:, 1:, None].expand(-1, -1, layout.horizon)  # (k, Q, H)
+        lagged = of_targets.diag_embed().flatten(1, 2)  # (k, Q·H, H)
+        before, behind = layout.close - 1, self.plain_width - self.newest
+        return pad(lagged, (0, 0, before, behind))
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         return {}
@@ -91,13 +94,10 @@ class RandomFeatureForecaster(Model):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
-        layout = self._layout
-        newest = samples[..., layout.close - 1 : layout.close]
-        older = torch.cat(
-            [samples[..., : layout.close - 1], samples[..., layout.close : self.values]], dim=-1
-        )
-        calendar = layout.calendar(samples) if layout.times else torch.ones_like(newest)
-        plain = torch.cat([older - newest, newest, calendar], dim=-1)
+        blocks = self._layout.blocks(samples)
+        newest = blocks.close[..., -1:]
+        older = torch.cat([blocks.close[..., :-1], blocks.lagged.flatten(-2)], dim=-1)
+        plain = torch.cat([older - newest, newest, blocks.beside(constant=True)], dim=-1)
         angles = plain @ self._directions.to(samples.device) + self._phases.to(samples.device)
         return torch.cat([plain, self._amplitude * angles.cos()], dim=-1)
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedproto_app.core.loading import load
-from fedproto_app.core.method import for_task
-from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
+from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
@@ -28,7 +26,7 @@ from fedproto_app.models.forecaster import (
 )
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
-from fedproto_app.settings import Settings
+from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.forecasting.blocks import Blocks, block_metrics, blocks_of
 from fedproto_app.tasks.forecasting.intervals import interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.metrics import (
@@ -65,8 +63,8 @@ _OF_BLOCKS = frozenset(metric.name for metric in BLOCK_METRICS)
 class Batch:
     """One training step's samples of the first k clients of a cohort.
 
-    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if not requested;
-    targets, present: [k, B, H]; age: [k], how many batches of the client are newer.
+    inputs: [k, B, …], see `WindowLayout`; augmented: the same, temporally shifted, or None if not
+    requested; targets, present: [k, B, H]; age: [k], how many batches of the client are newer.
     """
 
     inputs: Tensor
@@ -85,16 +83,14 @@ class CohortSamples:
     """
 
     names: list[str]
-    inputs: Tensor  # [K, n, c + Q·H + j]
+    inputs: Tensor  # [K, n, …], see `WindowLayout`
     targets: Tensor  # [K, n, H]
     present: Tensor  # [K, n, H] float, 0 where the target is missing or padding
     batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
     batch_counts: list[int]
     is_validation: Tensor  # [K, n, H] float
     is_test: Tensor  # [K, n, H] float
-    std: Tensor  # [K] float64, the data's units per unit of the standardised scale
-    mean: Tensor  # [K] float64, the train mean in the data's units
-    seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
+    scales: list[Scale]
     starts: list[int]  # on the source's clock, of each client's first sample
     blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
@@ -135,6 +131,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             known = metric.name in cls.metrics.names or is_step(metric.name) or of_blocks
             if not known or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
+            if is_step(metric.name) and isnan(value):
+                continue  # no test target so many steps ahead
             if metric.name in _WHOLE:
                 least = 1 if metric != FIRST_BLOCK else -LARGEST_COUNT  # before 1970: below 0
                 if not (least <= value <= LARGEST_COUNT and value == int(value)):
@@ -158,10 +156,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
-        if model_path := for_task(method_named(self.settings.method).model, self.settings.task):
-            make = load(model_path, f"the model of {self.settings.method}")
-            model: Model = make(self.settings, self.layout)
-            return model
+        if special := self.special_model(self.layout):
+            return special
         model_settings = self.settings.model
         hidden = model_settings.scaled(model_settings.representation_dim // 2)
         return Forecaster(model_settings.representation_dim, self.layout, hidden)
@@ -169,10 +165,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @property
     def layout(self) -> WindowLayout:
         """The layout of a sample's inputs."""
-        data = self.settings.data
-        return WindowLayout(
-            data.close_window, len(data.distances), data.horizon, data.period, data.times
-        )
+        return window_layout(self.settings.data)
 
     def naive_forecasts(self) -> Tensor:
         """Return three forecasts that need no training, as weights [3, 1 + Q] of the newest value
@@ -191,9 +184,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return weights.to(self.device)
 
     def module_shape(self) -> ModuleShape:
-        """Return the shape for a user's module: a sample's values and its target's calendar."""
+        """Return the shape for a user's module, see `WindowLayout.with_beside`."""
         layout = self.layout
-        window = layout.width - layout.times + layout.calendar_width
+        window = layout.values + layout.beside_width
         return ModuleShape(window, layout.horizon, (window,), self.head)
 
     def sizes(self) -> Sizes:
@@ -222,16 +215,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return len(client.batches)
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
-        """Return the mean and deviation, 0 as the floor of forecasts of values that are never
-        negative, the position at which the data end, and of a clock its step in seconds and whether
-        its times were in UTC."""
-        scale = {"mean": client.mean, "std": client.std, "end": float(client.end)}
-        if not client.is_negative:
-            scale["floor"] = 0.0
-        if client.clock is not None:
-            scale["step"] = float(client.clock.step / np.timedelta64(1, "s"))
-            scale["utc"] = float(client.clock.utc)
-        return scale
+        """Return the numbers of the client's `TrainedSeries`."""
+        return TrainedSeries.of(client.scale, client.end, client.clock).numbers()
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
         counts = [len(client.batches) for client in clients]
@@ -261,9 +246,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             batch_counts=counts,
             is_validation=(validation * present).to(device),
             is_test=(test * present).to(device),
-            std=_figures(client.std for client in clients),
-            mean=_figures(client.mean for client in clients),
-            seasonal_difference=_figures(client.seasonal_difference for client in clients),
+            scales=[client.scale for client in clients],
             starts=[client.start for client in clients],
             blocks=[_blocks_of_client(client) for client in clients],
             lengths=[len(client.targets) for client in clients],
@@ -302,8 +285,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             if keep is not None:
                 share = keep[rows[:, 0], order[:k, step]].unsqueeze(2)  # (k, B, 1)
                 augmented = share * inputs + (1 - share) * samples.inputs[rows, numbers + 1]
-                if times := self.layout.times:  # time inputs are categories and cannot be mixed
-                    augmented[..., -times:] = inputs[..., -times:]
+                # The numbers of a time are categories and cannot be mixed.
+                self.layout.split(augmented)[1].copy_(self.layout.split(inputs)[1])
             yield Batch(
                 inputs,
                 augmented,
@@ -316,9 +299,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return self.encode(parameters, batch.inputs)
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Return the representation r, [k, B, d_r], of inputs [k, B, c + Q·H + j]."""
+        """Return the representation r, [k, B, d_r], of inputs [k, B, …]."""
         if self.settings.model.module:
-            inputs = self.layout.with_calendar(inputs)
+            inputs = self.layout.with_beside(inputs)
         with self.mixed_precision():
             return self.model.encode(parameters, inputs).float()
 
@@ -329,16 +312,16 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return self._decode(parameters, representation, None if batch is None else batch.inputs)
 
     def forecast(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Return the forecast ŷ, [k, B, H], of inputs [k, B, c + Q·H + j]."""
+        """Return the forecast ŷ, [k, B, H], of inputs [k, B, …]."""
         return self._decode(parameters, self.encode(parameters, inputs), inputs)
 
     def _decode(
         self, parameters: Mapping[str, Tensor], representation: Tensor, inputs: Tensor | None
     ) -> Tensor:
-        if self.model.sees_calendar and self.layout.times:
+        if self.model.sees_beside and self.layout.beside_width:
             assert inputs is not None, "the decoder sees the calendar of a sample"
-            calendar = self.layout.calendar(inputs)
-            representation = torch.cat([representation, calendar], dim=2)
+            beside = self.layout.blocks(inputs).beside()
+            representation = torch.cat([representation, beside], dim=2)
         return self.model.predict(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
@@ -407,8 +390,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
         MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
         divisors of MASE and WAPE, and the part of the MAE in each block of the test part. For a
-        horizon of several steps there is also the MSE of each step. Half widths for later forecasts
-        are added; they stay at the node (`stays`).
+        horizon of several steps there is also the MSE of each step, NaN for a step without any test
+        target. Half widths for later forecasts are added; they stay at the node (`stays`).
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
@@ -419,13 +402,16 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
         squared, absolute = error.square(), error.abs()
         mse, mae = mean(squared, test), mean(absolute, test)
+        std = _figures(scale.std for scale in samples.scales)
         values = {
             VALIDATION_MSE: mean(squared, validation),
             MSE: mse,
             MAE: mae,
-            RMSE_UNITS: mse.sqrt() * samples.std,
-            MAE_UNITS: mae * samples.std,
-            SEASONAL_DIFFERENCE: _divisor(samples.seasonal_difference),
+            RMSE_UNITS: mse.sqrt() * std,
+            MAE_UNITS: mae * std,
+            SEASONAL_DIFFERENCE: _divisor(
+                _figures(scale.seasonal_difference for scale in samples.scales)
+            ),
             MEAN_SIZE: _divisor(mean(_in_units(samples, first).abs(), test)),
         }
         metrics = {metric: value.tolist() for metric, value in values.items()}
@@ -433,9 +419,15 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         firsts = [start + first for start in samples.starts]
         metrics |= block_metrics(absolute, test, firsts, samples.blocks)
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
-            of_step = mean(squared[..., step], test[..., step])
-            metrics[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
+            metrics[step_metric(step)] = mean(squared[..., step], test[..., step]).tolist()
         return metrics
+
+
+def window_layout(data: DataSettings) -> WindowLayout:
+    """Return the layout of the samples that `data.windows` builds by these settings."""
+    return WindowLayout(
+        data.close_window, len(data.distances), data.horizon, data.period, data.times
+    )
 
 
 def linear_model(settings: Settings, layout: WindowLayout) -> LinearForecaster:
@@ -449,10 +441,10 @@ def _first_validated(samples: CohortSamples) -> int:
 
 
 def _blocks_of_client(client: ClientWindows) -> Blocks:
-    step = client.clock.step / np.timedelta64(1, "s") if client.clock is not None else 0.0
+    step = 0.0 if client.clock is None else client.clock.step_seconds
     first, last = client.start + client.validation_end, client.end - 1
     horizon, period = client.targets.shape[1], client.batches.shape[1]
-    return blocks_of(first, last, horizon, period, float(step), client.block)
+    return blocks_of(first, last, horizon, period, step, client.block)
 
 
 def _figures(values: Iterable[float]) -> Tensor:
@@ -462,7 +454,8 @@ def _figures(values: Iterable[float]) -> Tensor:
 def _in_units(samples: CohortSamples, first: int) -> Tensor:
     """Return the targets [K, n - first, H] of samples from `first` on, in the data's units."""
     targets = samples.targets[:, first:].double()
-    std, mean = (moment.to(targets.device)[:, None, None] for moment in (samples.std, samples.mean))
+    moments = ([scale.std for scale in samples.scales], [scale.mean for scale in samples.scales])
+    std, mean = (_figures(moment).to(targets.device)[:, None, None] for moment in moments)
     return targets * std + mean
 
 

@@ -10,12 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.loading import load
-from fedproto_app.core.method import for_task
-from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
@@ -37,7 +33,7 @@ from fedproto_app.tasks.images.metrics import (
     is_of_class,
     stage_metric,
 )
-from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
+from fedproto_app.tasks.task import Task, at_once, class_loss, in_padded, masked_mean, shuffled
 
 ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
 MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound a server's memory
@@ -181,12 +177,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     def default_model(self) -> Model:
         """Return a small CNN or ResNet-18, or the method's special model."""
-        if model_path := for_task(method_named(self.settings.method).model, self.settings.task):
-            model: Model = load(model_path, f"the model of {self.settings.method}")(
-                self.settings, self.shape
-            )
-            return model
-        return image_classifier(self.settings.model, self.shape)
+        special = self.special_model(self.shape)
+        return special or image_classifier(self.settings.model, self.shape)
 
     def module_shape(self) -> ModuleShape:
         image = self.shape.inputs
@@ -261,13 +253,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     ) -> Iterator[ImageBatch]:
         size, longest_epoch = self.settings.classification.batch_size, samples.batch_counts[0]
         clients = len(samples.names)
-        order = torch.zeros(clients, longest_epoch * size, dtype=torch.int64)
-        present = torch.zeros(clients, longest_epoch * size)
-        for row, (count, generator) in enumerate(
-            zip(samples.train_samples, generators, strict=True)
-        ):
-            order[row, :count] = torch.randperm(count, generator=generator)
-            present[row, :count] = 1
+        order, present = shuffled(samples.train_samples, longest_epoch * size, generators)
         fixed = samples.representation
         augments = self.settings.classification.augment and fixed is None
         moves = torch.zeros(clients, longest_epoch * size, 3, dtype=torch.int64)
@@ -340,21 +326,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             return samples.test_representation
         return self.encode_all(parameters, samples.test_pixels)
 
-    def predict(
-        self,
-        parameters: Mapping[str, Tensor],
-        representation: Tensor,
-        batch: ImageBatch | None = None,
-    ) -> Tensor:
-        """Return the logits g_ν, [k, B, C], of representations [k, B, D]."""
-        return self.model.predict(parameters, representation)
-
     def loss(self, prediction: Tensor, batch: ImageBatch) -> Tensor:
         """Return the mean cross-entropy over each client's images, [k] (GLDP, eq. 2)."""
-        loss = functional.cross_entropy(
-            prediction.flatten(end_dim=1), batch.labels.flatten(), reduction="none"
-        ).view_as(batch.present)
-        return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+        return class_loss(prediction, batch.labels, batch.present)
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortImages

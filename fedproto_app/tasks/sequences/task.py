@@ -14,11 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from fedproto_app.core.loading import load
-from fedproto_app.core.method import for_task
-from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
@@ -48,7 +44,7 @@ from fedproto_app.tasks.sequences.metrics import (
     RMSE,
     VALIDATION_RMSE,
 )
-from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
+from fedproto_app.tasks.task import Task, at_once, class_loss, in_padded, masked_mean, shuffled
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
 ENCODED_AT_ONCE = 256  # sequences per client without gradients, to bound memory
@@ -149,16 +145,8 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 
     def default_model(self) -> Model:
         """Return the special model of the method or of its first phase, or the settings' model."""
-        method = method_named(self.settings.method)
-        model_path = for_task(method.model, self.settings.task)
-        if method.pretraining and not model_path:
-            model_path = method.pretraining.model
-        if model_path:
-            model: Model = load(model_path, f"the model of {method.name}")(
-                self.settings, self.shape
-            )
-            return model
-        return sequence_model(self.settings, self.shape)
+        special = self.special_model(self.shape, pretraining=True)
+        return special or sequence_model(self.settings, self.shape)
 
     def module_shape(self) -> ModuleShape:
         dimensions = self.shape.inputs[0]
@@ -236,13 +224,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     ) -> Iterator[SequenceBatch]:
         size, longest_epoch = self.settings.sequence.batch_size, samples.batch_counts[0]
         clients = len(samples.names)
-        order = torch.zeros(clients, longest_epoch * size, dtype=torch.int64)
-        present = torch.zeros(clients, longest_epoch * size)
-        for row, (count, generator) in enumerate(
-            zip(samples.train_samples, generators, strict=True)
-        ):
-            order[row, :count] = torch.randperm(count, generator=generator)
-            present[row, :count] = 1
+        order, present = shuffled(samples.train_samples, longest_epoch * size, generators)
         longest = samples.lengths.cpu().gather(1, order)  # once, so that no step waits for it
         client_rows = torch.arange(clients, device=self.device).unsqueeze(1)
         order, present = order.to(self.device), present.to(self.device)
@@ -292,15 +274,6 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
             strict=True,
         )
         return torch.cat([self.encode(parameters, x, count) for x, count in parts], dim=1)
-
-    def predict(
-        self,
-        parameters: Mapping[str, Tensor],
-        representation: Tensor,
-        batch: SequenceBatch | None = None,
-    ) -> Tensor:
-        """Return predictions [k, B, outputs] of representations [k, B, D]."""
-        return self.model.predict(parameters, representation)
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
@@ -394,10 +367,7 @@ class SequenceClassificationTask(SequenceTask):
 
     def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
         """Return the mean cross-entropy over each client's sequences in the batch, [k]."""
-        loss = functional.cross_entropy(
-            prediction.flatten(end_dim=1), batch.targets.flatten(), reduction="none"
-        ).view_as(batch.present)
-        return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+        return class_loss(prediction, batch.targets, batch.present)
 
     def labels_of(self, batch: SequenceBatch) -> Tensor:
         """Return the classes of a batch's sequences, [k, B]."""

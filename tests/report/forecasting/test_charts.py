@@ -140,7 +140,9 @@ def test_forecasts_have_the_errors_of_the_run_in_the_datas_units(tmp_path: Path)
         coverages = [float(row[f"coverage_{level}"]) for level in LEVELS]
         np.testing.assert_allclose(covered, coverages, atol=1.5 / len(tail))
         widths = (
-            2 * forecast.half_widths[:, np.isfinite(forecast.truth)].mean(axis=1) / forecast.std
+            2
+            * forecast.half_widths[:, np.isfinite(forecast.truth)].mean(axis=1)
+            / forecast.scale.std
         )
         np.testing.assert_allclose(widths, [float(row[f"width_{level}"]) for level in LEVELS], 0.01)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.report.forecasting import charts
 from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.metrics import (
@@ -70,6 +73,25 @@ def test_steps_ahead_have_their_errors_over_kept_models() -> None:
     federation: Any = MadeFederation(metrics_of)
     tables = ForecastingReport().tables(federation)
     assert tables["steps.csv"] == [("step", "mse", "mse_median"), [1, 3, 2], [2, 5, 3]]
+
+
+def test_a_step_without_targets_is_missing_and_counts_nowhere(tmp_path: Path) -> None:
+    nan = float("nan")
+    steps = {"a": (1.0, nan, 4.0), "b": (3.0, nan, nan)}
+    metrics_of = {
+        client: metrics(1, 1, 1, 1)
+        | {Metric(f"mse/step-{n}", Model.KEPT): error for n, error in enumerate(errors, start=1)}
+        for client, errors in steps.items()
+    }
+    federation: Any = MadeFederation(metrics_of)
+    rows = ForecastingReport().tables(federation)["steps.csv"]
+    assert rows[1:] == [[1, 2, 2], [2, None, None], [3, 4, 4]]
+    with (tmp_path / "steps.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    [section] = charts.sections({"run": tmp_path}, "run")[:1]
+    [line] = section.charts[0].lines  # type: ignore[union-attr]
+    assert (line.x.tolist(), line.y.tolist()) == ([1, 3], [2, 4])
+    assert section.charts[0].text.endswith("run: 2 at step 1, 4 at step 3.")
 
 
 def test_one_step_ahead_has_no_table_of_steps() -> None:

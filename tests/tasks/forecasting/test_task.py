@@ -12,7 +12,7 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.metrics import MASE, WAPE
+from fedproto_app.tasks.forecasting.metrics import MASE, WAPE, step_metric
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 SETTINGS = settings_from(
@@ -107,12 +107,10 @@ def test_evaluation_by_hand() -> None:
             Metric("validation-mse"): (validation**2).mean(),
             Metric("mse"): (test**2).mean(),
             Metric("mae"): abs(test).mean(),
-            Metric("rmse-units"): np.sqrt((test**2).mean()) * client_windows.std,
-            Metric("mae-units"): abs(test).mean() * client_windows.std,
-            Metric("seasonal-difference"): client_windows.seasonal_difference,
-            Metric("mean-size"): abs(
-                (test + 0.5) * client_windows.std + client_windows.mean
-            ).mean(),
+            Metric("rmse-units"): np.sqrt((test**2).mean()) * client_windows.scale.std,
+            Metric("mae-units"): abs(test).mean() * client_windows.scale.std,
+            Metric("seasonal-difference"): client_windows.scale.seasonal_difference,
+            Metric("mean-size"): abs(client_windows.scale.original(test + 0.5)).mean(),
         }
         reported = {metric: metrics[metric][row] for metric in expected}
         assert reported == pytest.approx(expected)
@@ -126,7 +124,7 @@ def test_the_divisors_of_mase_and_wape_by_hand() -> None:
     values = np.array([1.0, 2, 4, 2, 3, 8, 5, 5, 4, -6])
     client = make_windows(ClientSeries("a", values), settings.data)
     task = ForecastingTask(settings)
-    forecasts = (torch.tensor([5.0, 5, 5, -8]) - client.mean) / client.std
+    forecasts = (torch.tensor([5.0, 5, 5, -8]) - client.scale.mean) / client.scale.std
     judged = task.judge(forecasts[None, :, None], task.gather([client], 1), first=4)
     kept_metrics = {replace(metric, model=Model.KEPT): value for metric, (value,) in judged.items()}
     assert kept_metrics[Metric("seasonal-difference", Model.KEPT)] == 2.5
@@ -142,7 +140,7 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
     samples = task.gather([client], 1)
     judged = task.judge(torch.zeros_like(samples.targets), samples)
     assert judged[Metric("seasonal-difference")] == [0.0]
-    small = replace(samples, seasonal_difference=torch.full((1,), 1e-31, dtype=torch.float64))
+    small = replace(samples, scales=[replace(client.scale, seasonal_difference=1e-31)])
     assert task.judge(torch.zeros_like(samples.targets), small)[Metric("seasonal-difference")] == [
         0.0
     ]
@@ -160,6 +158,9 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
         ("mse", 1e-31, None),
         ("mase", 1.0, "'mase' is no metric of forecasts"),
         ("mse/step-24", 1.0, None),
+        ("mse/step-24", float("nan"), None),  # no target so many steps ahead
+        ("mse/step-24", float("inf"), "its metrics are not finite and positive"),
+        ("mse", float("nan"), "its metrics are not finite and positive"),
         ("mse/step-0", 1.0, "'mse/step-0' is no metric of forecasts"),
         ("mse/step-01", 1.0, "'mse/step-01' is no metric of forecasts"),
         ("mse/step-99999", 1.0, "'mse/step-99999' is no metric of forecasts"),
@@ -181,6 +182,27 @@ def test_missing_targets_count_in_no_metric() -> None:
     before = task.evaluate(parameters, samples)
     samples.targets[0, -1] = 1e6
     assert task.evaluate(parameters, samples) == before
+
+
+def test_a_step_without_test_targets_has_no_error() -> None:
+    """The test part 1 . . 2 of three steps: samples 1 . . and . . 2 have nothing at step 2."""
+    settings = settings_from({"data.period": 2, "data.horizon": 3, "data.close-window": 1})
+    values = np.random.default_rng(0).normal(size=60)
+    values[-3:-1] = np.nan
+    windows = make_windows(ClientSeries("a", values), settings.data)
+    windows = replace(windows, validation_end=len(windows.targets) - 2)
+    assert windows.present[windows.test].tolist() == [[True, False, False], [False, False, True]]
+    task = ForecastingTask(settings)
+    samples = task.gather([windows], 1)
+    judged = task.judge(samples.targets + torch.tensor([1.0, 5, 3]), samples)
+    steps = [judged[step_metric(step)][0] for step in range(3)]
+    assert steps == [pytest.approx(1), pytest.approx(np.nan, nan_ok=True), pytest.approx(9)]
+    assert judged[Metric("mse")] == [pytest.approx(5)]
+    others = {m: v for m, v in judged.items() if m != step_metric(1)}
+    assert np.isfinite(list(others.values())).all()  # half widths are of the validation part
+    reported = {metric: value for metric, (value,) in judged.items() if not task.stays(metric)}
+    kept = {replace(metric, model=Model.KEPT): value for metric, value in reported.items()}
+    assert task.metrics_fault(kept) is None
 
 
 def test_clients_start_alike_and_a_projector_does_not_change_the_rest() -> None:

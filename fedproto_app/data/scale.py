@@ -1,0 +1,131 @@
+"""The standard scale of a client's series, and what a kept model needs of it to forecast later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.clock import Clock
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Vector = NDArray[np.float64]
+Numbers = TypeVar("Numbers", float, Vector, "Tensor")
+
+_FEWEST_CHANGES = 0.05  # of all pairs a period apart, for a divisor of MASE
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale of a client's original series, by its train part, in the data's units.
+
+    Errors and intervals are on this scale, whatever is taken off the series before it is forecast.
+
+    mean, std: the standard scale has mean 0 and deviation 1 over the train part.
+    seasonal_difference: the divisor of MASE, see `seasonal_difference`. is_negative: whether any
+    value up to the last train target is below 0.
+    """
+
+    mean: float
+    std: float
+    seasonal_difference: float
+    is_negative: bool
+
+    @classmethod
+    def of(cls, trained: Vector, earlier: Vector, period: int) -> Scale:
+        """Return the scale of a series.
+
+        trained: [n], the values of the train part. earlier: [m], all values up to the last train
+        target, including values older than a limited history, so that errors of runs with different
+        histories have one measure. period: in steps.
+        """
+        deviation = float(np.nanstd(trained))
+        return cls(
+            mean=float(np.nanmean(trained)),
+            std=deviation if deviation > _rounding(trained) else 1.0,  # else constant
+            seasonal_difference=seasonal_difference(earlier, period),
+            is_negative=bool((earlier < 0).any()),
+        )
+
+    def standardised(self, values: Numbers) -> Numbers:
+        """Return values in the data's units on the standard scale."""
+        return (values - self.mean) / self.std
+
+    def original(self, values: Numbers) -> Numbers:
+        """Return values on the standard scale in the data's units."""
+        return values * self.std + self.mean
+
+    def original_size(self, sizes: Numbers) -> Numbers:
+        """Return sizes, such as errors and widths, on the standard scale in the data's units."""
+        return sizes * self.std
+
+    def floor(self, values: Vector) -> float:
+        """Return the least possible value of what goes on after these values [n], in their units.
+
+        It is 0 if neither the train part nor these values are ever negative, else -inf.
+        """
+        return -np.inf if self.is_negative or np.nanmin(values) < 0 else 0.0
+
+
+@dataclass(frozen=True)
+class TrainedSeries:
+    """What a kept model needs of the series that it was trained on, beside its tensors.
+
+    end: the position after the last value, on the source's clock. step: of this clock, in seconds;
+    0 without a clock. utc: whether its times were in UTC.
+    """
+
+    scale: Scale
+    end: int
+    step: float = 0.0
+    utc: bool = False
+
+    @classmethod
+    def of(cls, scale: Scale, end: int, clock: Clock | None) -> TrainedSeries:
+        """Return it for a series that ends on this clock."""
+        return cls(scale, end) if clock is None else cls(scale, end, clock.step_seconds, clock.utc)
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that `read` reads, by name."""
+        rest = {"end": self.end, "step": self.step, "utc": self.utc}
+        return {name: float(value) for name, value in {**asdict(self.scale), **rest}.items()}
+
+    @classmethod
+    def read(cls, numbers: Mapping[str, float], client: str) -> TrainedSeries:
+        """Return what `numbers` returned; raise `DataError` naming the client if it is not that."""
+        try:
+            scale = Scale(
+                numbers["mean"],
+                numbers["std"],
+                numbers["seasonal_difference"],
+                bool(numbers["is_negative"]),
+            )
+            return cls(scale, int(numbers["end"]), numbers["step"], bool(numbers["utc"]))
+        except KeyError as error:
+            raise DataError(f"client {client!r}: its kept model has no number {error}") from None
+
+
+def seasonal_difference(values: Vector, period: int) -> float:
+    """Return the mean |y_t − y_{t−p}| over the values [T] if both are present.
+
+    MASE divides by it (Hyndman and Koehler 2006): it is the mean error of the seasonal naive
+    forecast. It is 0 if fewer than one pair in 20 differs by more than rounding: a series that
+    hardly ever changes would have a divisor near 0 and a MASE without meaning.
+    """
+    differences = np.abs(values[period:] - values[:-period])
+    differences = differences[np.isfinite(differences)]
+    if not len(differences):
+        return 0.0
+    changes = np.count_nonzero(differences > _rounding(values))
+    return float(differences.mean()) if changes >= _FEWEST_CHANGES * len(differences) else 0.0
+
+
+def _rounding(values: Vector) -> float:
+    """Return the largest difference of values such as these that may be a rounding error."""
+    return 1e-9 * float(np.nanmax(np.abs(values)))
