@@ -19,7 +19,7 @@ from statistics import fmean
 
 from benchmarks.pages import Lines
 from benchmarks.result_page import Changes, Experiment, Page, Row, command, spread_text
-from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
+from fedproto_app.report.runs import Group, Run, read_rounds
 from fedproto_app.tasks.metrics import UNKNOWN, error_text, percent_text
 
 MILANO, ELECTRICITY = "milano_internet_hourly.csv.gz", "electricity_2014_hourly.csv.gz"
@@ -164,9 +164,7 @@ def _digits(value: float | None) -> str:
 
 def _validation(group: Group) -> str:
     """Format the mean validation error of the kept models."""
-    errors = [
-        float(row["validation_mse"]) for run in group.runs for row in read_clients(run.folder)
-    ]
+    errors = [error for run in group.runs for error in run.clients["validation_mse"].tolist()]
     return error_text(fmean(errors))
 
 
@@ -185,7 +183,7 @@ def _better_off(alone: Group | None, group: Group) -> str:
 
 
 def _test_errors(run: Run) -> dict[str, float]:
-    return {row["client"]: float(row["mse"]) for row in read_clients(run.folder)}
+    return run.clients.by_client("mse")
 
 
 def _kept_pairs(group: Group) -> str:

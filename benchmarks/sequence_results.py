@@ -51,7 +51,7 @@ from benchmarks.sequence_rows import (
     vowel_rows,
 )
 from fedproto_app.core.methods import METHODS
-from fedproto_app.report.runs import Group, Run, read_clients
+from fedproto_app.report.runs import Group, Run
 from fedproto_app.tasks.metrics import UNKNOWN, percent_text
 
 AIRWRITING, PENDIGITS = "airwriting_leap_1183_10subjects.npz", "pendigits.npz"
@@ -251,12 +251,7 @@ def standard_error(group: Group, figure: str) -> float:
 
     figure: a column of ``clients.csv``. 0 for a single client.
     """
-    values = [
-        float(client[figure])
-        for run in group.runs
-        for client in read_clients(run.folder)
-        if client[figure]
-    ]
+    values = [value for run in group.runs for value in run.clients.known(figure)]
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 

@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks import forecasting_results
 from benchmarks.forecasting_results import FILES, QUICK, TITLES
 from benchmarks.pages import Lines
@@ -155,10 +153,8 @@ def _lowest_bold(lines: Lines) -> Lines:
 @cache
 def _validation(folder: Path) -> tuple[float, float]:
     """Return the means over clients of the kept models' validation MSE and round."""
-    rows = read_clients(folder)
-    figures = [(float(row["validation_mse"]), float(row["kept_round"])) for row in rows]
-    means = np.mean(figures, axis=0)
-    return float(means[0]), float(means[1])
+    clients = read_clients(folder)
+    return float(clients["validation_mse"].mean()), float(clients["kept_round"].mean())
 
 
 def _beside_paper(name: str, groups: Mapping[str, Group]) -> Lines:

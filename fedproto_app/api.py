@@ -40,7 +40,7 @@ from fedproto_app.experiments.simulation import OnRound, show_after, simulate_he
 from fedproto_app.experiments.trial import try_file as try_file
 from fedproto_app.experiments.trial import with_period
 from fedproto_app.report.page import REPORT
-from fedproto_app.report.runs import find_runs, group_runs, read_rounds, read_run
+from fedproto_app.report.runs import find_runs, group_runs, read_clients, read_rounds, read_run
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
@@ -304,10 +304,13 @@ class Run:
 
     @property
     def clients(self) -> DataFrame:
-        """The clients of clients.csv, a row each."""
+        """The clients of clients.csv, a row each: group is "" and a number NaN where unknown."""
         import pandas as pd
 
-        return pd.read_csv(self.path / "clients.csv", dtype={"client": str, "node": str})
+        table = read_clients(self.path)
+        frame = pd.DataFrame({**table.texts, **table.numbers})
+        counts = [name for name in ("samples", "kept_round") if frame[name].notna().all()]
+        return frame.astype(dict.fromkeys(counts, int))
 
     def model(self, client: str) -> ClientModel:
         """Return a client's kept model, for a simulation, whose node state is in the folder.

@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,11 +158,14 @@ def error_of(trial: Trial) -> float | None:
         try:
             with RunFolder(grid.settings) as run:
                 conduct(grid, grid.settings, run)
-                rows = read_clients(run.path)
+                clients = read_clients(run.path)
         except FederationError:
             return None
-    honest = [row for row in rows if int(row["node"]) != LIAR - FIRST_ID]
-    figures = [float(row[trial.metric]) for row in honest if row[trial.metric]]
+    figures = [
+        figure
+        for node, figure in zip(clients.nodes, clients[trial.metric].tolist(), strict=True)
+        if int(node) != LIAR - FIRST_ID and isfinite(figure)
+    ]
     if not figures:  # a total that cannot come from samples gives no classifier
         return None
     higher = trial.metric.startswith("accuracy")

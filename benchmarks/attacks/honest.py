@@ -25,7 +25,7 @@ from benchmarks import classification_results, forecasting_results, sequence_res
 from benchmarks.pages import ROOT, data_root
 from benchmarks.result_page import Experiment
 from fedproto_app.report.comparison import client_errors
-from fedproto_app.report.runs import Run, read_clients, read_rounds, read_run
+from fedproto_app.report.runs import Run, read_rounds, read_run
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import AggregationSettings
 from fedproto_app.settings.reading import flat
@@ -179,7 +179,7 @@ def cost_of(job: tuple[Case, int]) -> Cost:
 
         limited, run = error_of("limited", {})
         rounds = read_rounds(run.folder)
-        samples = [int(row["samples"]) for row in read_clients(run.folder)]
+        samples = run.clients["samples"].astype(int).tolist()
         limit = AggregationSettings().most_samples(samples)
         shortened = sum(line["shortened"] for line in rounds)
         lighter = sum(count > limit for count in samples)

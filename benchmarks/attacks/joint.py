@@ -214,9 +214,9 @@ def error_of(trial: Trial) -> float:
         grid = HostileGrid(trial, Path(place))
         with RunFolder(grid.settings) as run:
             conduct(grid, grid.settings, run)
-            rows = read_clients(run.path)
-    honest = [row for row in rows if int(row["node"]) < CLIENTS - trial.hostile]
-    return float(np.mean([float(row["mse"]) for row in honest]))
+            clients = read_clients(run.path)
+    honest = [int(node) < CLIENTS - trial.hostile for node in clients.nodes]
+    return float(clients["mse"][honest].mean())
 
 
 def table(errors: Mapping[Trial, float]) -> list[str]:

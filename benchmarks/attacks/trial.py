@@ -119,10 +119,10 @@ def figures_of(trial: Trial) -> dict[int, float]:
         try:
             with RunFolder(settings) as run:
                 conduct(grid, settings, run)
-                rows = read_clients(run.path)
+                clients = read_clients(run.path)
         except FederationError:
             return {}
-    return {int(row["node"]): float(row[trial.metric]) for row in rows}
+    return dict(zip(map(int, clients.nodes), clients[trial.metric].tolist(), strict=True))
 
 
 def honest_mean(figures: Mapping[int, float], hostile: int) -> float:

@@ -7,7 +7,7 @@ and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,14 +30,12 @@ from fedproto_app.serving import kept_model, open_state
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import make_learner
-from fedproto_app.tasks.metrics import FACTS
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 
 # Cohorts and shards change the order of float32 sums; three rounds of training amplify that.
 TOLERANCE = 2e-4
 _NO_DIFFERENCE = 1e-12  # between numbers that may be zero
 
-_PLACES = FACTS[:3]  # columns of clients.csv without results
 _COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder again
 _PARTIAL: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
 _ALONE: Mapping[str, Any] = {"cohort-size": 1}
@@ -147,7 +145,7 @@ def kills_change_nothing(runs: SmallRuns) -> Deviation:
 
 def kept_models_forecast(runs: SmallRuns) -> Deviation:
     """Compare the reported errors with the errors of the models that ``fedproto forecast`` uses."""
-    reported = {row["client"]: row for row in read_clients(runs.run("one-node", 1))}
+    reported = read_clients(runs.run("one-node", 1))
     state = open_state(runs.state("one-node"))
     shard = load_shard(state.settings, 0, 1)
     computed, noted = {}, {}
@@ -165,7 +163,7 @@ def kept_models_forecast(runs: SmallRuns) -> Deviation:
             column, error = figure.column.name, figure.value(metrics)
             if column and error is not None and not figure.jumps:
                 computed[f"{name}: {column}"] = error
-                noted[f"{name}: {column}"] = float(reported[name][column])
+                noted[f"{name}: {column}"] = reported.by_client(column)[name]
     return apart(computed, noted, TOLERANCE)
 
 
@@ -220,12 +218,14 @@ def everything(run: Path) -> dict[str, object]:
     return values
 
 
-def _client_numbers(run: Path, without: Iterable[str] = ()) -> dict[str, object]:
+def _client_numbers(run: Path, without: Collection[str] = ()) -> dict[str, object]:
+    clients = read_clients(run)
     return {
-        f"{row['client']}: {column}": float(value)
-        for row in read_clients(run)
-        for column, value in row.items()
-        if column not in (*_PLACES, *without) and value
+        f"{client}: {column}": value
+        for column in clients.numbers
+        if column not in without
+        for client, value in clients.by_client(column).items()
+        if not math.isnan(value)
     }
 
 

@@ -19,8 +19,8 @@ from optuna.distributions import CategoricalDistribution
 
 from fedproto_app.core import charts
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.report.export import csv_text
 from fedproto_app.report.fitting_table import FittingTable
+from fedproto_app.report.run_files import csv_text
 from fedproto_app.report.runs import NOT_CONVERGED, read_clients, read_run
 from fedproto_app.report.taking_part import validation_error
 from fedproto_app.report.task_report import report_for
@@ -104,9 +104,8 @@ class Result:
 
     def test(self) -> Mean:
         """Return the mean test error of the models that the clients end with."""
-        figures = [
-            client_column(folder, self.metrics.kept.column.name) for folder in self.folders.values()
-        ]
+        column = self.metrics.kept.column.name
+        figures = [read_clients(folder).known(column) for folder in self.folders.values()]
         return mean_of([fmean(values) if values else math.nan for values in figures])
 
 
@@ -116,7 +115,7 @@ def result_of(
     """Read the validation errors of a trial's finished runs. folders: by seed."""
     metrics = report_for(task).metrics
     column = metrics.kept_validation.column.name
-    errors = {seed: client_column(path, column) for seed, path in folders.items()}
+    errors = {seed: read_clients(path).known(column) for seed, path in folders.items()}
     of_data = [
         (key, repr(value))
         for key, value in trial.changes.items()
@@ -139,12 +138,6 @@ def result_of(
             **{s: "no client has a validation error" for s, values in errors.items() if not values},
         },
     )
-
-
-def client_column(folder: Path, column: str) -> list[float]:
-    """Return the finite numbers in a column of the run's clients.csv."""
-    cells = [float(row[column] or "nan") for row in read_clients(folder)]
-    return [value for value in cells if math.isfinite(value)]
 
 
 def ranked(results: Sequence[Result]) -> list[Result]:

@@ -36,7 +36,8 @@ from fedproto_app.core.run_lock import RunLock
 from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush, write_whole
-from fedproto_app.report.export import csv_text, require_tensorboard
+from fedproto_app.report.export import require_tensorboard
+from fedproto_app.report.run_files import csv_text
 from fedproto_app.report.runs import GIVEN_ENCODER, has_converged, read_rounds
 from fedproto_app.report.task_report import Row, report_for
 from fedproto_app.server.checkpoint import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from fedproto_app.core.charts import (
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.comparison import Pair, Question, mean_errors, questions
 from fedproto_app.report.drawing import charts_png
+from fedproto_app.report.run_files import Record
 from fedproto_app.report.runs import Group, read_clients, read_rounds, read_task
 from fedproto_app.report.taking_part import Candidate, chosen_to_share
 from fedproto_app.report.task_report import report_for
@@ -47,7 +48,7 @@ _PERIODS_SHOWN = 4  # of the history before a forecast
 
 
 # By label: the records of rounds.jsonl, and a value for each of them.
-Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]]
+Curves = Mapping[str, tuple[Sequence[Record], Sequence[float | None]]]
 
 
 def gains_chart(chosen: Candidate) -> Bars | None:
@@ -99,7 +100,7 @@ def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
 def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     """Return the section of learning curves by round and by traffic, from the first seed's runs."""
     curves = (
-        _curves_of_run(groups[0].runs[0].folder, groups[0].task)
+        _curves_of_run(groups[0].runs[0].rounds, groups[0].task)
         if len(groups) == 1
         else _curves_of_groups(dict(zip(labels, groups, strict=True)))
     )
@@ -117,18 +118,14 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     return Section("Learning and what it costs", about, charts)
 
 
-def _curves_of_run(folder: Path, task: str) -> Curves:
-    if not (folder / "rounds.jsonl").exists():
-        return {}
-    rounds = read_rounds(folder)
+def _curves_of_run(rounds: Sequence[Record], task: str) -> Curves:
     return {label: (rounds, values) for label, values in report_for(task).curves(rounds).items()}
 
 
 def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
-    curves: dict[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]] = {}
+    curves: dict[str, tuple[Sequence[Record], Sequence[float | None]]] = {}
     for label, group in list(groups.items())[:MOST_METHODS]:
-        folder, field = group.runs[0].folder, report_for(group.task).metrics.latest.round.name
-        rounds = read_rounds(folder) if (folder / "rounds.jsonl").exists() else []
+        rounds, field = group.runs[0].rounds, report_for(group.task).metrics.latest.round.name
         curves[label] = rounds, [record.get(field) for record in rounds]
     return curves
 
@@ -172,13 +169,12 @@ def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
     metrics = report_for(task).metrics
     charts: dict[str, Sequence[Lines]] = {}
     if (run_dir / "clients.csv").exists():
-        figures = {
-            label: client_values(run_dir, column) for label, column in metrics.distributions.items()
-        }
+        clients = read_clients(run_dir)
+        figures = {label: clients[column] for label, column in metrics.distributions.items()}
         name = metrics.headline.metric.name
         charts[f"clients-{name}.png"] = [distribution_chart(figures, metrics)]
-    if (run_dir / "rounds.jsonl").exists():
-        charts["rounds.png"] = learning_charts(_curves_of_run(run_dir, task), metrics)
+    if rounds := read_rounds(run_dir):
+        charts["rounds.png"] = learning_charts(_curves_of_run(rounds, task), metrics)
     return charts
 
 
@@ -191,17 +187,12 @@ def comparison_charts(question: Question) -> list[Lines]:
     groups, metrics = dict(zip(question.labels, question.groups, strict=True)), question.metrics
     column = metrics.headline.column.name
     figures = {
-        label: np.concatenate([client_values(run.folder, column) for run in group.runs])
+        label: np.concatenate([run.clients[column] for run in group.runs])
         for label, group in groups.items()
     }
     charts = [distribution_chart(figures, metrics)]
     charts += learning_charts(_curves_of_groups(groups), metrics, "test ")[1:]
     return [replace(chart, title=f"{question.title}: {chart.title}") for chart in charts]
-
-
-def client_values(run_dir: Path, column: str) -> NDArray[np.float64]:
-    """Return a column of ``clients.csv``, [N], NaN where unknown."""
-    return np.array([float(row[column] or "nan") for row in read_clients(run_dir)])
 
 
 def distribution_chart(figures: Mapping[str, NDArray[np.float64]], metrics: TaskMetrics) -> Lines:
@@ -257,7 +248,7 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
     ]
 
 
-def _sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
+def _sent_so_far(rounds: Sequence[Record]) -> list[int]:
     """Return the parameters sent up and down by the end of each round."""
     return list(
         accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -32,7 +33,6 @@ from fedproto_app.report.runs import (
     Run,
     known_settings,
     marked_labels,
-    read_clients,
     windows_of,
 )
 from fedproto_app.report.task_report import report_for
@@ -68,22 +68,25 @@ def client_errors(
     figure: of the test error, by default `TaskMetrics.compared`. Names that occur at two nodes are
     left out: another run may have them at other nodes.
     """
-    rows = read_clients(run.folder)
-    blocks = read_blocks(run.folder)
-    times = Counter(row["client"] for row in rows)
-    test = (figure or metrics.compared).column.name
-    validation = metrics.kept_validation.column.name
-    errors = {
-        row["client"]: Errors(
-            1 - _number(row[test]) if metrics.is_accuracy else _number(row[test]),
-            _number(row[validation]),
-            tuple(_number(row.get(figure.column.name, "")) for figure in metrics.verdict.values()),
-            blocks.get((row["client"], row["node"])),
+    table, blocks = run.clients, read_blocks(run.folder)
+
+    def column(figure: Figure) -> list[float]:
+        values = table[figure.column.name].tolist()
+        return [value if isfinite(value) else inf for value in values]
+
+    test, validation = column(figure or metrics.compared), column(metrics.kept_validation)
+    more = [column(figure) for figure in metrics.verdict.values()]
+    times = Counter(table.clients)
+    return {
+        client: Errors(
+            1 - test[row] if metrics.is_accuracy else test[row],
+            validation[row],
+            tuple(values[row] for values in more),
+            blocks.get((client, node)),
         )
-        for row in rows
-        if times[row["client"]] == 1
+        for row, (client, node) in enumerate(zip(table.clients, table.nodes, strict=True))
+        if times[client] == 1 and isfinite(test[row])
     }
-    return {client: error for client, error in errors.items() if isfinite(error.test)}
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ class Rivals:
         self._groups = sorted(
             groups, key=lambda group: (group.method, group.runs[0].summary["settings_digest"])
         )
-        self._errors_by_folder: dict[str, dict[str, Errors]] = {}
+        self._errors_by_folder: dict[Path, dict[str, Errors]] = {}
 
     def errors(self, run: Run) -> dict[str, float]:
         """Return the test error by client, as `best` chooses it."""
@@ -200,10 +203,9 @@ class Rivals:
 
     def _errors_of_run(self, run: Run) -> dict[str, Errors]:
         """Return the errors of a run; each run is read only once."""
-        name = str(run.folder)
-        if name not in self._errors_by_folder:
-            self._errors_by_folder[name] = client_errors(run, self._metrics)
-        return self._errors_by_folder[name]
+        if run.folder not in self._errors_by_folder:
+            self._errors_by_folder[run.folder] = client_errors(run, self._metrics)
+        return self._errors_by_folder[run.folder]
 
 
 def share_better_off(errors: Mapping[str, Errors], alone: Mapping[str, float]) -> float | None:
@@ -241,11 +243,6 @@ def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
     if not is_alone(run) and (rivals := alone.errors(run)):
         share = share_better_off(client_errors(run, metrics), rivals)
     return replace(run, summary={**run.summary, BETTER_OFF: share})
-
-
-def _number(cell: str) -> float:
-    value = float(cell or inf)
-    return value if isfinite(value) else inf
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,17 @@
 """Write finished runs for other tools: long tables as CSV or Parquet, TensorBoard, MLflow.
 
-Names of losses and figures may come from users' methods or from sites, so they can be any text;
-`plain` makes them safe."""
+Names of losses and figures may come from users' methods or from sites, so they can be any text.
+`plain` makes them safe for tools that use them as paths.
+"""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -22,45 +21,25 @@ import numpy as np
 
 from fedproto_app.core.errors import FedProtoError, optional
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.report.runs import Run, read_clients, read_rounds, read_table
+from fedproto_app.report.run_files import CsvTable, Record, csv_text, read_table
+from fedproto_app.report.runs import Run
 
 RUN_COLUMNS = ("run", "method", "dataset", "seed")
-# Names of the tables, and the key columns of their rows in addition to the run's columns.
-ROUNDS, CLIENTS, STEPS = "rounds", "clients", "steps"
-KEYS = {ROUNDS: ("round",), CLIENTS: ("client", "node"), STEPS: ("step",)}
-_INTEGER_COLUMNS = ("seed", "round", "step")  # columns of integers
-_NOT_FIGURES = ("round", "client", "node", "group", "step")
+KEYS = {"rounds": ("round",), "clients": ("client", "node"), "steps": ("step",)}  # by table
+FOLDER = "tensorboard"  # in a run's folder
+DIGEST = "fedproto.digest"  # the tag that identifies a run in MLflow
+MOST_LETTERS = 200  # of a plain name
+_OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
+_ADDRESS, _DEFAULT = "MLFLOW_TRACKING_URI", "mlflow"  # the default is a folder
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # in one request to MLflow
+_MOST_LETTERS = 6000  # in a parameter's value
+_FILES = ("*.toml", "*.json", "*.jsonl", "*.csv", "*.html", "pictures/*.png")
+
+Rows = list[tuple[object, ...]]
+Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class LongTable:
-    """A long table. name: a key of `KEYS`. columns: the run's, the table's keys, figure, value."""
-
-    name: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-
-    def types(self) -> dict[str, type]:
-        """Return the type of each column."""
-        types = {**dict.fromkeys(_INTEGER_COLUMNS, int), "value": float}
-        return {column: types.get(column, str) for column in self.columns}
-
-
-def long_tables(runs: Sequence[Run]) -> list[LongTable]:
-    """Return the tables that have rows."""
-    makers = {ROUNDS: _rows_of_rounds, CLIENTS: _rows_of_clients, STEPS: _rows_of_steps}
-    tables = [
-        LongTable(
-            name,
-            (*RUN_COLUMNS, *KEYS[name], "figure", "value"),
-            [(*_about(run), *row) for run in runs for row in make(run)],
-        )
-        for name, make in makers.items()
-    ]
-    return [table for table in tables if table.rows]
-
-
-def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def numbers(record: Mapping[str, object], prefix: str = "") -> dict[str, float]:
     """Return the finite numbers of a JSON object by their dotted names.
 
     Numbers in a list are named by their position from 1; a list of anything else by its length.
@@ -68,83 +47,20 @@ def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     flat_numbers: dict[str, float] = {}
     for key, value in record.items():
         name = prefix + key
+        if isinstance(value, list):
+            if not all(item is None or _is_number(item) for item in value):
+                flat_numbers[name] = len(value)
+                continue
+            value = {str(place): item for place, item in enumerate(value, 1)}
         if isinstance(value, Mapping):
             flat_numbers |= numbers(value, f"{name}.")
-        elif isinstance(value, list):
-            if all(item is None or _is_number(item) for item in value):
-                listed = {str(place): item for place, item in enumerate(value, 1)}
-                flat_numbers |= numbers(listed, f"{name}.")
-            else:
-                flat_numbers[name] = len(value)
-        elif _is_number(value) and isfinite(value):
+        elif isinstance(value, int | float) and _is_number(value) and isfinite(value):
             flat_numbers[name] = value
     return flat_numbers
 
 
-def cell_number(cell: str) -> float | None:
-    """Return the number in a cell of a CSV table, None if it is not a finite number."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
-
-
-def _about(run: Run) -> tuple[Any, ...]:
-    return run.folder.name, *(run.summary[name] for name in RUN_COLUMNS[1:])
-
-
-def _rows_of_rounds(run: Run) -> Iterator[tuple[Any, ...]]:
-    for record in read_rounds(run.folder):
-        for figure, value in numbers(record).items():
-            if figure not in _NOT_FIGURES:
-                yield record["round"], figure, float(value)
-
-
-def _rows_of_clients(run: Run) -> Iterator[tuple[Any, ...]]:
-    for row in read_clients(run.folder):
-        for figure, value in _figures(row):
-            yield row["client"], row["node"], figure, value
-
-
-def _rows_of_steps(run: Run) -> Iterator[tuple[Any, ...]]:
-    file = run.folder / "steps.csv"
-    if file.exists():
-        for row in read_table(file):
-            for figure, value in _figures(row):
-                yield int(row["step"]), figure, value
-
-
-def _figures(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    for figure, cell in row.items():
-        if figure not in _NOT_FIGURES and (value := cell_number(cell or "")) is not None:
-            yield figure, value
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_FORMULA = re.compile(r"[=@]|[+-].*[(|!]")
-
-
-def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows as CSV; a cell that a spreadsheet would run as a formula starts with '."""
-    text = io.StringIO()
-    csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
-    return text.getvalue()
-
-
-def _as_text(cell: Any) -> Any:
-    runs = isinstance(cell, str) and _FORMULA.match(cell)
-    return "'" + cell if runs else cell
-
-
-MOST_LETTERS = 200
-
-Value = TypeVar("Value")
-
-_OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def plain(name: str) -> str:
@@ -160,61 +76,103 @@ def plain(name: str) -> str:
     return "/".join(part or "_" for part in parts)[:MOST_LETTERS].rstrip("/")
 
 
-def by_plain_names(values: Mapping[str, Value]) -> dict[str, Value]:
+def by_plain_names(values: Mapping[str, Item]) -> dict[str, Item]:
     """Return the values by their `plain` names; the first wins if two names become equal."""
-    plain_values: dict[str, Value] = {}
+    plain_values: dict[str, Item] = {}
     for name, value in values.items():
         plain_values.setdefault(plain(name), value)
     return plain_values
 
 
+# --- long tables --------------------------------------------------------------------------------
+
+
+def long_tables(runs: Sequence[Run]) -> dict[str, Rows]:
+    """Return the rows of each table that has some: the run's columns, `KEYS`, figure and value."""
+    makers = {"rounds": _rows_of_rounds, "clients": _rows_of_clients, "steps": _rows_of_steps}
+    tables: dict[str, Rows] = {
+        name: [
+            (run.folder.name, *(run.summary[column] for column in RUN_COLUMNS[1:]), *row)
+            for run in runs
+            for row in make(run)
+        ]
+        for name, make in makers.items()
+    }
+    return {name: rows for name, rows in tables.items() if rows}
+
+
+def _rows_of_rounds(run: Run) -> Iterator[tuple[object, ...]]:
+    for record in run.rounds:
+        for figure, value in _of_round(record).items():
+            yield record["round"], figure, float(value)
+
+
+def _of_round(record: Record) -> dict[str, float]:
+    return numbers({name: value for name, value in record.items() if name != "round"})
+
+
+def _rows_of_clients(run: Run) -> Iterator[tuple[object, ...]]:
+    return _rows_of_table(run.clients, zip(run.clients.clients, run.clients.nodes, strict=True))
+
+
+def _rows_of_steps(run: Run) -> Iterator[tuple[object, ...]]:
+    file = run.folder / "steps.csv"
+    if not file.exists():
+        return iter(())
+    table = read_table(file)
+    return _rows_of_table(table, ((int(step),) for step in table["step"]))
+
+
+def _rows_of_table(
+    table: CsvTable, keys: Iterable[tuple[object, ...]]
+) -> Iterator[tuple[object, ...]]:
+    figures = {name: table[name].tolist() for name in table.numbers if name != "step"}
+    for row, key in enumerate(keys):
+        for figure, values in figures.items():
+            if isfinite(values[row]):
+                yield *key, figure, values[row]
+
+
 def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Write ``rounds.csv``, ``clients.csv`` and ``steps.csv``, and return the files."""
-    return _write(
-        runs, folder, ".csv", lambda table: csv_text([table.columns, *table.rows]).encode()
-    )
+    return _write(runs, folder, ".csv", lambda titles, rows: csv_text([titles, *rows]).encode())
 
 
 def write_parquet(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Write ``rounds.parquet``, ``clients.parquet`` and ``steps.parquet``, and return the files."""
     arrow = optional("pyarrow", "parquet", "parquet")
     parquet = optional("pyarrow.parquet", "parquet", "parquet")
-    types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    types = dict.fromkeys(("seed", "round", "step"), arrow.int64()) | {"value": arrow.float64()}
 
-    def content(table: LongTable) -> bytes:
-        columns = list(zip(*table.rows, strict=True))
-        schema = arrow.schema([(name, types[kind]) for name, kind in table.types().items()])
-        arrays = [
-            arrow.array(column, type=field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
+    def content(titles: Sequence[str], rows: Rows) -> bytes:
+        schema = arrow.schema([(name, types.get(name, arrow.string())) for name in titles])
+        columns = dict(zip(titles, map(list, zip(*rows, strict=True)), strict=True))
         buffer = io.BytesIO()
-        parquet.write_table(arrow.Table.from_arrays(arrays, schema=schema), buffer)
+        parquet.write_table(arrow.Table.from_pydict(columns, schema=schema), buffer)
         return buffer.getvalue()
 
     return _write(runs, folder, ".parquet", content)
 
 
 def _write(
-    runs: Sequence[Run], folder: Path, ending: str, content: Callable[[LongTable], bytes]
+    runs: Sequence[Run],
+    folder: Path,
+    ending: str,
+    content: Callable[[Sequence[str], Rows], bytes],
 ) -> list[Path]:
-    tables = {folder / (table.name + ending): table for table in long_tables(runs)}
-    for file in tables:
+    tables = long_tables(runs)
+    files = {folder / (name + ending): name for name in tables}
+    for file in files:
         if file.exists():
             raise FedProtoError(f"{file}: exists already; choose another --output")
     folder.mkdir(parents=True, exist_ok=True)
-    for file, table in tables.items():
-        write_whole(file, content(table))
-    return list(tables)
+    for file, name in files.items():
+        titles = (*RUN_COLUMNS, *KEYS[name], "figure", "value")
+        write_whole(file, content(titles, tables[name]))
+    return list(files)
 
 
-FOLDER = "tensorboard"  # in a run's folder
-_OF_CLIENTS = (
-    "client",
-    "node",
-    "group",
-    "kept_round",
-)  # columns of clients.csv without a distribution
+# --- TensorBoard --------------------------------------------------------------------------------
 
 
 def require_tensorboard(option: str) -> None:
@@ -250,28 +208,27 @@ class EventLog:
     def close(self) -> None:
         self._file.close()
 
-    def round(self, record: Mapping[str, Any]) -> None:
+    def round(self, record: Record) -> None:
         """Write the figures of one line of rounds.jsonl."""
-        figures = numbers({key: value for key, value in record.items() if key != "round"})
-        self._scalars(figures, record["round"])
+        self._scalars(_of_round(record), record["round"])
 
     def end(self, run: Run) -> None:
         """Write the results of the finished run: summary, clients' distributions, settings."""
         last = int(run.summary["rounds"])
-        figures = {k: v for k, v in run.summary.items() if k not in ("rounds", "seed", "versions")}
-        self._scalars({f"summary.{name}": value for name, value in numbers(figures).items()}, last)
-        columns: dict[str, list[float]] = {}
-        for row in read_clients(run.folder):
-            for name, cell in row.items():
-                if name not in _OF_CLIENTS and (value := cell_number(cell or "")) is not None:
-                    columns.setdefault(f"clients.{name}", []).append(value)
-        values_by_name = by_plain_names(columns)
-        histograms = [self._histogram(name, values) for name, values in values_by_name.items()]
+        figures = {k: v for k, v in run.summary.items() if k not in ("rounds", "seed")}
+        self._scalars(numbers(figures, "summary."), last)
+        columns = {
+            f"clients.{name}": run.clients.known(name)
+            for name in run.clients.numbers
+            if name != "kept_round"
+        }
+        histograms = [
+            self._summary.histogram(name, np.array(values), "auto")
+            for name, values in by_plain_names(columns).items()
+            if values
+        ]
         lines = "\n".join(f"    {key} = {value!r}" for key, value in sorted(run.settings.items()))
         self._write([*histograms, self._summary.text("settings", lines)], last)
-
-    def _histogram(self, name: str, values: Sequence[float]) -> Any:
-        return self._summary.histogram(name, np.array(values), "auto")
 
     def _scalars(self, figures: Mapping[str, float], step: int) -> None:
         values_by_name = by_plain_names(figures)
@@ -279,7 +236,7 @@ class EventLog:
             [self._summary.scalar(name, value) for name, value in values_by_name.items()], step
         )
 
-    def _write(self, summaries: Sequence[Any], step: int, **fields: Any) -> None:
+    def _write(self, summaries: Sequence[Any], step: int, **fields: object) -> None:
         values = [value for summary in summaries for value in summary.value]
         if values:
             fields["summary"] = type(summaries[0])(value=values)
@@ -302,18 +259,13 @@ def write_events(runs: Sequence[Run], output: Path | None) -> list[Path]:
             raise FedProtoError(f"{folder}: holds events already; choose another --output")
     for run, folder in zip(runs, folders, strict=True):
         with EventLog(folder) as log:
-            for record in read_rounds(run.folder):
+            for record in run.rounds:
                 log.round(record)
             log.end(run)
     return folders
 
 
-DIGEST = "fedproto.digest"  # the tag that identifies an exported run
-_ADDRESS = "MLFLOW_TRACKING_URI"
-_DEFAULT = "mlflow"  # a folder
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # in one request
-_MOST_LETTERS = 6000  # in a parameter's value
-_FILES = ("*.toml", "*.json", "*.jsonl", "*.csv", "*.html", "pictures/*.png")
+# --- MLflow -------------------------------------------------------------------------------------
 
 
 def write_mlflow(runs: Sequence[Run], output: str) -> str:
@@ -322,84 +274,90 @@ def write_mlflow(runs: Sequence[Run], output: str) -> str:
     output: the address of a tracking server or database, or a folder for a database and files. ""
     stands for the value of MLFLOW_TRACKING_URI, or the folder ``mlflow`` without it.
     """
-    mlflow = optional("mlflow", "mlflow", "--to mlflow")
-    entities = optional("mlflow.entities", "mlflow", "--to mlflow")
-    address, files = _place(output or os.environ.get(_ADDRESS, _DEFAULT))
-    try:
-        client = mlflow.MlflowClient(address)
-        for run in runs:
-            experiment = _experiment(client, plain(str(run.summary["dataset"])), files)
-            _refuse_exported(client, experiment, run)
-            _write_run(client, entities, experiment, run)
-    except mlflow.exceptions.MlflowException as error:
-        lines = str(error).splitlines()
-        raise FedProtoError(f"{address}: {lines[0] if lines else error!r}") from None
-    return address
+    store = _MlflowStore(output or os.environ.get(_ADDRESS, _DEFAULT))
+    store.write(runs)
+    return store.address
 
 
-def _place(output: str) -> tuple[str, str | None]:
-    """Return the store's address, and the address for files, None if the store decides."""
-    if "://" in output:
-        return output, None
-    folder = Path(output).expanduser().absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedProtoError(f"--output {folder}: {error.strerror}") from None
-    return f"sqlite:///{folder / 'mlflow.db'}", (folder / "files").as_uri()
+class _MlflowStore:
+    """MLflow's store at an address, or in a folder, whose files it then names itself."""
 
+    def __init__(self, output: str) -> None:
+        self._mlflow = optional("mlflow", "mlflow", "--to mlflow")
+        self._entities = optional("mlflow.entities", "mlflow", "--to mlflow")
+        self.address, self._files = output, None
+        if "://" not in output:
+            folder = Path(output).expanduser().absolute()
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FedProtoError(f"--output {folder}: {error.strerror}") from None
+            self.address = f"sqlite:///{folder / 'mlflow.db'}"
+            self._files = (folder / "files").as_uri()
 
-def _experiment(client: Any, name: str, files: str | None) -> str:
-    experiment = client.get_experiment_by_name(name)
-    if experiment is not None:
-        return str(experiment.experiment_id)
-    return str(client.create_experiment(name, artifact_location=files))
+    def write(self, runs: Sequence[Run]) -> None:
+        """Add the runs; raises `FedProtoError` if one was added before, or the store fails."""
+        try:
+            self._client = self._mlflow.MlflowClient(self.address)
+            for run in runs:
+                self._write(run, self._experiment(plain(str(run.summary["dataset"]))))
+        except self._mlflow.exceptions.MlflowException as error:
+            lines = str(error).splitlines()
+            raise FedProtoError(f"{self.address}: {lines[0] if lines else error!r}") from None
 
+    def _experiment(self, name: str) -> str:
+        """Return the identifier of the experiment with this name."""
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        return str(self._client.create_experiment(name, artifact_location=self._files))
 
-def _refuse_exported(client: Any, experiment: str, run: Run) -> None:
-    exported = client.search_runs(
-        [experiment], f"tags.`{DIGEST}` = '{_digest(run)}'", max_results=1
-    )
-    if exported:
-        raise FedProtoError(
-            f"{run.folder}: was already exported, as MLflow's run {exported[0].info.run_id}"
+    def _write(self, run: Run, experiment: str) -> None:
+        summary, client = run.folder / "summary.json", self._client
+        # The summary has the time that the run took, so no two runs have the same digest.
+        digest = hashlib.sha256(summary.read_bytes()).hexdigest()
+        same = f"tags.`{DIGEST}` = '{digest}'"
+        if exported := client.search_runs([experiment], same, max_results=1):
+            raise FedProtoError(
+                f"{run.folder}: was already exported, as MLflow's run {exported[0].info.run_id}"
+            )
+        when = int(summary.stat().st_mtime * 1000)
+        tags = {name: str(run.summary[name]) for name in ("method", "dataset", "seed")}
+        started = client.create_run(
+            experiment,
+            start_time=when,
+            tags=tags | {DIGEST: digest},
+            run_name=plain(run.folder.name),
         )
+        number = started.info.run_id
+        parameters = (
+            self._entities.Param(key, str(value)[:_MOST_LETTERS])
+            for key, value in by_plain_names(run.settings).items()
+        )
+        for batch in _batches(parameters, _MOST_PARAMETERS):
+            client.log_batch(number, params=batch)
+        metrics = (
+            self._entities.Metric(name, float(value), when, step)
+            for figures, step in _figures_by_step(run)
+            for name, value in by_plain_names(figures).items()
+        )
+        for batch in _batches(metrics, _MOST_METRICS):
+            client.log_batch(number, metrics=batch)
+        for pattern in _FILES:
+            for file in sorted(run.folder.glob(pattern)):
+                if file.is_file() and not file.is_symlink():  # a link may point outside of the run
+                    client.log_artifact(number, str(file), "pictures" if "/" in pattern else None)
+        client.set_terminated(number, end_time=when)
 
 
-def _digest(run: Run) -> str:
-    """Return a digest of the run's summary; it is unique because the summary has the run's time."""
-    return hashlib.sha256((run.folder / "summary.json").read_bytes()).hexdigest()
+def _figures_by_step(run: Run) -> Iterator[tuple[dict[str, float], int]]:
+    for record in run.rounds:
+        yield _of_round(record), record["round"]
+    summary = {name: value for name, value in run.summary.items() if name != "seed"}
+    yield numbers(summary, "summary."), int(run.summary["rounds"])
 
 
-def _write_run(client: Any, entities: Any, experiment: str, run: Run) -> None:
-    when = int((run.folder / "summary.json").stat().st_mtime * 1000)
-    tags = {name: str(run.summary[name]) for name in ("method", "dataset", "seed")}
-    tags |= {DIGEST: _digest(run)}
-    started = client.create_run(
-        experiment, start_time=when, tags=tags, run_name=plain(run.folder.name)
-    )
-    number = started.info.run_id
-    parameters = iter(
-        entities.Param(key, str(value)[:_MOST_LETTERS])
-        for key, value in by_plain_names(run.settings).items()
-    )
-    while batch := list(islice(parameters, _MOST_PARAMETERS)):
-        client.log_batch(number, params=batch)
-    metrics = _metrics(entities, run, when)
-    while batch := list(islice(metrics, _MOST_METRICS)):
-        client.log_batch(number, metrics=batch)
-    for pattern in _FILES:
-        for file in sorted(run.folder.glob(pattern)):
-            if file.is_file() and not file.is_symlink():  # a link may point outside of the run
-                client.log_artifact(number, str(file), "pictures" if "/" in pattern else None)
-    client.set_terminated(number, end_time=when)
-
-
-def _metrics(entities: Any, run: Run, when: int) -> Iterator[Any]:
-    for record in read_rounds(run.folder):
-        figures = {key: value for key, value in record.items() if key != "round"}
-        for name, value in by_plain_names(numbers(figures)).items():
-            yield entities.Metric(name, float(value), when, record["round"])
-    figures = {key: value for key, value in run.summary.items() if key not in ("versions", "seed")}
-    for name, value in by_plain_names(numbers(figures, "summary.")).items():
-        yield entities.Metric(name, float(value), when, int(run.summary["rounds"]))
+def _batches(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    remaining = iter(items)
+    while batch := list(islice(remaining, most)):
+        yield batch

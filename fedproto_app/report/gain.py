@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedproto_app.maths.two_way_bootstrap import Floats, median_ratio_interval
-from fedproto_app.report.runs import read_table
+from fedproto_app.report.run_files import read_table
 
 # With five clients even five equal signs have p = 2 / 2⁵ = 0.06. Fewer than seven days cover less
 # than 90% where clients correlate by 0.3 (docs/results/sharing.md, "The interval").
@@ -206,9 +206,11 @@ def read_blocks(folder: Path) -> dict[tuple[str, str], Blocks]:
     file = folder / "blocks.csv"
     if not file.exists():
         return {}
-    blocks = {}
-    for row in read_table(file):
-        client, node, seconds, steps, first, *parts = row.values()
-        of_client = Blocks(float(seconds), int(steps), int(first), [*map(float, parts)])
-        blocks[client, node] = of_client
-    return blocks
+    table = read_table(file, ("client", "node"))
+    columns = (column.tolist() for column in table.numbers.values())
+    return {
+        (client, node): Blocks(seconds, int(steps), int(first), parts)
+        for client, node, seconds, steps, first, *parts in zip(
+            table.clients, table.nodes, *columns, strict=True
+        )
+    }

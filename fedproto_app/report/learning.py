@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 
-from fedproto_app.report.runs import Run, read_rounds, read_table
+from fedproto_app.report.images.charts import read_partition
+from fedproto_app.report.runs import Run
 
 _LEAST_ROUNDS = 3  # with a validation error
 _LEAST_GAIN = 0.001  # of the first round's validation error
@@ -19,7 +19,7 @@ def learning_faults(run: Run) -> list[str]:
     always naming each client's most frequent class. A run of fewer than three evaluations gives
     none.
     """
-    lines = read_rounds(run.folder)
+    lines = run.rounds
     squared, shares = (
         [line[name] for line in lines if line.get(name) is not None]
         for name in ("validation_mse", "validation_error")
@@ -52,8 +52,7 @@ def _most_frequent_share(folder: Path) -> float | None:
     """Return the share of the train samples that are of their client's most frequent class."""
     if not (folder / "partition.csv").exists():
         return None
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for row in read_table(folder / "partition.csv"):
-        counts[row["client"]][row["class"]] += int(row["train_samples"])
-    total = sum(sum(of_client.values()) for of_client in counts.values())
-    return sum(max(of_client.values()) for of_client in counts.values()) / total if total else None
+    counts, _ = read_partition(folder)
+    totals = [stages.sum(axis=0) for stages in counts.values()]
+    samples = sum(int(classes.sum()) for classes in totals)
+    return sum(int(classes.max()) for classes in totals) / samples if samples else None

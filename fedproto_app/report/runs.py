@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, TypeVar
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS
 from fedproto_app.core.version import __version__
+from fedproto_app.report.run_files import (
+    CsvTable,
+    Record,
+    parsed,
+    read_record,
+    read_records,
+    read_table,
+)
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
 from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.metrics import badness
-
-Parsed = TypeVar("Parsed")
-
 
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
@@ -59,8 +61,8 @@ class Run:
     """
 
     folder: Path
-    summary: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    summary: Record
+    settings: Record
 
     @property
     def task(self) -> str:
@@ -80,6 +82,16 @@ class Run:
     def repetition(self) -> tuple[int, str]:
         """The seed and the window of a backtest: runs that differ in nothing else are a group."""
         return self.summary["seed"], str(self.settings.get("data.backtest", ""))
+
+    @cached_property
+    def clients(self) -> CsvTable:
+        """The run's `read_clients`."""
+        return read_clients(self.folder)
+
+    @cached_property
+    def rounds(self) -> list[Record]:
+        """The run's `read_rounds`."""
+        return read_rounds(self.folder)
 
 
 @dataclass(frozen=True)
@@ -126,35 +138,26 @@ class Group:
 
 def read_run(folder: Path) -> Run:
     """Read a finished run; raises `FedProtoError` naming the file if one cannot be used."""
-    return Run(
-        folder,
-        _read(folder / "summary.json", json.loads),
-        flat(_read(folder / "settings.toml", tomllib.loads)),
-    )
+    settings = parsed(folder / "settings.toml", tomllib.loads)
+    return Run(folder, read_record(folder / "summary.json"), flat(settings))
 
 
 def read_task(folder: Path) -> str:
     """Return the task of a run, finished or not, from its ``settings.toml``."""
     if not (folder / "settings.toml").exists():
         return FIRST_TASK
-    return str(_read(folder / "settings.toml", tomllib.loads).get("task", FIRST_TASK))
+    return str(parsed(folder / "settings.toml", tomllib.loads).get("task", FIRST_TASK))
 
 
-def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of ``rounds.jsonl``, one per round."""
-    return _read(
-        folder / "rounds.jsonl", lambda text: [json.loads(line) for line in text.splitlines()]
-    )
+def read_rounds(folder: Path) -> list[Record]:
+    """Return the records of ``rounds.jsonl``, one per round; [] if no round has ended."""
+    file = folder / "rounds.jsonl"
+    return read_records(file) if file.exists() else []
 
 
-def read_clients(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of ``clients.csv`` as text, one per client."""
-    return read_table(folder / "clients.csv")
-
-
-def read_table(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file as text."""
-    return _read(file, lambda text: list(csv.DictReader(io.StringIO(text))))
+def read_clients(folder: Path) -> CsvTable:
+    """Return ``clients.csv``, a row per client."""
+    return read_table(folder / "clients.csv", ("client", "node", "group"))
 
 
 def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
@@ -246,7 +249,7 @@ def marked_labels(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def windows_of(settings: Mapping[str, Any]) -> str:
+def windows_of(settings: Record) -> str:
     """Return the number of a backtest's windows as text, "" without a backtest."""
     return str(settings.get("data.backtest", "")).partition("/")[2]
 
@@ -268,7 +271,7 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
     return list(TASKS).index(group.task), group.dataset, first, second, group.method
 
 
-def known_settings(run: Run) -> dict[str, Any]:
+def known_settings(run: Run) -> Record:
     """Return the run's settings, with defaults for settings that are newer than the run.
 
     A run of this version has all settings, so its method need not be imported, which takes seconds.
@@ -278,7 +281,7 @@ def known_settings(run: Run) -> dict[str, Any]:
     return {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
 
 
-def _comparable(group: Group) -> dict[str, Any]:
+def _comparable(group: Group) -> Record:
     """Return the settings that distinguish groups."""
     table = known_settings(group.runs[0])
     compared = {k: v for k, v in table.items() if k != "seed" and not k.startswith("output.")}
@@ -286,12 +289,3 @@ def _comparable(group: Group) -> dict[str, Any]:
     if compared.get("encoder.path"):
         compared["encoder.path"] = GIVEN_ENCODER
     return compared
-
-
-def _read(path: Path, parse: Callable[[str], Parsed]) -> Parsed:
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FedProtoError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise FedProtoError(f"{path}: cannot be read: {error}") from None

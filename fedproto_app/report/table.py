@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from math import isfinite, isnan
 
 from rich.table import Table
 
 from fedproto_app.report.comparison import PAIR_COLUMNS, Pair, Question
 from fedproto_app.report.fitting_table import FittingTable
+from fedproto_app.report.run_files import CsvTable, Record
 from fedproto_app.report.runs import NOT_CONVERGED, Group, Run, labels, marked_labels
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, Field
@@ -67,7 +67,7 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _privacy_rows(summary: Record) -> list[tuple[str, str]]:
     """Return ε, δ and what they protect, for a run with differential privacy."""
     privacy = summary.get("privacy", {})
     if "epsilon" not in privacy:
@@ -76,28 +76,35 @@ def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("privacy", f"ε = {privacy['epsilon']:.3g}, δ = {privacy['delta']:g} ({about})")]
 
 
-def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> FittingTable:
+def clients_table(task: str, clients: CsvTable) -> FittingTable:
     """Return a table of the best and worst clients by the headline figure; all if they are few."""
     metrics = report_for(task).metrics
     headline = metrics.headline.column
-
-    def badness(row: Mapping[str, str]) -> float:
-        return metrics.badness(_number(row[headline.name]))
-
-    evaluated = sorted((row for row in clients if math.isfinite(badness(row))), key=badness)
-    facts = ["client", *(["group"] if any(row["group"] for row in evaluated) else [])]
-    rows = [
-        [
-            *(row[name] for name in (*facts, "samples")),
-            *(shown.text(_number(row[shown.name])) for shown in metrics.clients),
-        ]
-        for row in evaluated
-    ]
-    columns = [*facts, "samples", *(shown.title for shown in metrics.clients)]
+    badness = [metrics.badness(value) for value in clients[headline.name].tolist()]
+    evaluated = [row for row in range(len(badness)) if isfinite(badness[row])]
+    evaluated.sort(key=badness.__getitem__)
+    columns = [("client", clients.clients)]
+    if any(clients.groups[row] for row in evaluated):
+        columns.append(("group", clients.groups))
+    facts = len(columns)
+    columns.append(("samples", samples_texts(clients)))
+    columns += [(shown.title, figure_texts(clients, shown)) for shown in metrics.clients]
+    rows = [[texts[row] for _, texts in columns] for row in evaluated]
     if (hidden := len(rows) - 2 * _NAMED_CLIENTS) > 0:
         rows[_NAMED_CLIENTS:-_NAMED_CLIENTS] = [[f"… {hidden} more", *[""] * (len(columns) - 1)]]
     heading = f"best and worst clients by test {headline.title}"
-    return FittingTable(columns, rows, len(facts), heading)
+    return FittingTable([title for title, _ in columns], rows, facts, heading)
+
+
+def samples_texts(clients: CsvTable) -> list[str]:
+    """Return the number of each client's samples, "" where it was withheld."""
+    return ["" if isnan(count) else f"{count:.0f}" for count in clients["samples"].tolist()]
+
+
+def figure_texts(clients: CsvTable, shown: Field) -> list[str]:
+    """Return the text of a figure for each client."""
+    values = clients[shown.name].tolist()
+    return [shown.text(None if isnan(value) else value) for value in values]
 
 
 def by_task(groups: Sequence[Group]) -> list[list[Group]]:
@@ -233,16 +240,12 @@ def _cell(group: Group, shown: Field) -> str:
     return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.name))}"
 
 
-def _number(cell: str) -> float | None:
-    return float(cell) if cell else None
-
-
 def count_text(value: float | None) -> str:
     """Return a number without decimals."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
-def bytes_text(value: Any) -> str:
+def bytes_text(value: float | None) -> str:
     """Return a number of bytes in the largest unit that it fills."""
     if value is None:
         return UNKNOWN

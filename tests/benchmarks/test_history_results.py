@@ -56,7 +56,7 @@ def test_with_equal_history_errors_equal_the_errors_of_runs(
         run_scales = [
             make_windows(client_series, changed.data).scale.std for client_series in series
         ]
-        errors = {line["client"]: float(line["mse"]) for line in read_clients(folder.path)}
+        errors = read_clients(folder.path).by_client("mse")
         expected = [
             errors[client_series.name] * (scale / all_of_it) ** 2
             for client_series, scale, all_of_it in zip(series, run_scales, scales, strict=True)

@@ -14,6 +14,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_histories
 from fedproto_app.data.windows import make_windows
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.run_files import CsvTable
 from fedproto_app.report.runs import read_clients
 from fedproto_app.serving import NodeState, forecast, open_state
 from fedproto_app.settings import DataSettings
@@ -78,17 +79,17 @@ def one_step(state: NodeState, series: ClientSeries) -> float:
     return float(prediction.values[0])
 
 
-def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[dict[str, str]]:
+def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> CsvTable:
     """Train on the series, then walk over each test part with the kept model, a step at a time.
 
-    Returns the rows of clients.csv.
+    Returns clients.csv.
     """
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     run, folder = train_on(data, tmp_path, **changes)
     state = open_state(folder)
-    rows = {row["client"]: row for row in read_clients(run.path)}
-    assert set(rows) == {"gappy", "late", "steady"}
+    table = read_clients(run.path)
+    assert set(table.clients) == {"gappy", "late", "steady"}
     for series in histories(data):
         windows = make_windows(series, state.settings.data)
         errors = []
@@ -96,8 +97,9 @@ def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[d
             if np.isfinite(truth := series.values[step]):
                 forecast_value = one_step(state, series.part(0, step))
                 errors.append((forecast_value - truth) / windows.scale.std)
-        row = rows[series.name]
-        assert np.mean(np.square(errors)) == pytest.approx(float(row["mse"]), rel=1e-4)
+        assert np.mean(np.square(errors)) == pytest.approx(
+            table.by_client("mse")[series.name], rel=1e-4
+        )
         mae_units = windows.scale.original_size(np.mean(np.abs(errors)))
-        assert mae_units == pytest.approx(float(row["mae_units"]), rel=1e-4)
-    return list(rows.values())
+        assert mae_units == pytest.approx(table.by_client("mae_units")[series.name], rel=1e-4)
+    return table

@@ -78,7 +78,8 @@ def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, meth
     folder = run(tmp_path, {"north": ["ab", "c"], "south": ["bc"]}, method=method)
     assert [line["clients"] for line in read_rounds(folder.path)] == [2, 2, 2, 2]
     assert not any(line["refused"] for line in read_rounds(folder.path))
-    samples = {row["node"]: int(row["samples"]) for row in read_clients(folder.path)}
+    clients = read_clients(folder.path)
+    samples = dict(zip(clients.nodes, clients["samples"], strict=True))
     assert samples == {"north": 19, "south": 13}  # of 24 and 16, a fifth of each stage validates
     assert not (folder.path / "partition.csv").exists()
 
@@ -141,7 +142,7 @@ def test_images_that_a_run_reserves_are_none_of_a_sites_own(
     assert [line["clients"] for line in read_rounds(folder.path)] == [1] * rounds
     stopped = json.loads((folder.path / "summary.json").read_text())["stopped"]
     assert stopped == ("stages" if rounds == 2 else "rounds")
-    assert int(read_clients(folder.path)[0]["samples"]) == 23  # of 24, one validates
+    assert read_clients(folder.path)["samples"][0] == 23  # of 24, one validates
 
 
 def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
@@ -205,9 +206,10 @@ def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) 
     settings = sequence_settings(tmp_path, method=method)
     assert settings.data.clusters.scheme == "dirichlet"
     folder, _ = run_locally(settings, sites)
-    clients = [(row["client"], row["node"], row["group"]) for row in read_clients(folder.path)]
+    clients = read_clients(folder.path)
     names = [("a", "north"), ("b", "north"), ("b", "south"), ("c", "south"), ("d", "south")]
-    assert clients == [(client, node, "") for client, node in names]
+    assert list(zip(clients.clients, clients.nodes, strict=True)) == names
+    assert set(clients.groups) == {""}
     for line in read_rounds(folder.path):
         assert line["refused"] == []
         assert line["clients"] == 5
@@ -256,8 +258,13 @@ def test_a_site_says_in_its_file_which_series_take_part(tmp_path: Path) -> None:
         sites.append(site_with(tmp_path, name, data + json.dumps(list(clients[-2:]))))
     configs = [{**site, "least-periods": 0} for site in sites]
     folder, _ = run_locally(small_settings(tmp_path), configs)
-    clients = [(row["client"], row["node"]) for row in read_clients(folder.path)]
-    assert clients == [("b", "north"), ("c", "north"), ("d", "south"), ("e", "south")]
+    clients = read_clients(folder.path)
+    assert list(zip(clients.clients, clients.nodes, strict=True)) == [
+        ("b", "north"),
+        ("c", "north"),
+        ("d", "south"),
+        ("e", "south"),
+    ]
     assert [path.name for path in sorted((tmp_path / "state").glob("*/*"))] == ["north", "south"]
 
 
@@ -267,11 +274,11 @@ def test_a_site_says_which_clients_of_images_and_sequences_take_part(tmp_path: P
     folder, _ = run_locally(
         sequence_settings(tmp_path, method="fedavg"), [site_with(tmp_path, "north", data)]
     )
-    assert [row["client"] for row in read_clients(folder.path)] == ["a", "c"]
+    assert read_clients(folder.path).clients == ["a", "c"]
     data = 'source = "digits"\nclients = ["client-002", "client-001"]'
     images = {**site_with(tmp_path, "south", data), "partition-id": 0, "num-partitions": 1}
     folder, _ = run_locally(digits_settings(tmp_path, **{"output.name": "images"}), [images])
-    assert [row["client"] for row in read_clients(folder.path)] == ["client-001", "client-002"]
+    assert read_clients(folder.path).clients == ["client-001", "client-002"]
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ def make_run(
     chosen_by = validation or [0.3] * len(errors)
     rows = [
         f"c{i},n0,office,100,0.0,3,{mse},{mse},{mse * 10},{mse * 9},{chosen_by[i]},{mse * 2},0.4,"
-        f"{mse * 3},{mse / 2}"
+        f"{mse * 3},{mse / 2},,,,"
         if mse is not None
-        else f"c{i},n0,office,100,1.0,0,,,,,,,,,"
+        else f"c{i},n0,office,100,1.0,0,,,,,,,,,,,,,"
         for i, mse in enumerate(errors)
     ]
     (folder / "clients.csv").write_text("\n".join([CLIENT_COLUMNS, *rows]) + "\n")

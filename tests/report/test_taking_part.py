@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.core.tasks import TASKS
-from fedproto_app.experiments.sweep_results import client_column
-from fedproto_app.report.runs import group_runs, read_run
+from fedproto_app.report.runs import group_runs, read_clients, read_run
 from fedproto_app.report.taking_part import judged, taking_part, validation_error
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
@@ -302,4 +301,4 @@ def test_it_is_read_of_a_runs_files(tmp_path: Path) -> None:
 def _error_of(folder: Path, task: str) -> float:
     metrics = report_for(task).metrics
     column = metrics.kept_validation.column.name
-    return validation_error(folder, client_column(folder, column), metrics)
+    return validation_error(folder, read_clients(folder).known(column), metrics)

@@ -171,7 +171,7 @@ def test_a_restarted_node_may_bring_fewer_clients(tmp_path: Path) -> None:
     on_training(grid, restart)
     folder, _ = run_on(grid, settings)
     assert [line["clients"] for line in read_rounds(folder.path)] == [8, 6, 6]
-    assert len(read_clients(folder.path)) == 8
+    assert len(read_clients(folder.path).clients) == 8
 
 
 @pytest.mark.parametrize("method", ["solo", "fuels"])
@@ -181,7 +181,7 @@ def test_an_evaluating_round_covers_those_who_trained_since(tmp_path: Path, meth
     lines = read_rounds(folder.path)
     assert [line["clients"] for line in lines] == [8, 3, 3]  # newcomers first
     assert [line["test_mse"] is None for line in lines] == [True, True, False]
-    assert len(read_clients(folder.path)) == 8
+    assert len(read_clients(folder.path).clients) == 8
 
 
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "fedproto"])

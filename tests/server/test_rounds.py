@@ -132,7 +132,7 @@ def test_a_run_stops_when_the_validation_error_no_longer_falls(tmp_path: Path, m
     lines = read_rounds(folder.path)
     assert [line["validation_mse"] for line in lines] == [3.0, 4.0, 2.0, 2.5, 2.0]
     assert [line["test_mse"] for line in lines] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
-    assert len(read_clients(folder.path)) == 8
+    assert len(read_clients(folder.path).clients) == 8
 
 
 # --- what is evaluated and kept -------------------------------------------------------------------
@@ -166,16 +166,16 @@ def test_the_kept_model_has_the_least_validation_error_or_is_the_last(
         changes: dict[str, Any] = {**restless, "keep": keep, "output.name": keep}
         folder, _ = run_small(tmp_path, tamper=errors, **changes)
         test_errors.append([line["test_mse"] for line in read_rounds(folder.path)])
-        rows = {row["client"]: row for row in read_clients(folder.path)}
-        assert len(rows) == 8
+        table = read_clients(folder.path)
+        assert len(table.clients) == 8
         by_validation = {n: min(of, key=lambda r: of[r][0]) for n, of in errors.of.items()}
-        kept = dict.fromkeys(rows, rounds) if keep == "last" else by_validation
-        for name, row in rows.items():
+        kept = dict.fromkeys(table.clients, rounds) if keep == "last" else by_validation
+        for row, name in enumerate(table.clients):
             validation, test = errors.of[name][kept[name]]
-            assert int(row["kept_round"]) == kept[name]
-            assert float(row["validation_mse"]) == validation
-            assert float(row["mse"]) == test
-            assert float(row["last_mse"]) == errors.of[name][rounds][1]
+            assert table["kept_round"][row] == kept[name]
+            assert table["validation_mse"][row] == validation
+            assert table["mse"][row] == test
+            assert table["last_mse"][row] == errors.of[name][rounds][1]
     assert test_errors[0] == test_errors[1]  # what is kept does not change the training
     # Else this run could not tell keeping from not keeping, nor validation from test error.
     by_test = {n: min(of, key=lambda r: of[r][1]) for n, of in errors.of.items()}

@@ -204,12 +204,12 @@ def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> 
     values = 30 * 31 // 2 + 30
     assert values == 495
     assert line["parameters_up"] == line["parameters_down"] == 8 * values
-    errors = {row["client"]: float(row["mse"]) for row in read_clients(folder.path)}
+    errors = read_clients(folder.path).by_client("mse")
     assert len(errors) == 8
     # One node with all clients sends the same sums, so ends at the same errors.
     one_node_settings = small_settings(
         tmp_path, method="analytic", **{"data.calendar": "phase", "output.name": "one"}
     )
     alone, _ = run_locally(one_node_settings, synthetic_nodes(1, tmp_path / "other"))
-    errors_of_one_node = {row["client"]: float(row["mse"]) for row in read_clients(alone.path)}
+    errors_of_one_node = read_clients(alone.path).by_client("mse")
     assert errors_of_one_node == pytest.approx(errors, rel=1e-12)

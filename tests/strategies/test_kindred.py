@@ -423,7 +423,7 @@ def test_a_liar_takes_from_the_others_what_they_gain_and_little_more(tmp_path: P
         folder, _ = run_locally(settings, nodes, tamper=tamper)
         [line] = read_rounds(folder.path)
         assert line["refused"] == []
-        return {row["client"]: float(row["mse"]) for row in read_clients(folder.path)}
+        return read_clients(folder.path).by_client("mse")
 
     alone = errors("alone", **{"kindred.sharing": "none"})
     honest = errors("honest")
@@ -454,7 +454,7 @@ def test_a_run_is_one_message_up_and_down_of_which_every_value_counts(tmp_path: 
         means = width * (width + 1) // 2 + 2 * width
         assert line["parameters_up"] == 8 * (24 + means)
         assert line["parameters_down"] == 8 * 2 * means  # two priors
-        errors.append({row["client"]: float(row["mse"]) for row in read_clients(folder.path)})
+        errors.append(read_clients(folder.path).by_client("mse"))
     assert errors[0] == pytest.approx(errors[1], rel=1e-5)
 
 

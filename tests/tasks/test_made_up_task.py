@@ -138,7 +138,7 @@ def test_methods_train_on_it(tmp_path: Path, method: str) -> None:
     deviation = one_node_equals_eight(runs)
     assert deviation.held, deviation
     run = runs.run("eight", 8)
-    assert {row["client"] for row in read_clients(run)} == {f"player-{n}" for n in range(8)}
+    assert set(read_clients(run).clients) == {f"player-{n}" for n in range(8)}
     assert read_run(run).task == "gambling"
     assert "bob" in (run / "rounds.jsonl").read_text()
 

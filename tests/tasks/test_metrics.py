@@ -57,15 +57,15 @@ def test_one_more_metric_is_its_computation_and_one_declaration(
     monkeypatch.setitem(report.REPORTS, "forecasting", Report)
     runs = SmallRuns("forecasting", "fedavg", tmp_path)
     run = runs.run("one-node", 1)
-    rows, summary = read_clients(run), read_run(run).summary
-    assert list(rows[0])[-2:] == ["width_95", "smape"]
-    values = [float(row["smape"]) for row in rows]
+    clients, summary = read_clients(run), read_run(run).summary
+    assert list(clients.numbers)[-2:] == ["width_95", "smape"]
+    values = clients["smape"].tolist()
     assert all(0 < value < 2 for value in values)
     assert summary["smape"] == pytest.approx(fmean(values))
     groups, _ = group_runs([read_run(run)])
     place = comparison_columns(groups).index("sMAPE")
     assert comparison_rows(groups)[0][place] == f"{summary['smape']:.4f}"
-    assert "sMAPE" in clients_table("forecasting", rows).columns
+    assert "sMAPE" in clients_table("forecasting", clients).columns
     checked = kept_models_forecast(runs)
     assert checked.held, checked
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import file_digest
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +23,7 @@ from fedproto_app.report.forecasting.examples import (
     ranked_clients,
 )
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
+from fedproto_app.report.run_files import read_table
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
@@ -69,10 +68,8 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
     shown = {*list(runs)[:_MOST_LINES], first}
     for place, (label, folder) in enumerate(runs.items()):
         if label in shown and (folder / "steps.csv").exists():
-            with (folder / "steps.csv").open(encoding="utf-8", newline="") as file:
-                rows = list(csv.DictReader(file))
-            steps = np.array([float(row["step"]) for row in rows])
-            errors = np.array([float(row["mse_median"] or "nan") for row in rows])
+            table = read_table(folder / "steps.csv")
+            steps, errors = table["step"], table["mse_median"]
             if (known := np.isfinite(errors)).any():
                 lines.append(Line(label, steps[known], errors[known], look=place))
     if not lines:
@@ -248,7 +245,7 @@ def _divergence(
     label: str,
     names: NDArray[np.str_],
     groups: NDArray[np.str_],
-    cells: NDArray[np.floating[Any]],
+    cells: NDArray[np.floating],
     total: int,
 ) -> Matrix:
     apart = cells[~np.eye(len(cells), dtype=bool)]
@@ -265,7 +262,7 @@ def _divergence(
 
 def read_divergence(
     run_dir: Path,
-) -> tuple[NDArray[np.str_], NDArray[np.str_], NDArray[np.floating[Any]], int]:
+) -> tuple[NDArray[np.str_], NDArray[np.str_], NDArray[np.floating], int]:
     """Return the contents of ``divergence.npz``, with similar clients next to each other.
 
     Returns the clients' names [N], groups [N], divergence [N, N], and the number of all clients,
@@ -281,7 +278,7 @@ def read_divergence(
     return names[shown], groups[shown], divergence[np.ix_(shown, shown)], clients
 
 
-def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
+def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating] | None:
     """Return the `raw_divergence` of these clients of a simulation, read from the run's source.
 
     None for a deployed run, whose data never reach the server, and if the data are gone.
@@ -299,9 +296,7 @@ def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.float
         return None
 
 
-def alike_together(
-    divergence: NDArray[np.floating[Any]], groups: NDArray[np.str_]
-) -> NDArray[np.intp]:
+def alike_together(divergence: NDArray[np.floating], groups: NDArray[np.str_]) -> NDArray[np.intp]:
     """Return an order [N] that puts similar clients together: by true group, then clustering.
 
     divergence: [N, N] symmetric, NaN where unknown. groups: [N] text, "" where unknown.

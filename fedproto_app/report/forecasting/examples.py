@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from fedproto_app.tasks.forecasting.metrics import FORECASTING
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ERROR = FORECASTING.headline.column.name
 _PERIODS_SHOWN = 4  # of the test part
 _SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
 
@@ -75,25 +74,27 @@ def ranked_clients(run_dir: Path, most: int = 3) -> dict[str, str]:
 
     Raises `FedProtoError` if no client was evaluated.
     """
-    rows = _evaluated(run_dir)
-    if not rows:
+    errors = _evaluated(run_dir)
+    if not errors:
         raise FedProtoError(f"{run_dir / 'clients.csv'}: no client has a test error")
-    rows.sort(key=lambda row: (float(row[_ERROR]), row["client"]))
-    last = len(rows) - 1
+    clients = sorted(errors, key=lambda client: (errors[client].mse, client))
+    last = len(clients) - 1
     ranks = {last // 2: "median", last: "worst", 0: "best"}  # with few clients, "best" wins
-    more = set(np.linspace(0, last, min(most, len(rows))).astype(int)) if most > len(ranks) else ()
-    others = sorted(set(more) - set(ranks), key=lambda place: rows[place]["client"])
+    more = (
+        set(np.linspace(0, last, min(most, len(clients))).astype(int)) if most > len(ranks) else ()
+    )
+    others = sorted(set(more) - set(ranks), key=clients.__getitem__)
     titles = {}
     for place in (*sorted(ranks), *others[: max(0, most - len(ranks))]):
-        client, group = rows[place]["client"], rows[place]["group"]
-        rank = f"{ranks[place]} " if place in ranks else ""
+        client = clients[place]
+        rank, group = f"{ranks[place]} " if place in ranks else "", errors[client].group
         titles[client] = f"{rank}client {client}" + (f" ({group})" if group else "")
     return titles
 
 
 def evaluated_clients(run_dir: Path) -> list[str]:
     """Return the names of the clients with a test error."""
-    return [row["client"] for row in _evaluated(run_dir)]
+    return list(_evaluated(run_dir))
 
 
 def find_examples(
@@ -103,18 +104,34 @@ def find_examples(
 
     Raises `FedProtoError` if a client was not evaluated or has no kept model.
     """
-    rows = {row["client"]: row for row in _evaluated(run_dir)}
+    evaluated = _evaluated(run_dir)
     examples = []
     for client, title in (titles or ranked_clients(run_dir)).items():
-        if client not in rows:
+        if client not in evaluated:
             raise FedProtoError(f"{run_dir / 'clients.csv'}: client {client!r} has no test error")
-        parameters = _kept_parameters(run_dir / "state" / rows[client]["node"], client, settings)
-        examples.append(Example(title, client, float(rows[client][_ERROR]), parameters))
+        node, _, mse = evaluated[client]
+        parameters = _kept_parameters(run_dir / "state" / node, client, settings)
+        examples.append(Example(title, client, mse, parameters))
     return examples
 
 
-def _evaluated(run_dir: Path) -> list[dict[str, str]]:
-    return [row for row in read_clients(run_dir) if isfinite(float(row[_ERROR] or "nan"))]
+class _Evaluated(NamedTuple):
+    """A client's node, its true group or "", and its test MSE."""
+
+    node: str
+    group: str
+    mse: float
+
+
+def _evaluated(run_dir: Path) -> dict[str, _Evaluated]:
+    """Return the clients that have a test error."""
+    table = read_clients(run_dir)
+    errors = table[FORECASTING.headline.column.name].tolist()
+    return {
+        client: _Evaluated(*row)
+        for client, *row in zip(table.clients, table.nodes, table.groups, errors, strict=True)
+        if isfinite(row[-1])
+    }
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ softmax of the mean day of the train part, p values on the client's standardised
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +18,7 @@ from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.settings import DataSettings
 
 
-def raw_divergence(
-    series: Sequence[ClientSeries], settings: DataSettings
-) -> NDArray[np.floating[Any]]:
+def raw_divergence(series: Sequence[ClientSeries], settings: DataSettings) -> NDArray[np.floating]:
     """Return the Jensen-Shannon divergence of every two train parts, [N, N] float32 in nats."""
     days = np.stack([mean_day(client, settings) for client in series])
     return pairwise_divergence(torch.from_numpy(days).unsqueeze(1)).numpy()
@@ -39,9 +36,7 @@ def mean_day(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64
     return np.asarray(sums / present.sum(axis=0).clip(min=1))
 
 
-def rank_correlation(
-    first: NDArray[np.floating[Any]], second: NDArray[np.floating[Any]]
-) -> float | None:
+def rank_correlation(first: NDArray[np.floating], second: NDArray[np.floating]) -> float | None:
     """Return Spearman's correlation of two symmetric [N, N] matrices over the pairs of clients.
 
     Pairs that are NaN in either matrix are left out; None where the correlation is undefined.

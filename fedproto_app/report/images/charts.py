@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,13 @@ from fedproto_app.core.charts import (
     Section,
     is_wide,
 )
+from fedproto_app.report.run_files import CsvTable, read_table
 from fedproto_app.report.runs import read_rounds
 
 _NAMED_CLASSES = 40  # more rows than that are lines
 _MOST_METHODS = 6
 _MODELS = {"own model": "local", "averaged model": "global"}
 _ACCURACY = Axis("test accuracy", percent=True, limits=(0.0, 1.0))
-
-Rows = list[dict[str, str]]
 
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
@@ -69,73 +67,76 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
     """Return the charts of accuracy by class: by run, or by model for a single run."""
     tables = {
-        label: read_table(folder / "classes.csv")
+        label: read_table(folder / "classes.csv", ("class",))
         for label, folder in list(runs.items())[:_MOST_METHODS]
         if (folder / "classes.csv").exists()
     }
     if not tables:
         return []
-    rows = next(iter(tables.values()))
-    has_counts = all(row["train_samples"] for row in rows)
+    first = next(iter(tables.values()))
+    classes, counts = first.texts["class"], first["train_samples"]
+    has_counts = bool(np.isfinite(counts).all())
+    order = np.arange(len(classes))
     if has_counts:  # the order of the thirds: by falling count, then by label
-        rows = sorted(rows, key=lambda row: -int(row["train_samples"]))
-    columns: dict[str, tuple[Rows, str]] = {
-        label: (rows, f"accuracy_{model}") for label, model in _MODELS.items()
-    }
+        order = np.argsort(-counts, kind="stable")
+    columns = {label: (first, f"accuracy_{model}") for label, model in _MODELS.items()}
     if len(tables) > 1:
-        has_own = any(row["accuracy_local"] for table in tables.values() for row in table)
+        has_own = any(table.known("accuracy_local") for table in tables.values())
         column = "accuracy_local" if has_own else "accuracy_global"
         columns = {label: (table, column) for label, table in tables.items()}
-    classes = [row["class"] for row in rows]
     by_label = {}
     for label, (table, column) in columns.items():
-        accuracies = {row["class"]: float(row[column] or "nan") for row in table}
-        values = np.array([accuracies.get(name, np.nan) for name in classes])
+        accuracies = dict(zip(table.texts["class"], table[column], strict=True))
+        values = np.array([accuracies.get(classes[place], np.nan) for place in order])
         if np.isfinite(values).any():
             by_label[label] = values
     if not by_label:
         return []
-    order = "by falling number of training images" if has_counts else "in the order of the labels"
+    sorting = "by falling number of training images" if has_counts else "in the order of the labels"
     label, values = next(iter(by_label.items()))
     best, worst = int(np.nanargmax(values)), int(np.nanargmin(values))
     text = (
-        f"Accuracy on each of {len(classes)} classes, {order}. {label}: most on "
-        f"{classes[best]} ({values[best]:.0%}), least on {classes[worst]} ({values[worst]:.0%})."
+        f"Accuracy on each of {len(classes)} classes, {sorting}. {label}: most on "
+        f"{classes[order[best]]} ({values[best]:.0%}), least on {classes[order[worst]]} "
+        f"({values[worst]:.0%})."
     )
-    title = f"By class, {order}"
+    title = f"By class, {sorting}"
     if len(classes) <= _NAMED_CLASSES:
+        names = _class_labels(first)
         dots = [
-            DotRow(_class_label(row), values, [*by_label])
-            for row, values in zip(rows, np.array([*by_label.values()]).T, strict=True)
+            DotRow(names[place], values, [*by_label])
+            for place, values in zip(order, np.array([*by_label.values()]).T, strict=True)
         ]
         return [Dots(title, text, _ACCURACY, dots, [*by_label])]
-    places, x = np.arange(1.0, len(classes) + 1), Axis(f"class, {order}", integers=True)
+    places, x = np.arange(1.0, len(classes) + 1), Axis(f"class, {sorting}", integers=True)
     lines = [Line(label, places, values, n) for n, (label, values) in enumerate(by_label.items())]
     charts: list[Chart] = [Lines(title, text, x, _ACCURACY, lines, wide=True)]
     if has_counts:
-        counts = np.array([float(row["train_samples"]) for row in rows])
-        y = Axis("training images", log=is_wide(counts))
-        text = f"Training images of each class: {counts[-1]:.0f} to {counts[0]:.0f}."
-        line = Line("training images", places, counts)
+        falling = counts[order]
+        y = Axis("training images", log=is_wide(falling))
+        text = f"Training images of each class: {falling[-1]:.0f} to {falling[0]:.0f}."
+        line = Line("training images", places, falling)
         charts.append(Lines("Training images by class", text, x, y, [line], wide=True))
     return charts
 
 
-def _class_label(row: Mapping[str, str]) -> str:
-    """Return the class, its number of training images, and its third: many, medium or few."""
-    if not row["train_samples"]:
-        return row["class"]
-    third = f", {row['third']}" if row["third"] else ""
-    return f"{row['class']} ({row['train_samples']}{third})"
+def _class_labels(table: CsvTable) -> list[str]:
+    """Return each class, its number of training images, and its third: many, medium or few."""
+    return [
+        name if isnan(count) else f"{name} ({count:.0f}{', ' * bool(third)}{third})"
+        for name, count, third in zip(
+            table.texts["class"], table["train_samples"], table.texts["third"], strict=True
+        )
+    ]
 
 
 def stage_charts(run_dir: Path) -> list[Lines]:
     """Return a chart for each kind of model: the accuracy on each stage's images by round."""
-    rounds = read_rounds(run_dir) if (run_dir / "rounds.jsonl").exists() else []
+    rounds = read_rounds(run_dir)
     numbers = np.array([float(record["round"]) for record in rounds])
     charts = []
     for title, model in _MODELS.items():
-        stages: list[list[Any]] = [record[f"stages_{model}"] or [] for record in rounds]
+        stages: list[list[float | None]] = [record[f"stages_{model}"] or [] for record in rounds]
         count = max(map(len, stages), default=0)
         table = np.full((len(rounds), count), np.nan)
         for row, accuracies in zip(table, stages, strict=True):
@@ -206,23 +207,20 @@ def read_partition(run_dir: Path) -> tuple[dict[str, NDArray[np.int64]], list[st
 
     Both are read from ``partition.csv``; ``classes.csv``, if there is one, orders the classes.
     """
-    rows = read_table(run_dir / "partition.csv")
-    classes = list(dict.fromkeys(row["class"] for row in rows))
+    table = read_table(run_dir / "partition.csv", ("client", "class"))
+    classes = list(dict.fromkeys(table.texts["class"]))
     if (run_dir / "classes.csv").exists():  # all classes, in the order of the labels
-        classes = [row["class"] for row in read_table(run_dir / "classes.csv")]
+        classes = read_table(run_dir / "classes.csv", ("class",)).texts["class"]
+    samples = [n.astype(np.int64).tolist() for n in (table["stage"], table["train_samples"])]
+    rows = list(zip(table.clients, table.texts["class"], *samples, strict=True))
     stages: dict[str, int] = {}
-    for row in rows:
-        stages[row["client"]] = max(stages.get(row["client"], 0), int(row["stage"]))
+    for client, _, stage, _ in rows:
+        stages[client] = max(stages.get(client, 0), stage)
     counts = {
         client: np.zeros((number, len(classes)), dtype=np.int64)
         for client, number in stages.items()
     }
     column = {name: number for number, name in enumerate(classes)}
-    for row in rows:
-        counts[row["client"]][int(row["stage"]) - 1, column[row["class"]]] = row["train_samples"]
+    for client, name, stage, count in rows:
+        counts[client][stage - 1, column[name]] = count
     return counts, classes
-
-
-def read_table(file: Path) -> Rows:
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))

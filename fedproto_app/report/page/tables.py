@@ -7,18 +7,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, is_alone, mean_errors, pairs
 from fedproto_app.report.gain import is_lower
-from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
+from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.table import (
     NO_SPREAD,
     comparison_columns,
     comparison_numbers,
     comparison_rows,
+    figure_texts,
+    samples_texts,
 )
 from fedproto_app.report.taking_part import Candidate
 from fedproto_app.report.task_report import report_for
@@ -152,23 +154,17 @@ def clients_table(
 
 def _clients_of_run(group: Group) -> PageTable | None:
     run = group.runs[0]
-    if not (run.folder / "clients.csv").exists():
-        return None
-    shown = report_for(group.task).metrics.every_client
-    clients = read_clients(run.folder)
+    table, shown = run.clients, report_for(group.task).metrics.every_client
+    texts = [samples_texts(table), *(figure_texts(table, field) for field in shown)]
+    keys = [table[name].tolist() for name in ("samples", *(field.name for field in shown))]
     rows = []
-    for row in _evenly_chosen(clients):
-        values = [_number(row.get(field.name, "")) for field in shown]
-        numbers = [
-            Cell(field.text(value) if value is not None else UNKNOWN, _key(value), True)
-            for field, value in zip(shown, values, strict=True)
-        ]
-        samples = Cell(row["samples"], _key(_number(row["samples"])), True)
-        texts = [Cell(row["client"]), Cell(row["group"])]
-        rows.append(Row([*texts, samples, *numbers], group=row["group"]))
+    for n in _evenly_chosen(range(len(table.clients))):
+        cells = [Cell(text[n], _key(key[n]), True) for text, key in zip(texts, keys, strict=True)]
+        client, true_group = table.clients[n], table.groups[n]
+        rows.append(Row([Cell(client), Cell(true_group), *cells], group=true_group))
     titles = ["client", "group", "samples", *(field.title for field in shown)]
     caption = "test figures of each client; of the kept models unless a column says otherwise"
-    return _table(titles, rows, caption, len(clients))
+    return _table(titles, rows, caption, len(table.clients))
 
 
 def _clients_by_method(
@@ -179,11 +175,10 @@ def _clients_by_method(
 ) -> PageTable | None:
     columns_shown = _shown_groups(groups, chosen)
     errors = {labels[place]: mean_errors(groups[place], metrics) for place in columns_shown}
-    group_of = {
-        row["client"]: row["group"]
-        for group in groups
-        for row in read_clients(group.runs[0].folder)
-    }
+    group_of: dict[str, str] = {}
+    for group in groups:
+        table = group.runs[0].clients
+        group_of |= dict(zip(table.clients, table.groups, strict=True))
     names = [name for name in group_of if any(name in error_of for error_of in errors.values())]
     if not names:
         return None
@@ -258,10 +253,6 @@ def _error_cell(error: float | None, metrics: TaskMetrics) -> Cell:
     return Cell(f"{percent_text(error)}%" if metrics.is_accuracy else f"{error:.4g}", error, True)
 
 
-def _number(cell: str) -> float | None:
-    return float(cell) if cell else None
-
-
 def _key(value: float | None) -> float:
     return inf if value is None or not isfinite(value) else value
 
@@ -284,9 +275,7 @@ def refusals_table(groups: Sequence[Group], labels: Sequence[str]) -> tuple[Page
     late = orders = 0
     for group, label in zip(groups, labels, strict=True):
         for run in group.runs:
-            if not (run.folder / "rounds.jsonl").exists():
-                continue
-            for line in read_rounds(run.folder):
+            for line in run.rounds:
                 late += int(line.get("late", 0))
                 orders += int(line.get("asked", 0))
                 for refusal in line.get("refused", ()):
@@ -359,7 +348,7 @@ def _repeat(group: Group, label: str) -> Repeat:
     )
 
 
-def _changed(run: Run) -> dict[str, Any]:
+def _changed(run: Run) -> dict[str, object]:
     defaults = defaults_of(run.method)
     return {
         key: value

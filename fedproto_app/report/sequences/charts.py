@@ -233,11 +233,12 @@ def _stored_vectors(run_dir: Path) -> dict[str, tuple[str, NDArray[np.float32]]]
     from fedproto_app.node.store import VECTORS_FILE, file_name
 
     vectors_of = {}
-    for row in read_clients(run_dir):
-        file = run_dir / "state" / row["node"] / file_name(row["client"]) / VECTORS_FILE
+    table = read_clients(run_dir)
+    for client, node in zip(table.clients, table.nodes, strict=True):
+        file = run_dir / "state" / node / file_name(client) / VECTORS_FILE
         if file.exists():
             [(digest, vectors)] = load_file(file).items()
-            vectors_of[row["client"]] = (digest, vectors)
+            vectors_of[client] = (digest, vectors)
     return vectors_of
 
 
@@ -273,7 +274,7 @@ def embedding_charts(embeddings: Embeddings) -> list[Points]:
     ]  # fmt: skip
 
 
-def main_plane(vectors: NDArray[np.floating[Any]]) -> tuple[NDArray[np.float64], list[float]]:
+def main_plane(vectors: NDArray[np.floating]) -> tuple[NDArray[np.float64], list[float]]:
     """Project vectors [n, D] on two principal components, [n, 2]; also return variance shares.
 
     The sign of each direction is chosen so that its largest entry is positive.

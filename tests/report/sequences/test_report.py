@@ -226,16 +226,16 @@ def test_settling_as_the_definition_says(values: list[float | None]) -> None:
 def test_a_finished_run_has_every_field_that_a_person_is_shown(tmp_path: Path, task: str) -> None:
     run = make_sequence_run(tmp_path / "a", task)
     metrics, summary = REPORTS[task].metrics, json.loads((run / "summary.json").read_text())
-    line, client = read_rounds(run)[-1], read_clients(run)[0]
+    line, clients = read_rounds(run)[-1], read_clients(run)
     assert metrics.headline.summary[0].name in summary
     assert metrics.latest.round.name in line
-    assert metrics.headline.column.name in client
+    assert metrics.headline.column.name in clients.numbers
     assert {field.name for field in metrics.progress} <= set(line)
-    assert {field.name for field in metrics.clients} <= set(client)
+    assert {field.name for field in metrics.clients} <= set(clients.numbers)
     assert {field.name for field in metrics.comparison} <= set(summary)
     assert summary["rand_index_settled"] == 3  # after two shaky rounds
     run_table(read_run(run))
-    clients_table(task, read_clients(run))
+    clients_table(task, clients)
 
 
 def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
