@@ -7,7 +7,7 @@ and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
