@@ -45,6 +45,7 @@ from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
+from fedproto_app.strategies.common.personal_model import Predicts
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -246,7 +247,9 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
     for name in parameters:
         if learner.is_shared(name) and name not in stored:
             raise FedProtoError(f"client {client!r}: its kept model lacks {name!r}")
-    model = learner.predictor({name: value.unsqueeze(0) for name, value in parameters.items()})
+    model: Mapping[str, Tensor] = {n: value.unsqueeze(0) for n, value in parameters.items()}
+    if isinstance(learner, Predicts):
+        model = learner.predictor(model)
     memory = {f"{MEMORY}/{name}": value for name, value in unflatten(tensors, MEMORY).items()}
     return parameters | {name: value.squeeze(0) for name, value in model.items()} | memory
 

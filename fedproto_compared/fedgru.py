@@ -24,7 +24,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey, key_arrays
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.method import Method
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
@@ -272,16 +272,17 @@ class FedGruLearner(Answers, SoloLearner):
                 choice[row, int(guidance.options[name])] = 1.0
         return Context()
 
-    def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Return each client's cluster model, under the names of a single model."""
+    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+        """Send each client's cluster model, under the names of a single model."""
         if self._alone:
-            return super().model_to_send(cohort)
+            return Contribution()
         chosen = cohort.parameters[CHOICE].argmax(dim=1).tolist()
         members = [member(cohort.parameters, cluster) for cluster in range(self._clusters)]
-        return {
+        cluster_models = {
             name: torch.stack([members[cluster][name][row] for row, cluster in enumerate(chosen)])
             for name in members[0]
         }
+        return Contribution(model=cluster_models)
 
     def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
         return profile(cohort, self.task)
@@ -407,7 +408,7 @@ def gru_of_clusters(settings: Settings, layout: WindowLayout) -> Model:
     return alone if section.clusters == 1 else Ensemble(alone, section.clusters)
 
 
-def organisations_have_places(settings: Settings) -> None:
+def organisations_have_places(settings: RunSettings) -> None:
     """Raise `SettingsError` if the graph gives no distances between organisations."""
     if settings.method_table(FedGruSettings).clusters > 1 and settings.graph.source == "file":
         raise SettingsError(

@@ -4,12 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from fedproto_app.core.section import Section
 
-# A run's `settings.Settings`, which stand above these records: they are read with their help.
-RunSettings: TypeAlias = Any
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+class _Partition(Protocol):
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def stages(self) -> int: ...
+
+
+class _Data(Protocol):
+    @property
+    def partition(self) -> _Partition: ...
+
+
+class _Encoder(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def file(self) -> Path: ...
+    @property
+    def rounds(self) -> int: ...
+
+
+class _Graph(Protocol):
+    @property
+    def source(self) -> str: ...
+
+
+class _Aggregation(Protocol):
+    @property
+    def rule(self) -> str: ...
+    @property
+    def secure(self) -> bool: ...
+
+
+class _Privacy(Protocol):
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def is_on(self) -> bool: ...
+
+
+class RunSettings(Protocol):
+    """What a method's record reads of a run's `settings.Settings`.
+
+    These stand above this room, because they are read with the records' help.
+    """
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def evaluate_every(self) -> int: ...
+    @property
+    def patience(self) -> int: ...
+    @property
+    def keep(self) -> str: ...
+    @property
+    def data(self) -> _Data: ...
+    @property
+    def encoder(self) -> _Encoder: ...
+    @property
+    def graph(self) -> _Graph: ...
+    @property
+    def aggregation(self) -> _Aggregation: ...
+    @property
+    def privacy(self) -> _Privacy: ...
+
+    def method_table(self, kind: type[SectionT]) -> SectionT:
+        """Return the method's settings, which are of this class."""
+
 
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 

@@ -1,4 +1,4 @@
-"""Declarations of the arrays that a method sends and receives.
+"""Declarations of the arrays that a method's clients send.
 
     @classmethod
     def sends(cls, settings, sizes):
@@ -54,7 +54,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "remember": ("round", "latest"),
     "when": ("training", "evaluated", "question"),
     "clip": ("", "step", "rows", "sums"),
-    "consent": ("", "tells-classes", "shares-classes"),
+    "consent": ("", "tells-classes"),
 }
 
 
@@ -80,6 +80,8 @@ class Sends:
         rejects impossible values.
     reveals: what the server learns of a client, in words.
     consent: the key of a site's file that must allow this, "" if none.
+    passed_on: what other nodes learn of a client because the server sends its values on, in words;
+        "" if it does not. A site must allow this with ``shares-classes``.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Sends:
     any_size: bool = False
     reveals: str = ""
     consent: str = ""
+    passed_on: str = ""
 
     def __post_init__(self) -> None:
         for key, allowed in _ALLOWED.items():
@@ -116,18 +119,6 @@ class Sends:
             return self.arrays
         parameters = sizes.parameters.items()
         return {name: shape for name, shape in parameters if name.startswith(self.parameters)}
-
-
-@dataclass(frozen=True)
-class Returns:
-    """Arrays that the server sends to a client in addition to the shared parameters.
-
-    reveals, consent: as in `Sends`: what others learn about a client from them.
-    """
-
-    name: str
-    reveals: str = ""
-    consent: str = ""
 
 
 def model(*parameters: str, **fields: object) -> Sends:

@@ -43,7 +43,7 @@ from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.store import ClientStore, store_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.settings.fit import releases_of, returns_of, withholds_samples
+from fedproto_app.settings.fit import releases_of, withholds_samples
 from fedproto_app.settings.run import OutputSettings
 from fedproto_app.strategies.common.learner import (
     AnyLearner,
@@ -353,11 +353,10 @@ def require_allowed(settings: Settings, site: Site) -> None:
                 "classes each client has; this site's file does not allow that: tells-classes = "
                 "true would"
             )
-    for answer in returns_of(method, settings):
-        if answer.consent == "shares-classes" and not site.shares_classes:
+        if release.passed_on and not site.shares_classes:
             raise SettingsError(
-                f"method = {settings.method!r} {answer.reveals}; this site's file does not allow "
-                "that: shares-classes = true would"
+                f"method = {settings.method!r} {release.passed_on}; this site's file does not "
+                "allow that: shares-classes = true would"
             )
 
 

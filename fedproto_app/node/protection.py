@@ -19,6 +19,7 @@ import hmac
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,6 +38,15 @@ from fedproto_app.trust.privacy_loss import (
     finite,
     gaussian_noise,
 )
+
+
+@runtime_checkable
+class _BoundsSums(Protocol):
+    """A learner whose clients send sums of samples of bounded length (``clip = "sums"``)."""
+
+    def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
+        """Return the largest norm that a sample adds to all sums together, and the number of
+        samples in each client's sums. Called if `Training.sample_clip` is set."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,11 @@ class Protection:
             }
             count = sum(array[..., 0].size for array in rows.values())
             return _Hidden(release.clip, rows, noise * settings.clip * math.sqrt(count))
+        if not isinstance(self._learner, _BoundsSums):
+            raise SettingsError(
+                f"{type(self._learner).__name__} declares clip = 'sums', so it needs "
+                "sums_bound(cohort): how far one sample can move them"
+            )
         bound, counts = self._learner.sums_bound(cohort)
         moved = limited_samples(counts[row], order.most_samples) if settings.unit == "client" else 1
         sensitivity = bound * moved

@@ -144,7 +144,8 @@ class Node:
         require_declared(sent, self._sent_after_training, self.learner)
         return replace(
             sent,
-            model=self.learner.model_to_send(cohort),
+            model=sent.model
+            or {n: v for n, v in cohort.parameters.items() if self.learner.is_shared(n)},
             refused=dict.fromkeys(diverged, DIVERGED),
         )
 

@@ -14,7 +14,7 @@ from fedproto_app.core.methods import (
     pretraining_learner,
 )
 from fedproto_app.core.section import Section
-from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
+from fedproto_app.core.sends import Sends, Sizes, averages, unmaskable
 from fedproto_app.settings.run import Settings
 
 
@@ -130,12 +130,6 @@ def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
     """Return the releases of a method with these settings, before the shapes are determined."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.sends(table_of(method, settings), Sizes()))
-
-
-def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
-    """Return the arrays that clients get and sites must allow, for a method with these settings."""
-    learner = part_of(method, "learner", settings.task)
-    return tuple(learner.returns(table_of(method, settings)))
 
 
 def withholds_samples(settings: Settings) -> bool:

@@ -100,6 +100,7 @@ class FedAlaLearner(SoloLearner):
     """FedAvg's local training, from a mixture of the client's local and the global model."""
 
     section: FedAlaSettings
+    personalises = True
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
@@ -137,9 +138,6 @@ class FedAlaLearner(SoloLearner):
         memory.trained.fill_(True)
         return {}
 
-    def personalises(self) -> bool:
-        return True
-
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
         """Return the mixture with the received model; the stored W does not change."""
         model = {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
@@ -156,7 +154,7 @@ class FedAlaLearner(SoloLearner):
     def _learned(self, cohort: Cohort) -> dict[str, Tensor]:
         """Return W after learning with the current parameters, by parameter name."""
         memory, samples = cohort.memory, cohort.samples
-        if not any(map(self.is_encoder, self._top)):
+        if not any(name.startswith(self.encoder) for name in self._top):
             samples = self.task.fix_encoder(cohort.parameters, samples)
         weights: dict[str, Tensor] = dict(memory.weight)
         learns, until_settled = memory.trained, ~memory.learned

@@ -59,9 +59,7 @@ class FedAvgLearner(SoloLearner):
         super().__init__(training, section, task)
         # A user's method that builds on this learner has its own section.
         self._fine_tuning = getattr(section, "fine_tune_epochs", 0)
-
-    def personalises(self) -> bool:
-        return self._fine_tuning > 0
+        self.personalises = self.personalises or self._fine_tuning > 0
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
         if not self._fine_tuning:
@@ -106,7 +104,7 @@ class FedAvgStrategy(BaseStrategy):
         return chosen
 
     def evaluates_with_training(self, round_: Round) -> bool:
-        local = self.judges_trained and not self.learner.personalises()
+        local = self.judges_trained and not self.learner.personalises
         if self.settings.privacy.reported != "exact":  # only errors of final models may be sent
             return False
         return local and self.learner.task.evaluates_local and round_.evaluated

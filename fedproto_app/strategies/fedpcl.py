@@ -33,7 +33,8 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
-from fedproto_app.core.sends import Returns, Sends, Sizes, model
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.settings import Training
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.learner import (
     Cohort,
@@ -101,6 +102,10 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
     needs_representation = True
     section: FedPclSettings
 
+    def __init__(self, training: Training, section: FedPclSettings, task: TaskT) -> None:
+        super().__init__(training, section, task)
+        self.personalises = section.fine_tune_epochs > 0
+
     @abstractmethod
     def contrast(self, representation: Tensor, batch: Any, context: ContrastT) -> Tensor:
         """Return ProtoNCE of a batch's representations, [k]."""
@@ -117,9 +122,6 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
             contrast = self.contrast(representation, batch, context)
             terms["contrast"] = self.section.contrast_weight * contrast
         return terms
-
-    def personalises(self) -> bool:
-        return self.section.fine_tune_epochs > 0
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
         """Return the head after epochs of supervised training on the averaged encoder."""
@@ -191,15 +193,9 @@ class FedPclClassesLearner(
     def sends(cls, section: FedPclSettings, sizes: Sizes) -> Sequence[Sends]:
         prototypes = class_prototypes(sizes, "samples")
         if section.prototypes == "multiple":
-            prototypes = replace(prototypes, combine="each")
+            shown = "shows every client the class prototypes of every other"
+            prototypes = replace(prototypes, combine="each", passed_on=shown)
         return [model(sizes.encoder, sizes.head), prototypes]
-
-    @classmethod
-    def returns(cls, section: FedPclSettings) -> Sequence[Returns]:
-        if section.prototypes == "single":
-            return ()
-        shown = "shows every client the class prototypes of every other"
-        return [Returns("clients' prototypes", shown, consent="shares-classes")]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ClassesContext:
         return ClassesContext(*self._received(guidance), supervised=self.section.supervised)

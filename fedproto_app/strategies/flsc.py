@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.settings import Settings
+from fedproto_app.core.method import RunSettings
 from fedproto_app.strategies import ifca
 from fedproto_app.strategies.fed_react import FedReactSettings
 
@@ -19,7 +19,7 @@ class FlscSettings(FedReactSettings):
         return self.overlap
 
 
-def check_overlap(settings: Settings) -> None:
+def check_overlap(settings: RunSettings) -> None:
     """Raise `SettingsError` if the overlap exceeds the number of clusters."""
     ifca.check_clusters(settings)
     section = settings.method_table(FedReactSettings)

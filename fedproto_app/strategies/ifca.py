@@ -25,7 +25,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.method import SEQUENCE_TASKS, Method
+from fedproto_app.core.method import SEQUENCE_TASKS, Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
@@ -176,7 +176,7 @@ def _mean(cluster: int) -> str:
     return f"mean-{cluster}"
 
 
-def check_clusters(settings: Settings) -> None:
+def check_clusters(settings: RunSettings) -> None:
     """Raise `SettingsError` if the number of clusters is not set."""
     if settings.method_table(FedReactSettings).clusters == 0:
         raise SettingsError(

@@ -221,6 +221,7 @@ class KnnPerLearner(FedAvgLearner):
 
     section: KnnPerSettings  # type: ignore[assignment]
     needs_representation = True
+    personalises = True
 
     @abstractmethod
     def train_examples(self, cohort: Cohort) -> Examples:
@@ -229,9 +230,6 @@ class KnnPerLearner(FedAvgLearner):
     @abstractmethod
     def validation_examples(self, cohort: Cohort) -> tuple[Examples, Tensor]:
         """Return the validation samples, and the shared model's predictions, [K, n, C or H]."""
-
-    def personalises(self) -> bool:
-        return True
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
         """Return the shared model with the clients' memories."""

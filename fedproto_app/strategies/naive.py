@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.core.method import Method
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.models.forecaster import COEFFICIENTS
@@ -124,7 +124,7 @@ class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask
         return {"total": squares.sum(dim=1) / samples}
 
 
-def rounds_by_stage(settings: Settings) -> int:
+def rounds_by_stage(settings: RunSettings) -> int:
     """Return a round for each stage; `rounds` if the data bring their own stages."""
     if settings.task != "classification":
         return 1

@@ -74,6 +74,7 @@ class PerFedAvgLearner(SoloLearner):
     """Solo's loss on a second batch, of the shared model after a step on the first."""
 
     section: PerFedAvgSettings
+    personalises = True
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
@@ -112,9 +113,6 @@ class PerFedAvgLearner(SoloLearner):
             name: value - self.section.step_size * steps[name] if name in steps else value
             for name, value in parameters.items()
         }
-
-    def personalises(self) -> bool:
-        return True
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
         """Return w̃ on the same batch in every round, so that rounds differ only by w."""

@@ -22,6 +22,7 @@ from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.learner import Context
 from fedproto_compared.fedgru import (
     CHOICE,
     Ensemble,
@@ -53,7 +54,7 @@ def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
     learner = tiny_learner("fedgru", **TINY)
     before = tiny_cohort(learner).parameters
     losses, _, after = train(learner, GUIDANCE)
-    sent_model = learner.model_to_send(after)
+    sent_model = learner.contribution(after, Context(), 1).model
     alone = tiny_learner("fedgru", **TINY, **{"fedgru.clusters": 1})
     plain_losses, _, plain = train(alone, replace(GUIDANCE, options={}))
     assert set(sent_model) == set(plain.parameters)

@@ -171,7 +171,7 @@ def test_the_personal_model_predicts_and_the_global_one_is_told_besides() -> Non
 def test_both_models_have_an_encoder() -> None:
     """While either learns, images cannot be encoded once for all epochs."""
     ditto = tiny_learner("ditto")
-    encoders = [name for name in ditto.initial_parameters() if ditto.is_encoder(name)]
+    encoders = [name for name in ditto.initial_parameters() if name.startswith(ditto.encoder)]
     of_w = [name for name in encoders if name.startswith("encoder.")]
     assert of_w
     assert sorted(encoders) == sorted([*of_w, *(PERSONAL + name for name in of_w)])

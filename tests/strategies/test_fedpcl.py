@@ -194,8 +194,8 @@ def test_clients_are_judged_with_a_head_of_their_own() -> None:
         assert torch.equal(personalised[name], value) == name.startswith(learner.task.encoder), name
     plain = image_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
     assert plain.personalised(cohort, guidance_with({})) is None
-    assert learner.personalises()
-    assert not plain.personalises()
+    assert learner.personalises
+    assert not plain.personalises
 
 
 def test_clients_answer_by_the_most_similar_of_all_clients_prototypes() -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.method import Method
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.section import CountOrZero, Positive, Section, setting
-
-if TYPE_CHECKING:
-    from fedproto_app.settings import Settings
-
 
 # 500 filters are 4,000 features: 32 MB for each message and client, 128 MB for a covariance.
 MOST_FEATURES = 500
@@ -75,7 +71,7 @@ class AnalyticSettings(Section):
         return [self.strongest * 10 ** (-number / 2) for number in range(count)]
 
 
-def rounds_with_guesses(settings: Settings) -> int:
+def rounds_with_guesses(settings: RunSettings) -> int:
     """Return a round for each stage plus the rounds that guess classes."""
     if settings.task != "classification":
         stages = 1
@@ -86,18 +82,18 @@ def rounds_with_guesses(settings: Settings) -> int:
     return stages + settings.method_table(AnalyticSettings).guess_rounds
 
 
-def guesses_classes(settings: Settings) -> bool:
+def guesses_classes(settings: RunSettings) -> bool:
     """Return whether clients guess the classes of unlabelled sequences."""
     return settings.method_table(AnalyticSettings).guess_rounds > 0
 
 
-def check_settings(settings: Settings) -> None:
+def check_settings(settings: RunSettings) -> None:
     """Raise `SettingsError` for clusters or guesses that other settings rule out."""
     check_clusters(settings)
     check_guesses(settings)
 
 
-def check_guesses(settings: Settings) -> None:
+def check_guesses(settings: RunSettings) -> None:
     """Raise `SettingsError` if classes cannot be guessed.
 
     A guess uses the last round's model, and the same sequences are sent again in every round.
@@ -129,7 +125,7 @@ def check_guesses(settings: Settings) -> None:
         raise SettingsError(f"analytic.guess-rounds = {rounds}: {reason}")
 
 
-def check_clusters(settings: Settings) -> None:
+def check_clusters(settings: RunSettings) -> None:
     """Raise `SettingsError` if clusters are chosen and the server does not see each client's
     sums."""
     if settings.method_table(AnalyticSettings).sharing != "clustered":

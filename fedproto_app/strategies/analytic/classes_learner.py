@@ -21,7 +21,7 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.sends import Returns, Sends, Sizes
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
@@ -157,18 +157,13 @@ class AnalyticClassesLearner(
     def sends(cls, section: AnalyticSettings, sizes: Sizes) -> Sequence[Sends]:
         if section.sharing == "none":
             return []
-        of_present = "the sums over the clients that take part"
-        return [sums_of_classes(sizes, clip="sums", of_present=of_present)]
-
-    @classmethod
-    def returns(cls, section: AnalyticSettings) -> Sequence[Returns]:
-        if section.sharing != "clustered":
-            return []
-        reveals = (
-            "tells the nodes of a cluster its clients' sums of each class, from which a node can "
-            "take its own clients'"
-        )
-        return [Returns("sums of a cluster", reveals, consent="shares-classes")]
+        of_present, passed_on = "the sums over the clients that take part", ""
+        if section.sharing == "clustered":
+            passed_on = (
+                "tells the nodes of a cluster its clients' sums of each class, from which a node "
+                "can take its own clients'"
+            )
+        return [sums_of_classes(sizes, clip="sums", of_present=of_present, passed_on=passed_on)]
 
     def __init__(self, training: Training, section: AnalyticSettings, task: Any) -> None:
         super().__init__(training, section, task)

@@ -77,6 +77,7 @@ def sums_of_classes(
     when: Literal["training", "evaluated"] = "training",
     clip: Literal["", "sums"] = "",
     of_present: str = "",
+    passed_on: str = "",
 ) -> Sends:
     """Return the declaration of a client that sends class sums."""
     return Sends(
@@ -90,6 +91,7 @@ def sums_of_classes(
         any_size=True,
         reveals="the sums and the number of a client's samples of each class",
         consent="tells-classes",
+        passed_on=passed_on,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.methods import method_named, part_of, pretraining_learner
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.sends import Returns, Sends, Sizes
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.data.shard import Shard
 from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings, Settings, Training
@@ -105,7 +105,8 @@ class Context:
 class Contribution:
     """What the clients of a cohort send.
 
-    A learner returns the arrays; the node adds all else and passes the whole through its stages.
+    A learner returns the arrays. The node adds all else, the model too unless the learner made
+    another, and passes the whole through its stages.
 
     arrays: in addition to the shared parameters, [K, …] each. With `present` [K, C] bool, the
     arrays are [K, C, …] and each client sends only the rows of its present classes.
@@ -137,21 +138,25 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     section: the method's settings; subclasses name the class.
     needs_representation: whether the model must have a representation as well as a prediction.
+    personalises: whether the models of `personalised` are evaluated, and not the trained ones.
     releases: its declarations with these settings. shared: prefixes of the parameters that come
         from the server each round; the other parameters are personal and stay on the node with
-        their optimiser's state. sends_mean: whether a node replies with the mean of its clients'
+        their optimiser's state. encoder: prefixes of the parameters that representations depend on.
+        sends_mean: whether a node replies with the mean of its clients'
         shared parameters, or with each client's. weighs_samples: whether that mean weighs clients
         by their samples.
     """
 
     section: Any
     needs_representation = False
+    personalises = False
 
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
         self.releases = tuple(self.sends(section, Sizes(encoder=task.encoder, head=task.head)))
         model = next((release for release in self.releases if release.parameters), None)
-        self._shared = model.parameters if model else ()
+        self.shared = model.parameters if model else ()
+        self.encoder: tuple[str, ...] = (task.encoder,)
         self.sends_mean = training.nodes_average and (model is None or model.combine == "mean")
         by_samples = model is None or model.weight == "samples"
         self.weighs_samples = by_samples and training.counts_samples
@@ -160,15 +165,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         """Return the declarations of all that a client sends, with these settings."""
         raise SettingsError(f"{cls.__name__} does not declare what its clients send:\n{_EXAMPLE}")
-
-    @classmethod
-    def returns(cls, section: Any) -> Sequence[Returns]:
-        """Return what clients get in addition to the shared parameters and a site must allow."""
-        return ()
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        return self._shared
 
     def initial_parameters(self) -> dict[str, Tensor]:
         """Return a client's parameters before its first round, without the client axis."""
@@ -182,13 +178,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
         return NoMemory()
 
+    @final
     def is_shared(self, name: str) -> bool:
         """Return whether the parameter comes from the server each round."""
         return name.startswith(self.shared)
-
-    def is_encoder(self, name: str) -> bool:
-        """Return whether representations depend on the parameter."""
-        return name.startswith(self.task.encoder)
 
     def phases(self) -> Sequence[Phase]:
         """Return the phases of local training in a round."""
@@ -234,20 +227,11 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return {}
 
     def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
-        """Return what the cohort's clients send in addition to their shared parameters."""
+        """Return what the cohort's clients send in addition to their shared parameters.
+
+        A `model` of the contribution replaces these parameters.
+        """
         return Contribution()
-
-    def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
-        """Return the largest norm that a sample adds to all sums together, and the number of
-        samples in each client's sums. Called if `Training.sample_clip` is set."""
-        raise SettingsError(
-            f"{type(self).__name__} declares clip = 'sums', so it needs sums_bound(cohort): how "
-            "far one sample can move them"
-        )
-
-    def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Return the shared parameters that each client sends, [K, …] each."""
-        return {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Take in the guidance before an evaluation without training.
@@ -257,10 +241,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
         return []
 
-    def personalises(self) -> bool:
-        """Return whether the models of `personalised` are evaluated, not the trained models."""
-        return False
-
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
         """Return personalised models from the shared one, [K, …] each; None to use the shared one.
 
@@ -268,10 +248,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         and stored for forecasts; the next round starts without them.
         """
         return None
-
-    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the model that the clients predict with, under the task's names, [K, …] each."""
-        return parameters
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Return the task's metrics of the cohort's models, a list over the clients each."""
@@ -369,7 +345,9 @@ def _train_phase(
 ) -> dict[str, Tensor]:
     losses: dict[str, Tensor] = {}
     samples = cohort.samples
-    if not any(phase.trains(name) and learner.is_encoder(name) for name in cohort.parameters):
+    if not any(
+        phase.trains(name) and name.startswith(learner.encoder) for name in cohort.parameters
+    ):
         samples = learner.task.fix_encoder(cohort.parameters, samples)
     for epoch in range(phase.epochs):
         generators = [

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.settings import Training
 from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner
 from fedproto_app.tasks.task import AnyTask
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A learner whose clients predict with another model than the one that is trained."""
+
+    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the model that the clients predict with, under the task's names, [K, …] each."""
+
 
 PERSONAL = "personal."  # v is trained by the loop that trains w, so both are parameters
 
@@ -23,6 +33,10 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     The parameters of v are named as in w, with the prefix ``personal.``. Both start equal.
     """
 
+    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
+        super().__init__(training, section, task)
+        self.encoder = (*self.encoder, PERSONAL + task.encoder)
+
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         return [model(sizes.encoder, sizes.head)]
@@ -30,9 +44,6 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     def initial_parameters(self) -> dict[str, Tensor]:
         model = self.task.initial_parameters()
         return {**model, **{PERSONAL + name: value.clone() for name, value in model.items()}}
-
-    def is_encoder(self, name: str) -> bool:
-        return super().is_encoder(name.removeprefix(PERSONAL))
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self.personal_model(parameters)

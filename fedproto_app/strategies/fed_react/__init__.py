@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import field_validator
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.method import SEQUENCE_TASKS, Method, Pretraining
+from fedproto_app.core.method import SEQUENCE_TASKS, Method, Pretraining, RunSettings
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.section import Count, CountOrZero, Positive, Section, setting
 from fedproto_app.maths.clustering import HeadSimilarity
-
-if TYPE_CHECKING:
-    from fedproto_app.settings import Settings
-
 
 EstimatedForgetting = Literal["adaptive", "toolbox", "all-rounds"]
 Forgetting = EstimatedForgetting | float
@@ -76,7 +72,7 @@ class FedReactSettings(Section):
         )
 
 
-def check_similarity(settings: Settings) -> None:
+def check_similarity(settings: RunSettings) -> None:
     """Raise `SettingsError` for a similarity that the task's heads do not have."""
     similarity = settings.method_table(FedReactSettings).similarity
     if settings.task == "sequence-regression" and similarity == "class-norms":
@@ -86,7 +82,7 @@ def check_similarity(settings: Settings) -> None:
         )
 
 
-def check_number_of_clients(settings: Settings, clients: int) -> None:
+def check_number_of_clients(settings: RunSettings, clients: int) -> None:
     """Raise `SettingsError` if there are more clusters than clients that can take part."""
     clusters = settings.method_table(FedReactSettings).clusters
     if clusters > clients:
@@ -96,12 +92,12 @@ def check_number_of_clients(settings: Settings, clients: int) -> None:
         )
 
 
-def encoder_is_learned(settings: Settings) -> bool:
+def encoder_is_learned(settings: RunSettings) -> bool:
     """Return whether phase 1 has rounds."""
     return ENCODER.rounds(settings) > 0
 
 
-def check_encoder(settings: Settings) -> None:
+def check_encoder(settings: RunSettings) -> None:
     """Raise `SettingsError` if the encoder's file is missing."""
     encoder = settings.encoder
     if encoder.path and not encoder.file.is_file():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.method import Method
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.section import (
     CountOrZero,
     NonNegative,
@@ -16,9 +16,6 @@ from fedproto_app.core.section import (
     ShareOrOne,
     setting,
 )
-
-if TYPE_CHECKING:
-    from fedproto_app.settings import Settings
 
 
 class FuelsSettings(Section):
@@ -73,7 +70,7 @@ class FuelsSettings(Section):
         return self
 
 
-def check_noise(settings: Settings) -> None:
+def check_noise(settings: RunSettings) -> None:
     """Raise `SettingsError` if FUELS's unprotected noise is combined with ``[privacy]``."""
     noise, mechanism = settings.method_table(FuelsSettings).noise, settings.privacy.mechanism
     if noise != "none" and settings.privacy.is_on:
