@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.array_source import save_series
 from fedproto_app.data.clock import look_like_times
+from fedproto_app.data.formats.npz import save_series
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
-from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table, table_of
-from fedproto_app.data.table_source import CLIENT_NAMES, load_long, load_wide
+from fedproto_app.data.table import TIME_NAMES, Columns, Head, TableFile
+from fedproto_app.data.table_source import CLIENT_NAMES, TableFormat, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -52,16 +52,14 @@ def series_of_frame(
         _require_distinct(flat[form.ids], names[form.ids])
     head = Head(WHERE, names, _time_place(names, flat))
 
-    def read(_: Path, select_columns: ColumnSelector, __: DataSettings) -> Table:
-        columns = select_columns(head)
-        return table_of(head, columns, len(flat), lambda _: [flat[columns.read]], "auto", first=0)
-
+    tables = TableFormat("frame", re.compile("$."), "", lambda *_: _FrameTable(head, flat))
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
     settings = DataSettings.model_validate(choice)
     try:
-        clients = load_long(settings, read) if form.is_long else load_wide(settings, read)
+        load = load_long if form.is_long else load_wide
+        clients = load(settings, tables)
         return checked_clients(clients, settings, WHERE)
     except DataError as error:
         message = str(error)
@@ -70,6 +68,16 @@ def series_of_frame(
         if not form.is_long and message.endswith("is not a number"):
             message += "; of a long frame, name the columns: id_col, time_col, target_col"
         raise DataError(message) from None
+
+
+class _FrameTable(TableFile):
+    first = 0
+
+    def __init__(self, head: Head, flat: DataFrame) -> None:
+        self.head, self._flat = head, flat
+
+    def blocks(self, columns: Columns, style: object) -> list[DataFrame]:
+        return [self._flat[columns.read]]
 
 
 @dataclass(frozen=True)

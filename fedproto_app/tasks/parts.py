@@ -6,7 +6,7 @@ So reading a table of results does not wait for torch, nor a client's process fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ class TaskParts(ABC):
     @abstractmethod
     def task_class(self) -> type[AnyTask]:
         """Return the class of the task."""
-
-    @abstractmethod
-    def source_names(self) -> Iterable[str]:
-        """Return the names of the embedded sources and of the file formats."""
 
     @abstractmethod
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:

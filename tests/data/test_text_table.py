@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data import files, table, text_table
+from fedproto_app.data import files, table
+from fedproto_app.data.formats import csv_table
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.settings import settings_from
 from tests.data.made_tables import load, values_of, written
@@ -25,8 +26,8 @@ from tests.data.made_tables import load, values_of, written
 @pytest.fixture
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read 7 bytes and 6 cells at once, so that a small file has many blocks."""
-    monkeypatch.setattr(text_table, "_PIECE", 7)
-    monkeypatch.setattr(text_table, "BLOCK_CELLS", 6)
+    monkeypatch.setattr(csv_table, "_PIECE", 7)
+    monkeypatch.setattr(csv_table, "BLOCK_CELLS", 6)
 
 
 @pytest.mark.usefixtures("in_small_pieces")
@@ -66,7 +67,7 @@ def test_rows_are_counted_as_csv_counts_them(rows: list[list[str]], data: st.Dat
 
     text = "\n".join(map(",".join, rows)) + "\n"
     expected = [max(1, len(row)) for row in csv.reader(io.StringIO(text, newline=""))]
-    blocks = text_table._widths(text.encode(), "a.csv", ",")
+    blocks = csv_table._widths(text.encode(), "a.csv", ",")
     assert [int(width) for widths, _, _ in blocks for width in widths] == expected
 
 
@@ -117,8 +118,8 @@ def test_a_row_of_units(text: str, has_units: bool, tmp_path: Path) -> None:
 def test_long_lines_and_many_columns_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_table, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(text_table, "_PIECE", 100)
+    monkeypatch.setattr(csv_table, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(csv_table, "_PIECE", 100)
     with pytest.raises(DataError, match="line 3 is longer than 0 MiB"):
         load(written(tmp_path, "a\n1\n" + "1" * 2000), "wide-csv")
     monkeypatch.setattr(table, "MOST_COLUMNS", 10)
@@ -135,7 +136,7 @@ def test_the_cost_of_reading_is_estimated_before_it_is_read(
     """8,000 bytes of text are 4,000 numbers of 24 bytes each."""
     path = written(tmp_path, "a\n" + "1\n" * 4000)
     monkeypatch.setattr(files, "most_bytes", lambda: 50_000)
-    monkeypatch.setattr(text_table, "table_of", lambda *_: pytest.fail("read too early"))
+    monkeypatch.setattr(csv_table, "table_of", lambda *_: pytest.fail("read too early"))
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         load(path, "wide-csv")
 
@@ -144,7 +145,7 @@ def test_a_file_that_changes_is_not_read_halfway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, "a\n1\n2\n")
-    monkeypatch.setattr(text_table, "_rows", lambda *_: 4)
+    monkeypatch.setattr(csv_table, "_rows", lambda *_: 4)
     with pytest.raises(DataError, match="changed while it was read"):
         load(path, "wide-csv")
 

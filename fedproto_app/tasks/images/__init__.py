@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
@@ -23,11 +22,6 @@ class ImageParts(TaskParts):
         from fedproto_app.tasks.images.task import ClassificationTask
 
         return ClassificationTask
-
-    def source_names(self) -> Iterable[str]:
-        from fedproto_app.data.images.sources import IMAGE_SOURCES
-
-        return IMAGE_SOURCES
 
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         from fedproto_app.tasks.images.clients import load_shard

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
@@ -23,11 +22,6 @@ class SequenceClassificationParts(TaskParts):
         from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
         return SequenceClassificationTask
-
-    def source_names(self) -> Iterable[str]:
-        from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
-
-        return SEQUENCE_SOURCES
 
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         from fedproto_app.tasks.sequences.clients import load_shard
