@@ -14,7 +14,7 @@ from fedproto_app.data.clock import look_like_times
 from fedproto_app.data.formats.npz import save_series
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
-from fedproto_app.data.table import TIME_NAMES, Columns, Head, TableFile
+from fedproto_app.data.table import TIME_NAMES, FrameFile, Head, time_place
 from fedproto_app.data.table_source import CLIENT_NAMES, TableFormat, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
@@ -50,9 +50,9 @@ def series_of_frame(
         raise DataError(f"target_col = {target_col!r}: for long frames; name id_col as well")
     if form.ids is not None:
         _require_distinct(flat[form.ids], names[form.ids])
-    head = Head(WHERE, names, _time_place(names, flat))
+    head = Head(WHERE, names, time_place(names, flat))
 
-    tables = TableFormat("frame", re.compile("$."), "", lambda *_: _FrameTable(head, flat))
+    tables = TableFormat("frame", re.compile("$."), "", lambda *_: FrameFile(flat, WHERE, head))
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
@@ -68,16 +68,6 @@ def series_of_frame(
         if not form.is_long and message.endswith("is not a number"):
             message += "; of a long frame, name the columns: id_col, time_col, target_col"
         raise DataError(message) from None
-
-
-class _FrameTable(TableFile):
-    first = 0
-
-    def __init__(self, head: Head, flat: DataFrame) -> None:
-        self.head, self._flat = head, flat
-
-    def blocks(self, columns: Columns, style: object) -> list[DataFrame]:
-        return [self._flat[columns.read]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +153,7 @@ def _form_of(frame: Any, id_col: str, time_col: str) -> _Form:
     flat.columns, flat.index = pd.RangeIndex(len(names)), pd.RangeIndex(len(flat))
     usual = (place for place, name in enumerate(names) if name.lower() in CLIENT_NAMES)
     ids = names.index(id_col) if id_col in names else None if id_col else next(usual, None)
-    times = names.index(time_col) if time_col in names else _time_place(names, flat)
+    times = names.index(time_col) if time_col in names else time_place(names, flat)
     zone = None
     if times is not None and isinstance(flat[times].dtype, pd.DatetimeTZDtype):
         zone = flat[times].dt.tz
@@ -237,15 +227,6 @@ def _with_times(frame: DataFrame) -> DataFrame:
         for place, (_, column) in enumerate(frame.items())
     }
     return pd.DataFrame(columns, index=frame.index).set_axis(frame.columns, axis=1)
-
-
-def _time_place(names: Sequence[str], frame: DataFrame) -> int | None:
-    """Return the place of the time column: by its name, else the only column of a time type."""
-    by_name = [place for place, name in enumerate(names) if name.lower() in TIME_NAMES]
-    of_type = [place for place in range(len(names)) if frame[place].dtype.kind == "M"]
-    if by_name:
-        return next((place for place in by_name if place in of_type), by_name[0])
-    return of_type[0] if len(of_type) == 1 else None
 
 
 def _counts_steps(frame: DataFrame, head: Head, time_col: str) -> bool:

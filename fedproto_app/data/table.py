@@ -298,6 +298,40 @@ class TableFile(ABC):
         return np.concatenate(parts), texts, faults
 
 
+class FrameFile(TableFile):
+    """A table that is a pandas frame, for formats of which pandas reads the whole file.
+
+    frame: its columns and rows are numbered if the head is given. where: the file's name in
+    messages. The memory that it takes is not bounded here.
+    """
+
+    first = 0
+
+    def __init__(self, frame: DataFrame, where: str, head: Head | None = None) -> None:
+        import pandas as pd
+
+        if head is None:
+            names = [str(name) for name in frame.columns]
+            frame = frame.set_axis(pd.RangeIndex(len(names)), axis=1).reset_index(drop=True)
+            head = Head(where, names, time_place(names, frame))
+        self.head, self._frame = head, frame
+
+    def blocks(self, columns: Columns, style: object) -> list[DataFrame]:
+        return [self._frame[columns.read]]
+
+
+def time_place(names: Sequence[str], frame: DataFrame) -> int | None:
+    """Return the place of the time column: by its name, else the only column of a time type.
+
+    frame: its columns are numbered.
+    """
+    by_name = [place for place, name in enumerate(names) if name.lower() in TIME_NAMES]
+    of_type = [place for place in range(len(names)) if frame[place].dtype.kind == "M"]
+    if by_name:
+        return next((place for place in by_name if place in of_type), by_name[0])
+    return of_type[0] if len(of_type) == 1 else None
+
+
 def is_total(cell: str) -> bool:
     """Return whether the cell names a row of totals."""
     return cell.lower().rstrip(":") in _TOTALS

@@ -121,7 +121,7 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
 
     Raises `DataError` for an unknown source.
     """
-    from fedproto_app.data.format import all_sources
+    from fedproto_app.data.format import sources_of
     from fedproto_app.data.source_checks import require_known, users_function
 
     source, records = settings.source, TASKS.values()
@@ -129,8 +129,9 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
         loaded = users_function(source)(settings)
         fitting = (record for record in records if parts_of(record.name).has_pool(loaded))
         return next(fitting, task_record(FIRST_TASK))
-    require_known(settings, sources := all_sources())
-    return next(record for record in records if record.holds == sources[source].holds)
+    kinds = dict.fromkeys(record.holds for record in records)
+    require_known(settings, [name for kind in kinds for name in sources_of(kind)])
+    return next(record for record in records if source in sources_of(record.holds))
 
 
 def _holding(holds: str) -> Iterable[TaskRecord]:

@@ -41,7 +41,7 @@ def load(loader: Any, source: str, path: object = "") -> Any:
             "mnist",
             ".* known are class-folders, image-npz, cifar, digits and package.m",
         ),
-        (load_sequences, "digits", ".* known are sequence-npz, uea"),
+        (load_sequences, "digits", ".* known are sequence-folder, recordings, sequence-npz"),
         (load_series, "no_such_module:load", "No module named 'no_such_module'"),
         (load_pool, "no_such_module:load", "No module named 'no_such_module'"),
         (load_series, f"{MODULE}:no_such_name", ".*has no attribute 'no_such_name'"),

@@ -76,12 +76,12 @@ SEQUENCES = {"task": "sequence-classification", "method": "solo"}
         (
             "series",
             IMAGES,
-            "series; set task = 'forecasting', or data.source to images: class-fold",
+            "series; set task = 'forecasting', or data.source to images: class-",
         ),
         (
             "series",
             SEQUENCES,
-            "series; set task = 'forecasting', or data.source to labelled sequen",
+            "series; set task = 'forecasting', or data.source to labelled",
         ),
         (
             "labelled sequences",
