@@ -35,6 +35,10 @@ class TaskParts(ABC):
         """
 
     @abstractmethod
+    def read(self, settings: Settings) -> None:
+        """Read the source, for all nodes of this process and of those forked from it."""
+
+    @abstractmethod
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         """Return why each client of the source cannot take part, None if it can.
 

@@ -95,6 +95,9 @@ class Parts(TaskParts):
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         return throw(settings, partition, partitions)
 
+    def read(self, settings: Settings) -> None:
+        """Read nothing, as dice are thrown by every node."""
+
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         return loaded_dice(settings)
 

@@ -28,6 +28,12 @@ class ForecastingParts(TaskParts):
 
         return load_shard(settings, partition, partitions)
 
+    def read(self, settings: Settings) -> None:
+        from fedproto_app.data.shared_read import read_once
+        from fedproto_app.data.sources import load_series
+
+        read_once(load_series, settings.data)
+
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         from fedproto_app.tasks.forecasting.clients import reasons_against
 

@@ -28,6 +28,12 @@ class ImageParts(TaskParts):
 
         return load_shard(settings, partition, partitions)
 
+    def read(self, settings: Settings) -> None:
+        from fedproto_app.data.shared_read import read_once
+        from fedproto_app.tasks.images.clients import dealt
+
+        read_once(dealt, settings.data, settings.seed)
+
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         from fedproto_app.tasks.images.clients import reasons_against
 

@@ -28,6 +28,12 @@ class SequenceClassificationParts(TaskParts):
 
         return load_shard(settings, partition, partitions)
 
+    def read(self, settings: Settings) -> None:
+        from fedproto_app.data.sequences.sources import load_sequences
+        from fedproto_app.data.shared_read import read_once
+
+        read_once(load_sequences, settings.data)
+
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         from fedproto_app.tasks.sequences.clients import reasons_against
 
