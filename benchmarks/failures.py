@@ -30,7 +30,7 @@ from PIL import Image
 
 from fedproto_app.core.errors import DataError, FederationError, SettingsError
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
-from fedproto_app.data.images.class_folders import decode
+from fedproto_app.data.formats.class_folders import decode
 from fedproto_app.data.sources import load_series
 from fedproto_app.engine.flower_parts import FIRST_ID
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing

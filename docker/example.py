@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
+from fedproto_app.data.formats.synthetic_traffic import load_synthetic_traffic
 from fedproto_app.settings import DataSettings, SyntheticSettings
 
 SITES = ("harbour", "oldtown", "airport")

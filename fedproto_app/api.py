@@ -527,8 +527,9 @@ def _series_and_settings(
     data: DataFrame | str | Path, columns: tuple[str, str, str], table: Mapping[str, object]
 ) -> tuple[list[ClientSeries], dict[str, object]]:
     """Return the series of a frame or file, and settings that suit them."""
+    from fedproto_app.data.format import Reading
     from fedproto_app.data.frame import series_of_frame
-    from fedproto_app.data.recognition import Reading, reading_of
+    from fedproto_app.data.recognition import reading_of
     from fedproto_app.data.sources import load_series
     from fedproto_app.tasks.table import record_of_source
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+from click import Context, HelpFormatter
 from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from fedproto_app.core.endings import program
 from fedproto_app.core.errors import SettingsError
@@ -27,7 +29,8 @@ from fedproto_app.tasks.table import fitting_task, record_of_source, require_fit
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart
-    from fedproto_app.data.recognition import Reading
+    from fedproto_app.data.format import Reading
+    from fedproto_app.node.site import Site
 
 # Options whose setting's name has another meaning outside of its table.
 RENAMED = {"data.partition.classes": "classes-per-stage"}
@@ -131,40 +134,86 @@ def _data() -> None:
     """Look at a data set before training on it."""
 
 
-# The sources of labelled sequences that accept an option.
-RECORDED = "labelled sequences"
-ONLY_SOURCES = {
-    "--target": ("recordings", "synthetic-air-writing"),
-    "--max-steps": ("recordings",),
-    "--window": ("recordings",),
-    "--stride": ("recordings",),
-}
 OPTIONS = data_options()
 DRAWN = list(dict.fromkeys(record.holds for record in TASKS.values() if record.draws))
 
 
-@data_app.command()
+class _Check(TyperCommand):
+    """The command, whose help names the formats; they are slow to import."""
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        from fedproto_app.data.format import all_formats, sources_of
+
+        kinds = dict.fromkeys(record.holds for record in TASKS.values())
+        paths: dict[str, list[str]] = {kind: [] for kind in kinds}
+        for form in filter(lambda form: form.paths, all_formats().values()):
+            paths[form.sources[0].holds].append(form.paths)
+        words = [f"{kind.capitalize()}: {', or '.join(paths[kind])}." for kind in kinds]
+        names = [", ".join(sources_of(kind)) for kind in kinds]
+        source = f"How to read it: {'; '.join(names)}; or package.module:factory."
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument) and parameter.name == "path":
+                parameter.help = " ".join(words)
+            elif isinstance(parameter, TyperOption) and parameter.name == "source":
+                parameter.help = f"{source} {(parameter.help or '').partition('. ')[2]}"
+        super().format_help(ctx, formatter)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The data that a person asks about, and the run that would read them.
+
+    options: their values by parameter name. table: the run's settings by dotted keys. reading: how
+    the path was recognised, None if the source was named. node: the site that reads the data.
+    """
+
+    site: Path | None
+    config: Path | None
+    changes: list[str]
+    options: dict[str, object]
+    table: dict[str, object]
+    reading: Reading | None
+    node: Site
+
+    @property
+    def source(self) -> str:
+        """The source that reads the data."""
+        return settings_from(self.table).data.source
+
+    def settings(self, kind: str = "") -> Settings:
+        """Return the settings with the options for this kind of data.
+
+        Without a kind, only options with the same meaning for all kinds are used, and only for a
+        user's source, which must be called to find its kind.
+        """
+        keys = {name: OPTIONS[name].key(kind) for name in self.options}
+        if not kind and ":" not in self.source:
+            keys = {}
+        run = settings_from(self.table | {k: self.options[name] for name, k in keys.items() if k})
+        data = run.data if self.site is None else self.node.reads(run.data)
+        if self.site is not None or self.config is not None:  # the run decides, if by the default
+            data = data.model_copy(update={"period": data.period})
+        return run.model_copy(update={"data": data})
+
+    def by_key(self, kind: str) -> dict[str, object]:
+        """Return the options for this kind of data by the keys of their settings."""
+        keys = {name: OPTIONS[name].key(kind) for name in self.options}
+        return {key: self.options[name] for name, key in keys.items() if key is not None}
+
+
+@data_app.command(cls=_Check)
 @with_data_options
 def check(
     path: Annotated[
         str,
         typer.Argument(
-            help="Series: a .csv, .tsv, .parquet, .xlsx, .h5 or .npz file, or a folder of CSV, "
-            "Parquet or Excel files. "
-            "Images: a folder or .zip of class folders, a CIFAR folder, or an .npz file with "
-            "x_train. Labelled sequences: a .ts file or the folder of a train and a test file, an "
-            ".npz file with points and offsets, or a folder or .zip of class folders of CSV files."
+            help="A file or folder of data."  # `_Check` names the formats
         ),
     ] = "",
     source: Annotated[
         str,
         typer.Option(
-            help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
-            "parquet-folder, wide-excel, long-excel, excel-folder, hdf5, npz or "
-            "synthetic-traffic; class-folders, cifar, image-npz or "
-            "digits; uea-ts, sequence-npz, sequence-folder, recordings or synthetic-air-writing; "
-            "package.module:factory. Default: recognised from the path, except for "
-            "recordings."
+            help="How to read it. Default: recognised from the path, except for recordings."
         ),
     ] = "",
     site: Annotated[
@@ -234,78 +283,84 @@ def check(
 
       fedproto data check cars/ --source recordings --scheme given --target charge --window 60
     """
+    options = {name: value for name, value in option_values.items() if value is not None}
+    asked = _find(path, source, site, config, changes or [], options)
+    record = _read(asked)
+    _judge(asked, record, picture)
+    if asked.reading is not None:
+        _say_what_is_read(asked.reading)
+    checked = check_data(record, asked.settings(record.holds), all_rows)
+    if picture is not None:
+        _draw(checked.charts, picture)
+    _print_commands(asked, record, checked)
+    raise typer.Exit(0 if checked.could_start else 1)
+
+
+def _find(
+    path: str,
+    source: str,
+    site: Path | None,
+    config: Path | None,
+    changes: list[str],
+    options: dict[str, object],
+) -> _Asked:
+    """Return what is asked about: the path's source is recognised unless something names it."""
     # The readers are slow to import.
     from fedproto_app.data.recognition import reading_of
     from fedproto_app.node.site import Site, site_file
 
-    options = {name: value for name, value in option_values.items() if value is not None}
-    table = changed_settings(config, changes or ())
-    node = Site()
+    table, node, reading = changed_settings(config, changes), Site(), None
     if site is not None:
         _refuse_options_of_site(path, source, options)
         node = site_file(site)
         source = node.reads(DataSettings()).source
     if path:
         table["data.path"] = path
-    reading = None
     if source:
         table["data.source"] = source
     elif path and "data.source" not in table:
         of_options = {key: options[name] for name in options for key in OPTIONS[name].keys.values()}
         reading = reading_of(Path(path), of_options | table)
-        if reading.source.startswith("wide-"):
+        if reading.form == "wide":
             for name in options.keys() & {TARGET, "columns"}:
                 table[TARGET_OF_SERIES] = options.pop(name)
         table = {**reading.all_settings, **reading.fitting(table)}
-    source = settings_from(table).data.source
-    is_users_own = ":" in source
+    return _Asked(site, config, changes, options, table, reading, node)
 
-    def read(kind: str = "") -> Settings:
-        """Return the settings with the options for this kind of data.
 
-        Without a kind, only options with the same meaning for all kinds are used, and only for a
-        user's source, which must be called to find its kind.
-        """
-        keys = {name: OPTIONS[name].key(kind) for name in options if kind or is_users_own}
-        run = settings_from(table | {key: options[name] for name, key in keys.items() if key})
-        data = run.data if site is None else node.reads(run.data)
-        if site is not None or config is not None:  # the run decides, if only by the default
-            data = data.model_copy(update={"period": data.period})
-        return run.model_copy(update={"data": data})
-
-    if is_users_own and str(Path.cwd()) not in sys.path:
+def _read(asked: _Asked) -> TaskRecord:
+    """Return the task whose kind of data the source holds; a user's function is called."""
+    if ":" in asked.source and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
-    if "task" in table:
-        require_fitting_source(read())
-        record = task_record(table["task"])
-    else:
-        record = record_of_source(read().data)
-    _refuse_options_of_other_kinds(options, picture, source, record.holds)
+    if "task" not in asked.table:
+        return record_of_source(asked.settings().data)
+    require_fitting_source(asked.settings())
+    return task_record(str(asked.table["task"]))
+
+
+def _judge(asked: _Asked, record: TaskRecord, picture: Path | None) -> None:
+    """Refuse options without an effect on these data, and a run that the site does not allow."""
+    _refuse_options_of_other_kinds(asked.options, picture, asked.source, record.holds)
     _require_drawable(picture)
-    if site is not None and (config or changes):
+    if asked.site is not None and (asked.config or asked.changes):
         from fedproto_app.node.orders import require_admitted
         from fedproto_app.node.policy import require_named_code
 
-        require_named_code(flat(table), node.code)
-        require_admitted(read(record.holds), node)
-        typer.echo(f"{site}: allows this run")
-    if reading is not None:
-        _say_what_is_read(reading)
-    checked = check_data(record, read(record.holds), all_rows)
-    if picture is not None:
-        _draw(checked.charts, picture)
-    if reading is not None:
-        settings = reading.settings
-        typer.echo(f"read as {reading.source}{', with ' if settings else ''}{flags(settings)}")
-    if site is None:
-        keys = {name: OPTIONS[name].key(record.holds) for name in options}
-        by_option = {key: options[name] for name, key in keys.items() if key is not None}
-        from_options = changed_settings(None, changes or ()) | by_option
-        all_settings = table | by_option
-        typer.echo(
-            offered_line(config, all_settings, from_options, record, read(record.holds), checked)
-        )
-    raise typer.Exit(0 if checked.could_start else 1)
+        require_named_code(flat(asked.table), asked.node.code)
+        require_admitted(asked.settings(record.holds), asked.node)
+        typer.echo(f"{asked.site}: allows this run")
+
+
+def _print_commands(asked: _Asked, record: TaskRecord, checked: Checked) -> None:
+    """Print the settings that read the data, and the command that trains on them."""
+    if asked.reading is not None:
+        further = asked.reading.settings
+        typer.echo(f"read as {asked.reading.source}{', with ' if further else ''}{flags(further)}")
+    if asked.site is None:
+        by_key = asked.by_key(record.holds)
+        from_options = changed_settings(None, asked.changes) | by_key
+        table, settings = asked.table | by_key, asked.settings(record.holds)
+        typer.echo(offered_line(asked.config, table, from_options, record, settings, checked))
 
 
 def _require_drawable(picture: Path | None) -> None:
@@ -341,7 +396,7 @@ def _say_what_is_read(reading: Reading) -> None:
         Console().print(f"[yellow]warning[/yellow] {escape(line)}", highlight=False)
 
 
-def _refuse_options_of_site(path: str, source: str, options: Mapping[str, Any]) -> None:
+def _refuse_options_of_site(path: str, source: str, options: Mapping[str, object]) -> None:
     conflicting = [name for name, value in (("path", path), ("--source", source)) if value]
     for name in options:
         keys = OPTIONS[name].keys.values()
@@ -352,9 +407,11 @@ def _refuse_options_of_site(path: str, source: str, options: Mapping[str, Any]) 
 
 
 def _refuse_options_of_other_kinds(
-    options: Mapping[str, Any], picture: Path | None, source: str, kind: str
+    options: Mapping[str, object], picture: Path | None, source: str, kind: str
 ) -> None:
     """Refuse options that have no effect on this kind of data."""
+    from fedproto_app.data.format import sources_of
+
     takers = {OPTIONS[name].flag: list(OPTIONS[name].keys) for name in options}
     if picture is not None:
         takers["--picture"] = DRAWN
@@ -363,15 +420,16 @@ def _refuse_options_of_other_kinds(
             raise SettingsError(
                 f"{flag} is for {' and '.join(kinds)}, but source {source} holds {kind}"
             )
-        sources = ONLY_SOURCES.get(flag, (source,))
-        if kind == RECORDED and ":" not in source and source not in sources:
+        of_kind = sources_of(kind)
+        sources = [name for name, known in of_kind.items() if flag in known.options]
+        if source in of_kind and sources and source not in sources:
             raise SettingsError(f"{flag} is for source {' and '.join(sources)}, not for {source}")
 
 
 def offered_line(
     config: Path | None,
-    table: dict[str, Any],
-    from_options: Mapping[str, Any],
+    table: Mapping[str, object],
+    from_options: Mapping[str, object],
     record: TaskRecord,
     settings: Settings,
     checked: Checked,
@@ -382,13 +440,14 @@ def offered_line(
     line, which come last. record, settings: the task and the settings that were checked.
     """
     in_file = changed_settings(config, ()) if config else {}
-    run: dict[str, Any] = {}
+    run: dict[str, object] = {}
     if "task" not in table and (record := _fitting(record, settings)).name != FIRST_TASK:
         run["task"] = record.name
     if "method" not in table and ("task" in run or config is None):
         run["method"] = record.first_method
     last = {"keep": "last"}
-    if not _is_accepted(table | run) and _is_accepted(table | run | last):  # images in stages
+    together = {**table, **run}
+    if not _is_accepted(together) and _is_accepted(together | last):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
     already_set = {*table, "rounds"} if "method" in table else table  # rounds: of the first method
@@ -411,7 +470,7 @@ def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
     return task_record(fitting_task(record.holds, targets_of(load_sequences(settings.data))))
 
 
-def _is_accepted(table: Mapping[str, Any]) -> bool:
+def _is_accepted(table: Mapping[str, object]) -> bool:
     try:
         settings_from(table)
     except SettingsError:

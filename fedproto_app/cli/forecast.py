@@ -13,25 +13,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli import say_next
-from fedproto_app.core.errors import DataError, FedProtoError
+from fedproto_app.core.errors import DataError, FedProtoError, did_you_mean
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
-    from fedproto_app.data.recognition import Reading
+    from fedproto_app.data.format import Reading
     from fedproto_app.serving import ClientForecast, NodeState
     from fedproto_app.settings import DataSettings
 
 ROWS = 20  # in the table of clients
-
-
-# The sources of series that are files.
-Source = Literal[
-    "wide-csv", "long-csv", "csv-folder",
-    "wide-parquet", "long-parquet", "parquet-folder",
-    "wide-excel", "long-excel", "excel-folder", "hdf5", "npz",
-]  # fmt: skip
 
 
 def forecast(
@@ -96,11 +88,11 @@ def forecast(
         ),
     ] = None,
     source: Annotated[
-        Source | None,
+        str,
         typer.Option(
-            help="How to read FILE. Default: as SITE.toml says, or recognised from its name."
+            help="How to read FILE, such as long-csv. Default: as SITE.toml says, or recognised."
         ),
-    ] = None,
+    ] = "",
     layout: Annotated[
         Literal["as-data", "long"],
         typer.Option(
@@ -214,24 +206,26 @@ def _states(run: Path | None, state: Path | None) -> list[NodeState]:
 
 
 def _reading(
-    trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
+    trained: DataSettings, data: Path | None, source: str, site: Path | None
 ) -> DataSettings:
     """Return settings that read the series up to now, from a file or the run's or site's source."""
-    from fedproto_app.data.recognition import Reading
-    from fedproto_app.data.source_checks import ONLY_SOURCES
-    from fedproto_app.data.sources import FILE_SOURCES
+    from fedproto_app.data.format import Reading, fields_of_some_sources, sources_of
     from fedproto_app.node.site import site_file
     from fedproto_app.settings import DataSettings
 
     reading = site_file(site).reads(trained) if site else trained
     if data is None:
-        if source is not None:
+        if source:
             raise FedProtoError(f"--source {source} says how to read --data, which is not set")
         return reading.model_copy(update={"max_steps": 0})
     by_site = reading.source if site else ""
     recognised = Reading(source or by_site) if source or site else _recognised(data, trained)
     reader = recognised.source
-    if reader not in FILE_SOURCES:
+    of_files = {name for name, known in sources_of("series").items() if known.path != "no path"}
+    if source and source not in of_files:
+        near = did_you_mean(source, sorted(of_files))
+        raise FedProtoError(f"--source {source}: {near}known are {', '.join(sorted(of_files))}")
+    if reader not in of_files:
         raise DataError(f"{data}: holds no series, it looks like source {reader}")
     updates: dict[str, object] = {
         "source": reader,
@@ -241,7 +235,7 @@ def _reading(
     }
     if not site and reader != trained.source:  # the settings for tables are for another file
         fields = DataSettings.model_fields
-        updates |= {name: fields[name].default for name in ("clients", *ONLY_SOURCES)}
+        updates |= {name: fields[name].default for name in ("clients", *fields_of_some_sources())}
         updates |= {name: value for name, value in recognised.fields.items() if name != "source"}
     return reading.model_copy(update=updates)
 

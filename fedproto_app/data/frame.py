@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.array_source import save_series
 from fedproto_app.data.clock import look_like_times
+from fedproto_app.data.formats.npz import save_series
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
-from fedproto_app.data.table import TIME_NAMES, ColumnSelector, Head, Table, table_of
-from fedproto_app.data.table_source import CLIENT_NAMES, load_long, load_wide
+from fedproto_app.data.table import TIME_NAMES, FrameFile, Head, time_place
+from fedproto_app.data.table_source import CLIENT_NAMES, TableFormat, load_long, load_wide
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -50,18 +50,16 @@ def series_of_frame(
         raise DataError(f"target_col = {target_col!r}: for long frames; name id_col as well")
     if form.ids is not None:
         _require_distinct(flat[form.ids], names[form.ids])
-    head = Head(WHERE, names, _time_place(names, flat))
+    head = Head(WHERE, names, time_place(names, flat))
 
-    def read(_: Path, select_columns: ColumnSelector, __: DataSettings) -> Table:
-        columns = select_columns(head)
-        return table_of(head, columns, len(flat), lambda _: [flat[columns.read]], "auto", first=0)
-
+    tables = TableFormat("frame", re.compile("$."), "", lambda *_: FrameFile(flat, WHERE, head))
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
     settings = DataSettings.model_validate(choice)
     try:
-        clients = load_long(settings, read) if form.is_long else load_wide(settings, read)
+        load = load_long if form.is_long else load_wide
+        clients = load(settings, tables)
         return checked_clients(clients, settings, WHERE)
     except DataError as error:
         message = str(error)
@@ -155,7 +153,7 @@ def _form_of(frame: Any, id_col: str, time_col: str) -> _Form:
     flat.columns, flat.index = pd.RangeIndex(len(names)), pd.RangeIndex(len(flat))
     usual = (place for place, name in enumerate(names) if name.lower() in CLIENT_NAMES)
     ids = names.index(id_col) if id_col in names else None if id_col else next(usual, None)
-    times = names.index(time_col) if time_col in names else _time_place(names, flat)
+    times = names.index(time_col) if time_col in names else time_place(names, flat)
     zone = None
     if times is not None and isinstance(flat[times].dtype, pd.DatetimeTZDtype):
         zone = flat[times].dt.tz
@@ -229,15 +227,6 @@ def _with_times(frame: DataFrame) -> DataFrame:
         for place, (_, column) in enumerate(frame.items())
     }
     return pd.DataFrame(columns, index=frame.index).set_axis(frame.columns, axis=1)
-
-
-def _time_place(names: Sequence[str], frame: DataFrame) -> int | None:
-    """Return the place of the time column: by its name, else the only column of a time type."""
-    by_name = [place for place, name in enumerate(names) if name.lower() in TIME_NAMES]
-    of_type = [place for place in range(len(names)) if frame[place].dtype.kind == "M"]
-    if by_name:
-        return next((place for place in by_name if place in of_type), by_name[0])
-    return of_type[0] if len(of_type) == 1 else None
 
 
 def _counts_steps(frame: DataFrame, head: Head, time_col: str) -> bool:

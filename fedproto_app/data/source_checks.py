@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, did_you_mean
 from fedproto_app.core.loading import named_function
+from fedproto_app.core.section import kebab
 from fedproto_app.data.files import missing
+from fedproto_app.data.format import PathKind, all_sources, fields_of_some_sources, sources_of
 from fedproto_app.settings import DataSettings
 
-_SEQUENCES = ("sequence-folder", "recordings")
-_LONG = ("long-csv", "long-parquet", "long-excel")
-_FOLDERS = ("csv-folder", "parquet-folder", "excel-folder")
-_EXCEL = ("wide-excel", "long-excel", "excel-folder")
-_SERIES = ("wide-csv", "wide-parquet", "wide-excel", *_LONG, *_FOLDERS)
-_CSV = ("wide-csv", "long-csv", "csv-folder", *_SEQUENCES)
-# The sources that read each of these keys; a user's own function may read all keys.
-ONLY_SOURCES = {
-    "columns": (*_LONG, *_FOLDERS, *_SEQUENCES),
-    "time_column": (*_SERIES, *_SEQUENCES),
-    "client_column": _LONG,
-    "time_unit": _SERIES,
-    "time_zone": _SERIES,
-    "missing": (*_SERIES, "hdf5"),
-    "header": (*_CSV, *_EXCEL),
-    "delimiter": _CSV,
-    "decimal": (*_CSV, *_EXCEL),
-}
-
-PathKind = Literal["a file", "a folder", "a file or a folder"]
-Loader = TypeVar("Loader", bound=Callable[[DataSettings], Any])
 T = TypeVar("T")
 
 _SHOWN_NAMES = 5  # available names listed in a message
@@ -63,18 +44,19 @@ def chosen(
 
 def require_meaning(settings: DataSettings) -> None:
     """Raise `SettingsError` for a key that the source ignores, so nobody believes it has effect."""
-    for field, sources in ONLY_SOURCES.items():
-        value, key = getattr(settings, field), field.replace("_", "-")
-        if value == DataSettings.model_fields[field].default or ":" in settings.source:
+    sources = all_sources()
+    if (source := sources.get(settings.source)) is None:  # a user's function may read all keys
+        return
+    for name in fields_of_some_sources():
+        value = getattr(settings, name)
+        if name in source.keys or value == DataSettings.model_fields[name].default:
             continue
-        if settings.source not in sources:
-            hint = ""
-            if field == "columns" and settings.source.startswith("wide-"):
-                hint = "; there a column is a client: data.clients"
-            raise SettingsError(
-                f"data.{key} = {value!r}: for data.source = {' or '.join(map(repr, sources))}, "
-                f"not for {settings.source!r}{hint}"
-            )
+        takers = " or ".join(repr(other.name) for other in sources.values() if name in other.keys)
+        hint = f"; {source.hints[name]}" if name in source.hints else ""
+        raise SettingsError(
+            f"data.{kebab(name)} = {value!r}: for data.source = {takers}, not for "
+            f"{settings.source!r}{hint}"
+        )
 
 
 def require_available(
@@ -101,28 +83,29 @@ def require_known(settings: DataSettings, sources: Iterable[str]) -> None:
         )
 
 
-def chosen_loader(
-    settings: DataSettings, sources: Mapping[str, Loader], paths: Mapping[str, PathKind]
-) -> tuple[Loader | Callable[[DataSettings], Any], str]:
-    """Return the loader of ``data.source``, and the source's name in messages.
+def loaded_from(settings: DataSettings, holds: str) -> tuple[object, str]:
+    """Return what the loader of ``data.source`` returns, and the source's name in messages.
 
-    sources: loaders by name. paths: the kind of path that each file source reads. Raises
-    `DataError` for an unknown source, and for a ``data.path`` that the source does not read.
+    holds: the kind of data that is needed. Raises `DataError` for an unknown source, for a
+    ``data.path`` that it does not read, and for what its loader finds wrong.
     """
-    source = settings.source
-    if ":" in source:
-        return users_function(source), source
+    name = settings.source
+    if ":" in name:
+        return users_function(name)(settings), name
+    sources = sources_of(holds)
     require_known(settings, sources)
     require_meaning(settings)
-    if source in paths:
-        _require_path(settings, paths[source])
-        return sources[source], settings.path
+    source = sources[name]
+    if source.path != "no path":
+        _require_path(settings, source.path)
+        return source.load(settings), settings.path
     if settings.path:
+        with_path = [other.name for other in sources.values() if other.path != "no path"]
         raise DataError(
-            f"data.path = {settings.path!r}: source {source} reads no path; "
-            f"set data.source to one that does: {', '.join(paths)}"
+            f"data.path = {settings.path!r}: source {name} reads no path; set data.source to one "
+            f"that does: {', '.join(with_path)}"
         )
-    return sources[source], source
+    return source.load(settings), name
 
 
 def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
@@ -139,7 +122,7 @@ def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
         raise DataError(f"{path}: is {kind}, but source {settings.source} reads {expected_kind}")
 
 
-def users_function(source: str) -> Callable[[DataSettings], Any]:
+def users_function(source: str) -> Callable[[DataSettings], object]:
     """Return the user's function named ``package.module:factory``.
 
     What it raises, also while its series are taken one by one, becomes a `DataError` that names the
@@ -147,7 +130,7 @@ def users_function(source: str) -> Callable[[DataSettings], Any]:
     """
     function = named_function("data.source", source, DataError)
 
-    def call(settings: DataSettings) -> Any:
+    def call(settings: DataSettings) -> object:
         with _one_line(source):
             loaded = function(settings)
         return _one_by_one(loaded, source) if isinstance(loaded, Iterator) else loaded
@@ -155,7 +138,7 @@ def users_function(source: str) -> Callable[[DataSettings], Any]:
     return call
 
 
-def _one_by_one(loaded: Iterator[Any], source: str) -> Iterator[Any]:
+def _one_by_one(loaded: Iterator[object], source: str) -> Iterator[object]:
     with _one_line(source):
         yield from loaded
 

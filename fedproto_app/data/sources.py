@@ -1,59 +1,25 @@
-"""The registry of sources of series.
+"""Series of any source: checked and trimmed, the first clients and steps.
 
-A loader yields clients as its format gives them. This module does what is common to all sources:
-it checks names and values, trims the ends and takes the first clients and steps.
+A loader yields clients as its format gives them; what is common to all sources is done here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.array_source import load_hdf5, load_npz
 from fedproto_app.data.clock import Matrix
 from fedproto_app.data.files import require_room
+from fedproto_app.data.format import all_sources
+from fedproto_app.data.recognition import advice
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.source_checks import PathKind, chosen, chosen_loader
-from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
-from fedproto_app.data.table_source import load_folder, load_long, load_wide
+from fedproto_app.data.source_checks import chosen, loaded_from
 from fedproto_app.settings import DataSettings
-
-Loader = Callable[[DataSettings], Iterable[ClientSeries]]
-
-SOURCES: dict[str, Loader] = {
-    "wide-csv": load_wide,
-    "long-csv": load_long,
-    "csv-folder": load_folder,
-    "wide-parquet": load_wide,
-    "long-parquet": load_long,
-    "parquet-folder": load_folder,
-    "wide-excel": load_wide,
-    "long-excel": load_long,
-    "excel-folder": load_folder,
-    "hdf5": load_hdf5,
-    "npz": load_npz,
-    "synthetic-traffic": load_synthetic_traffic,
-}
-FILE_SOURCES: dict[str, PathKind] = {
-    "wide-csv": "a file",
-    "long-csv": "a file",
-    "csv-folder": "a folder",
-    "wide-parquet": "a file",
-    "long-parquet": "a file or a folder",
-    "parquet-folder": "a folder",
-    "wide-excel": "a file",
-    "long-excel": "a file",
-    "excel-folder": "a folder",
-    "hdf5": "a file",
-    "npz": "a file",
-}
-# In these sources, each client has a separate date range, so max-steps counts from its own start.
-_OWN_STARTS = tuple(source for source in SOURCES if source.endswith("-folder") or "long-" in source)
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:
@@ -64,7 +30,9 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     source, and the client or column, if something cannot be read.
     """
     clients, steps = _checked_clients(settings), settings.max_steps
-    if settings.source in _OWN_STARTS:
+    source = all_sources().get(settings.source)
+    if source is not None and source.form in ("long", "folder"):
+        # Each client has its own range of dates, so the steps count from its own start.
         kept = [trimmed(series.part(0, steps or None)) for series in clients]
     else:
         kept = _first_steps([trimmed(series) for series in clients], steps)
@@ -95,18 +63,16 @@ def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
     try:
         return _read(settings)
     except DataError as error:
-        if settings.source not in FILE_SOURCES or not Path(settings.path).exists():
+        if ":" in settings.source or not settings.path or not Path(settings.path).exists():
             raise
-        from fedproto_app.data.recognition import advice  # knows all formats, so slow to import
-
         if not (hint := advice(settings)):
             raise
         raise DataError(f"{error}; {hint}") from None
 
 
 def _read(settings: DataSettings) -> list[ClientSeries]:
-    loader, where = chosen_loader(settings, SOURCES, FILE_SOURCES)
-    return checked_clients(loader(settings), settings, where)
+    loaded, where = loaded_from(settings, "series")
+    return checked_clients(loaded, settings, where)
 
 
 def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[ClientSeries]:

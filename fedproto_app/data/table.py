@@ -1,13 +1,14 @@
-"""A table of named columns: its numbers, texts and times, from a text, Parquet or Excel file.
+"""A table of named columns: its numbers, texts and times, from a file of any format.
 
-A reader gives the table in blocks of rows, whose numbers are put into one matrix, so a file is
-never held as text and as numbers at once.
+A file gives the table in blocks of rows, whose numbers are put into one matrix, so it is never
+held as text and as numbers at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -116,12 +117,6 @@ class Columns:
         return rows * (_NUMBER_BYTES * len(self.values) + _TEXT_BYTES * len(self.texts))
 
 
-ColumnSelector = Callable[[Head], Columns]
-# Gives the table in blocks of rows with the columns by place and a running index, again for each
-# call. The numbers of "texts" are as the file writes them, else read where the style allows it.
-Blocks = Callable[[Style | Literal["texts"]], Iterable["DataFrame"]]
-
-
 class Fault(NamedTuple):
     """A cell that is no number: its row in the table, its column's place, its text."""
 
@@ -215,41 +210,126 @@ class Table:
         return self.texts[self.columns.clients].astype(str)
 
 
-def table_of(
-    head: Head,
-    columns: Columns,
-    rows: int,
-    blocks: Blocks,
-    decimal: Decimal,
-    row: str = "row",
-    first: int = 1,
-) -> Table:
-    """Read a table of so many rows, whose size was checked, from its blocks.
+class TableFile(ABC):
+    """A file that holds a table: its head is read first, then the columns that are chosen.
 
-    decimal: how numbers are written; "auto": as all cells together show. Raises `DataError` if
-    these show nothing or contradict each other, and if hardly a cell is a number.
+    head: the names of its columns. decimal: how its numbers are written; "auto": as all cells
+    together show. row, first: as in `Table`. delimiter: between the cells of a text.
     """
-    import pandas as pd
 
-    def row_of(number: int) -> str:
-        return f"{row} {first + number}"
+    head: Head
+    decimal: Decimal = "auto"
+    row = "row"
+    first = 1
+    delimiter = ","
 
-    notes = head.notes
-    style: Style = "plain" if decimal == "auto" else decimal
-    values, texts, faults = _read(columns, rows, blocks, style, head.where)
-    if faults and decimal == "auto":
-        cells = (block[place] for block in blocks("texts") for place in columns.values)
-        style, note = style_of(cells, row_of, head.where)
-        notes = (*notes, note) if note else notes
-        values, texts, faults = _read(columns, rows, blocks, style, head.where)
-    frame = pd.DataFrame(index=pd.RangeIndex(rows))
-    sign = "," if style == "comma" else "."
-    table = Table(head, columns, frame, values, tuple(faults), row, first, notes, decimal=sign)
-    if len(faults) > _MOST_FAULTS:
-        table.numbers()
-    for place in columns.texts:
-        frame[place] = pd.concat([block[place] for block in texts])
-    return _without_totals(table)
+    @abstractmethod
+    def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterable[DataFrame]:
+        """Yield the columns, by place, in blocks of rows with a running index.
+
+        Numbers are read where the style allows it; those of "texts" are as the file writes them.
+        It is called again if the numbers are not written plainly. Raises `DataError` before the
+        rows take more memory than they may (`require_room`).
+        """
+
+    def read(self, columns: Columns) -> Table:
+        """Read these columns.
+
+        Raises `DataError` if the cells do not show how numbers are written, or contradict each
+        other, and if hardly a cell is a number.
+        """
+        import pandas as pd
+
+        notes = self.head.notes
+        style: Style = "plain" if self.decimal == "auto" else self.decimal
+        values, texts, faults = self._read(columns, style)
+        if faults and self.decimal == "auto":
+            cells = (block[p] for block in self.blocks(columns, "texts") for p in columns.values)
+            style, note = style_of(cells, self._row_name, self.head.where)
+            notes = (*notes, note) if note else notes
+            rows = len(values)
+            values, texts, faults = self._read(columns, style)
+            if len(faults) <= _MOST_FAULTS and rows != len(values):
+                raise DataError(f"{self.head.where}: changed while it was read")
+        frame = pd.DataFrame(index=pd.RangeIndex(len(values)))
+        for place in columns.texts:
+            frame[place] = pd.concat([block[place] for block in texts])
+        table = Table(
+            self.head,
+            columns,
+            frame,
+            values,
+            tuple(faults),
+            self.row,
+            self.first,
+            notes,
+            self.delimiter,
+            "," if style == "comma" else ".",
+        )
+        if len(faults) > _MOST_FAULTS:
+            table.numbers()
+        return _without_totals(table)
+
+    def _row_name(self, number: int) -> str:
+        return f"{self.row} {self.first + number}"
+
+    def _read(self, columns: Columns, style: Style) -> tuple[Matrix, list[DataFrame], list[Fault]]:
+        """Return the values [T, N], the blocks of texts, and the cells that are no numbers.
+
+        Stops after `_MOST_FAULTS` of these.
+        """
+        parts: list[Matrix] = []
+        texts: list[DataFrame] = []
+        faults: list[Fault] = []
+        rows = 0
+        for block in self.blocks(columns, style):
+            part = np.empty((len(block), len(columns.values)))
+            for position, place in enumerate(columns.values):
+                part[:, position], wrong = numbers_in(block[place], style)
+                faults += [
+                    Fault(rows + int(number), place, str(block[place].iloc[number]))
+                    for number in np.flatnonzero(wrong)[:_MOST_FAULTS]
+                ]
+            parts.append(part)
+            texts.append(block[columns.texts])
+            rows += len(block)
+            if len(faults) > _MOST_FAULTS:
+                break
+        return np.concatenate(parts), texts, faults
+
+
+class FrameFile(TableFile):
+    """A table that is a pandas frame, for formats of which pandas reads the whole file.
+
+    frame: its columns and rows are numbered if the head is given. where: the file's name in
+    messages. The memory that it takes is not bounded here.
+    """
+
+    first = 0
+
+    def __init__(self, frame: DataFrame, where: str, head: Head | None = None) -> None:
+        import pandas as pd
+
+        if head is None:
+            names = [str(name) for name in frame.columns]
+            frame = frame.set_axis(pd.RangeIndex(len(names)), axis=1).reset_index(drop=True)
+            head = Head(where, names, time_place(names, frame))
+        self.head, self._frame = head, frame
+
+    def blocks(self, columns: Columns, style: object) -> list[DataFrame]:
+        return [self._frame[columns.read]]
+
+
+def time_place(names: Sequence[str], frame: DataFrame) -> int | None:
+    """Return the place of the time column: by its name, else the only column of a time type.
+
+    frame: its columns are numbered.
+    """
+    by_name = [place for place, name in enumerate(names) if name.lower() in TIME_NAMES]
+    of_type = [place for place in range(len(names)) if frame[place].dtype.kind == "M"]
+    if by_name:
+        return next((place for place in by_name if place in of_type), by_name[0])
+    return of_type[0] if len(of_type) == 1 else None
 
 
 def is_total(cell: str) -> bool:
@@ -268,33 +348,6 @@ def _without_totals(table: Table) -> Table:
     note = f"{table.row_of(len(table.values) - 1)}, {last!r}, is left out"
     kept = table.select(np.arange(len(table.values) - 1))
     return replace(kept, notes=(*table.notes, note))
-
-
-def _read(
-    columns: Columns, rows: int, blocks: Blocks, style: Style, where: str
-) -> tuple[Matrix, list[DataFrame], list[Fault]]:
-    """Return the values [T, N], the blocks of texts, and the cells that are no numbers.
-
-    Stops after `_MOST_FAULTS` of these. Raises `DataError` if the file has fewer rows than before.
-    """
-    values, done = np.empty((rows, len(columns.values))), 0
-    texts: list[DataFrame] = []
-    faults: list[Fault] = []
-    for block in blocks(style):
-        for position, place in enumerate(columns.values):
-            numbers, wrong = numbers_in(block[place], style)
-            values[done : done + len(block), position] = numbers
-            faults += [
-                Fault(done + int(number), place, str(block[place].iloc[number]))
-                for number in np.flatnonzero(wrong)[:_MOST_FAULTS]
-            ]
-        texts.append(block[columns.texts])
-        done += len(block)
-        if len(faults) > _MOST_FAULTS:
-            return values, texts, faults
-    if done != rows:
-        raise DataError(f"{where}: changed while it was read")
-    return values, texts, faults
 
 
 def require_named(names: Iterable[str], where: str) -> None:

@@ -8,7 +8,7 @@ to the person, in one line, as a wrong guess would forecast something that nobod
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from fedproto_app.data.clock import (
     look_like_times,
     stamps_of,
 )
+from fedproto_app.data.format import Answers, Changes
 from fedproto_app.data.number_styles import Style, is_number, value_of
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import (
@@ -44,9 +45,6 @@ class Question(DataError):
         super().__init__(f"{where}: {text}")
         self.text = text
 
-
-Settings = dict[str, str | bool]
-Answers = Mapping[str, Any]
 
 _MOST_NAMED = 12  # columns listed in a line for a person
 _NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
@@ -116,7 +114,7 @@ class Form:
     """
 
     kind: str
-    settings: Settings
+    settings: Changes
     target: str = ""
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -152,7 +150,7 @@ class _Decision:
         self.columns, self.answers, self.rows, self.where = columns, answers, rows, where
         self.first_column_counts = first_column_counts
         self.first = columns[0]
-        self.settings: Settings = {}
+        self.settings: Changes = {}
         self.notes: list[str] = []
         self.left_out: list[str] = []
 
@@ -555,7 +553,7 @@ def _numbers_rows(column: Column) -> str:
     return f"column {column.name!r} rises by 1 in each row, as row numbers do: left out"
 
 
-def _without_numbers(columns: Any) -> tuple[str, ...]:
+def _without_numbers(columns: Iterable[Column]) -> tuple[str, ...]:
     """Return a line about each column that is not read because its cells are no numbers."""
     texts = [column for column in columns if not column.has_numbers]
     lines = [

@@ -1,13 +1,13 @@
 """Read series from tables: wide with a column per client, long with a row per client and time, or
-a folder with a file per client. CSV, Parquet and Excel differ only in how a table is read, except
-that a long Parquet table may be a folder of parts, as other programs write it.
+a folder with a file per client, whatever their format.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,24 +16,21 @@ import numpy as np
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Stamps, Times, common_step, sampling_step
-from fedproto_app.data.excel_table import EXCEL_SUFFIX, read_excel_table
 from fedproto_app.data.files import require_inside, require_room
-from fedproto_app.data.parquet_table import PARQUET_SUFFIX, read_parquet_table
 from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, note_on_repeated
 from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
     TIME_NAMES,
     Columns,
-    ColumnSelector,
     Head,
     Table,
+    TableFile,
     is_clock_time,
     is_fraction,
     require_few_columns,
     value_columns,
 )
-from fedproto_app.data.text_table import SUFFIX, read_text_table
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -44,21 +41,42 @@ CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
-Reader = Callable[[Path, ColumnSelector, DataSettings], Table]
 
 
-def load_wide(settings: DataSettings, read: Reader | None = None) -> Iterator[ClientSeries]:
-    """Yield a client for each column of a file. read: reads the table; None: by its format."""
+@dataclass(frozen=True)
+class TableFormat:
+    """How files of a format hold tables.
 
-    def select(head: Head) -> Columns:
-        return value_columns(head, settings.time_column, settings.choice.clients, "clients")
+    name: the format's; "csv" makes the sources wide-csv, long-csv and csv-folder. suffix: of its
+    files. endings: the same in messages. open: opens a file. keys: the fields of `DataSettings`
+    that it takes beside those of all tables. has_parts: whether a long table may be a folder of
+    files, whose rows are joined in the order of the files' names, as other programs write it. hint:
+    what else a file with several columns may be.
+    """
 
-    path, read = Path(settings.path), read or _read
-    table = read(path, select, settings)
+    name: str
+    suffix: re.Pattern[str]
+    endings: str
+    open: Callable[[Path, DataSettings], TableFile]
+    keys: tuple[str, ...] = ()
+    has_parts: bool = False
+    hint: str = ""
+
+    def client_of(self, path: Path) -> str:
+        """Return the name of a file's client."""
+        return self.suffix.sub("", path.name)
+
+
+def load_wide(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
+    """Yield a client for each column of a file."""
+    path = Path(settings.path)
+    file = tables.open(path, settings)
+    chosen_clients = settings.choice.clients
+    table = file.read(value_columns(file.head, settings.time_column, chosen_clients, "clients"))
     try:
         rows = _in_order(table, settings)
     except TimeTwice as error:
-        raise _with_cause(error, [table], [path], read, settings) from None
+        raise _with_cause(error, [table], [path], tables, settings) from None
     columns = table.column_names
     if rows is None:
         yield from counted_columns(table.names, table.numbers(), table.notes, columns)
@@ -73,19 +91,17 @@ def load_wide(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
     )
 
 
-def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[ClientSeries]:
-    """Yield the clients of a file with a row for each client and time, or of a folder of such
-    Parquet files, whose rows are joined in the order of the files' names.
+def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
+    """Yield the clients of a file with a row for each client and time, or of a folder of parts.
 
-    Clients are in the order of their first rows. read: reads a table; None: by its format.
+    Clients are in the order of their first rows.
     """
     import pandas as pd
 
-    path, select_columns = Path(settings.path), partial(long_columns, settings=settings)
-    paths = _files(settings) if path.is_dir() else [path]
-    read = read or _read
-    tables = (read(part_path, select_columns, settings) for part_path in paths)
-    used_tables, chosen_clients = _that_fit(settings, tables), settings.choice.clients
+    path = Path(settings.path)
+    paths = _files(settings, tables) if path.is_dir() else [path]
+    select = partial(long_columns, settings=settings)
+    used_tables, chosen_clients = _read(paths, select, tables, settings), settings.choice.clients
     clients_by_table = [table.clients() for table in used_tables]
     clients = pd.concat(clients_by_table, ignore_index=True)
     require_available(
@@ -126,7 +142,7 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
                 client_stamps, values[places], where, zone, row_of, notes, places
             )
     except TimeTwice as error:
-        raise _with_cause(error, used_tables, paths, read, settings) from None
+        raise _with_cause(error, used_tables, paths, tables, settings) from None
     rows = _with_repeated(rows)
     may_lack_rows = _may_lack_rows(settings)
     times = [client_rows.stamps.times for client_rows in rows.values()]
@@ -146,30 +162,31 @@ def load_long(settings: DataSettings, read: Reader | None = None) -> Iterator[Cl
         )
 
 
-def load_folder(settings: DataSettings) -> Iterator[ClientSeries]:
+def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
     """Yield a client for each file of a folder, named after the file, in order of names."""
-    select_columns = partial(_one_column, settings=settings)
-    paths = chosen(_files(settings), client_of, settings, settings.path)
-    tables = _that_fit(settings, (_read(path, select_columns, settings) for path in paths))
-    _require_alike(tables, [table.stamps(settings.time_unit) for table in tables])
+    paths = chosen(_files(settings, tables), tables.client_of, settings, settings.path)
+    select = partial(_one_column, settings=settings, tables=tables)
+    used_tables = _read(paths, select, tables, settings)
+    _require_alike(used_tables, [table.stamps(settings.time_unit) for table in used_tables])
     rows = []
-    for table, path in zip(tables, paths, strict=True):
+    for table, path in zip(used_tables, paths, strict=True):
         try:
             rows.append(_in_order(table, settings))
         except TimeTwice as error:
-            raise _with_cause(error, [table], [path], _read, settings) from None
+            raise _with_cause(error, [table], [path], tables, settings) from None
     # All clients share one period, so they need one step; a file with a single row has none.
     may_lack_rows = _may_lack_rows(settings)
     times = [file_rows.stamps.times for file_rows in rows if file_rows is not None]
     step = common_step(times, may_lack_rows=may_lack_rows)
-    for path, table, file_rows in zip(paths, tables, rows, strict=True):
+    for path, table, file_rows in zip(paths, used_tables, rows, strict=True):
+        name = tables.client_of(path)
         if file_rows is None:
-            yield from counted_columns([client_of(path)], table.numbers(), table.notes)
+            yield from counted_columns([name], table.numbers(), table.notes)
             continue
         if not may_lack_rows:
             _require_step(file_rows.stamps.times, step, table.where)
         yield from columns_on_a_clock(
-            [client_of(path)], file_rows, path, step, table.row_of, may_lack_rows=may_lack_rows
+            [name], file_rows, path, step, table.row_of, may_lack_rows=may_lack_rows
         )
 
 
@@ -212,20 +229,20 @@ def _spellings(tables: Sequence[Table], clients: Series) -> list[list[str]]:
 
 def _with_cause(
     error: TimeTwice,
-    tables: Sequence[Table],
+    read: Sequence[Table],
     paths: Sequence[Path],
-    read: Reader,
+    tables: TableFormat,
     settings: DataSettings,
 ) -> DataError:
     """Return the error with what tells the two rows apart: the name's spelling or other columns.
 
     Reads the other columns, so only after an error.
     """
-    ends = np.cumsum([len(table.values) for table in tables])
+    ends = np.cumsum([len(table.values) for table in read])
     numbers = [int(np.searchsorted(ends, row, side="right")) for row in error.rows]
     if numbers[0] != numbers[1]:
         return error
-    table = tables[numbers[0]]
+    table = read[numbers[0]]
     places = [row - int(ends[numbers[0]]) + len(table.values) for row in error.rows]
     client = None if table.columns.clients is None else table.head.names[table.columns.clients]
     if client is not None:
@@ -244,7 +261,7 @@ def _with_cause(
     path = next((path for path in paths if str(path) == table.where), paths[0])
     for place in others[:_MOST_COMPARED]:
         try:
-            column = read(path, partial(_texts_of, place), settings)
+            column = tables.open(path, settings).read(Columns([], None, place))
         except DataError:
             continue
         cells = column.texts[place].astype(str).str.strip()
@@ -256,9 +273,8 @@ def _with_cause(
         if is_clock_time(first):
             return DataError(f"{differs} join it with the dates into one column of times")
         if client is None:
-            source = f"long-{settings.source.rpartition('-')[2]}"
             return DataError(
-                f"{differs} if it names the clients, --set data.source={source} --set "
+                f"{differs} if it names the clients, --set data.source=long-{tables.name} --set "
                 f"data.client-column={shlex.quote(name)} reads them"
             )
         return DataError(
@@ -266,11 +282,6 @@ def _with_cause(
             f"{client!r} and {name!r} do, join them into one column"
         )
     return error
-
-
-def _texts_of(place: int, _: Head) -> Columns:
-    """Return the selection of a single column of texts."""
-    return Columns([], None, place)
 
 
 def _is_few_valued(cells: Series) -> bool:
@@ -282,17 +293,21 @@ def _may_lack_rows(settings: DataSettings) -> bool:
     return settings.missing == "zero"
 
 
-def _read(path: Path, select_columns: ColumnSelector, settings: DataSettings) -> Table:
-    if "csv" in settings.source:
-        return read_text_table(path, str(path), settings, select_columns)
-    if "excel" in settings.source:
-        return read_excel_table(path, settings, select_columns)
-    return read_parquet_table(path, select_columns)
-
-
-def client_of(path: Path) -> str:
-    """Return the name of a file's client."""
-    return EXCEL_SUFFIX.sub("", PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name)))
+def _read(
+    paths: Sequence[Path],
+    select: Callable[[Head], Columns],
+    tables: TableFormat,
+    settings: DataSettings,
+) -> list[Table]:
+    """Read the files one by one; raise `DataError` if all together do not fit into memory."""
+    read, size = [], 0
+    for path in paths:
+        file = tables.open(path, settings)
+        read.append(file.read(select(file.head)))
+        size += read[-1].columns.bytes_of(len(read[-1].values))
+        if len(read) > 1:  # the size of a single file was checked when it was read
+            require_room(size, settings.path)
+    return read
 
 
 def long_columns(head: Head, settings: DataSettings) -> Columns:
@@ -348,52 +363,35 @@ def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
     return row_of
 
 
-def _one_column(head: Head, settings: DataSettings) -> Columns:
+def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Columns:
     """Return the columns of a folder's file: one of values, and one of times if it has any."""
     choice = settings.choice
     columns = value_columns(head, choice.time_column, choice.columns, "columns")
     if len(columns.values) != 1:
         names = ", ".join(head.names[place] for place in columns.values[:5])
-        kind = settings.source.removesuffix("-folder")
-        recordings = ", one to be predicted is source recordings" if kind == "csv" else ""
         raise DataError(
             f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
             f"{settings.source} reads one per file: choose it with data.columns; a column per "
-            f"client is source wide-{kind}{recordings}"
+            f"client is source wide-{tables.name}{tables.hint}"
         )
     return columns
 
 
-def _files(settings: DataSettings) -> list[Path]:
-    """Return the files directly in the folder that have a suffix of the source's format."""
-    folder, suffix, file_kinds = Path(settings.path), PARQUET_SUFFIX, ".parquet"
-    if "csv" in settings.source:
-        suffix, file_kinds = SUFFIX, ".csv, .csv.gz or .tsv"
-    elif "excel" in settings.source:
-        suffix, file_kinds = EXCEL_SUFFIX, ".xlsx"
+def _files(settings: DataSettings, tables: TableFormat) -> list[Path]:
+    """Return the files directly in the folder that have a suffix of the format."""
+    folder = Path(settings.path)
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    paths = [path for path in entries if suffix.search(path.name)]
+    paths = [path for path in entries if tables.suffix.search(path.name)]
     if not paths:
         deeper = next((path.name for path in entries if path.is_dir()), "")
         hint = f"; folders in it, such as {deeper!r}, are not looked into" if deeper else ""
         texts = [path.name for path in entries if path.suffix.lower() == ".txt"]
         if texts:
             hint = f", but {len(texts)} .txt files, such as {texts[0]!r}: rename them to .csv"
-        raise DataError(f"{folder}: the folder holds no {file_kinds} file{hint}")
+        raise DataError(f"{folder}: the folder holds no {tables.endings} file{hint}")
     for path in paths:
         require_inside(path, folder)
     return paths
-
-
-def _that_fit(settings: DataSettings, tables: Iterable[Table]) -> list[Table]:
-    """Read the tables one by one; raise `DataError` if all together do not fit into memory."""
-    read, size = [], 0
-    for table in tables:
-        read.append(table)
-        size += table.columns.bytes_of(len(table.values))
-        if len(read) > 1:  # the size of a single file was checked when it was read
-            require_room(size, settings.path)
-    return read
 
 
 def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> None:

@@ -33,6 +33,7 @@ from fedproto_app.engine.local import LocalGrid
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.node import process
 from fedproto_app.node.merging import merged
+from fedproto_app.node.orders import forget_data
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import Shown
 from fedproto_app.server.rounds import Persistence
@@ -186,6 +187,7 @@ def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunF
     import torch
 
     take_identity()
+    forget_data()  # of an earlier run, as in a notebook, where files and functions change
     configs: list[UserConfig] = [
         {"partition-id": node, "num-partitions": nodes} for node in range(nodes)
     ]

@@ -1,8 +1,9 @@
 """A worker process of the engine: the ClientApp of some nodes, order after order.
 
-The engine starts one process of this module. It imports the modules that all workers need, once,
-and forks into one worker per socket. A worker ends with the engine, however the engine ended:
-nothing is written to the lifeline, and it closes when the engine ends.
+The engine starts one process of this module. It imports the modules that all workers need and
+reads the run's data, each once, and forks into one worker per socket. A worker ends with the
+engine, however the engine ended: nothing is written to the lifeline, and it closes when the engine
+ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from fedproto_app.core.wire import QUESTION, read_order
 from fedproto_app.engine import frames
 from fedproto_app.engine.flower_parts import RAISED, RUN_ID, from_bytes, take_identity, to_bytes
 from fedproto_app.node import orders, process, store
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import parts_of
 
 PHASES: dict[str, orders.Phase] = {
     MessageType.TRAIN: "train",
@@ -68,13 +71,15 @@ class Worker:
         return self._contexts[node]
 
 
-def serve(engine: Connection, number: int = 0) -> None:
-    """Answer the engine's requests until it closes the connection. number: this worker's."""
+def serve(engine: Connection, request: bytes | None, number: int = 0) -> None:
+    """Answer the engine's requests until it closes the connection.
+
+    request: the first of them, None if it must come yet. number: this worker's.
+    """
     worker: Worker | None = None
     while True:
-        try:
-            request = engine.recv_bytes()
-        except (EOFError, OSError):
+        request = request or received(engine)
+        if request is None:
             return
         kind, content = request[:1], request[1:]
         answer = frames.DONE
@@ -89,6 +94,30 @@ def serve(engine: Connection, number: int = 0) -> None:
         else:
             answer = flushed()
         engine.send_bytes(answer)
+        request = None
+
+
+def received(engine: Connection) -> bytes | None:
+    """Return the next request, None if there is none any more."""
+    try:
+        return engine.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def read_data(start: bytes) -> None:
+    """Read the data of the run that this request starts, so that forked workers have them.
+
+    A user's function is left to the workers, as it may start threads, which no fork takes along.
+    What cannot be read is left to the nodes, which meet the same fault and tell the server.
+    """
+    config = json.loads(start[1:])["config"]
+    try:
+        settings = settings_from(config)
+        if ":" not in settings.data.source:
+            parts_of(settings.task).read(settings)
+    except Exception:
+        return
 
 
 def flushed() -> bytes:
@@ -115,15 +144,21 @@ def main() -> None:
     lifeline, *sockets = map(int, sys.argv[1:])
     take_identity()
     own_socket = sockets[0]
+    request = received(first := Connection(own_socket))
+    if request is None:
+        return
+    if request[:1] == frames.START:
+        read_data(request)
     for socket in sockets[1:]:
         if os.fork() == 0:
-            own_socket = socket
+            own_socket, request = socket, None
             break
     for socket in sockets:
         if socket != own_socket:
             os.close(socket)
     end_with(lifeline)
-    serve(Connection(own_socket), sockets.index(own_socket))
+    engine = first if own_socket == sockets[0] else Connection(own_socket)
+    serve(engine, request, sockets.index(own_socket))
     os._exit(0)  # no worker has anything to tidy up
 
 

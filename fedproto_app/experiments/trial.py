@@ -38,7 +38,7 @@ from fedproto_app.tasks.metrics import TaskMetrics
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from fedproto_app.data.recognition import Reading
+    from fedproto_app.data.format import Reading
     from fedproto_app.data.series import ClientSeries
 
 FORECAST = "forecast.csv"
@@ -189,7 +189,8 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     Raises `DataError` for a file that cannot be read or that names no clients, and `SettingsError`
     for a wish that does not fit the data.
     """
-    from fedproto_app.data.recognition import Reading, reading_of
+    from fedproto_app.data.format import Reading
+    from fedproto_app.data.recognition import reading_of
     from fedproto_app.tasks.table import record_of_source
 
     for option, value, least in (
@@ -207,16 +208,12 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     answers |= {"data.columns": wishes.target} if wishes.target else {}
     source = str(answers.get("data.source", ""))
     reading = Reading(source) if source else reading_of(path, answers)
-    if wishes.clients_from and ":" not in source and not reading.source.startswith("long-"):
+    if wishes.clients_from and ":" not in source and reading.form != "long":
         raise SettingsError(
             f"--clients-from {wishes.clients_from}: {path} is read as {reading.source}, whose "
             "clients are not in a column"
         )
-    if reading.source.startswith("wide-"):  # there a column is a client
-        answers = {
-            "data.clients" if key == "data.columns" else key: answers[key] for key in answers
-        }
-    table = {**reading.all_settings, **answers, "data.path": str(path)}
+    table = {**reading.all_settings, **reading.fitting(answers), "data.path": str(path)}
     record = record_of_source(settings_from(table).data)
     if record.forecasts:
         return _plan_of_series(path, table, reading, wishes)

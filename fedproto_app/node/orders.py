@@ -23,6 +23,7 @@ from fedproto_app.core.events import Value, tell
 from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.shard import Shard
+from fedproto_app.data.shared_read import forget
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.node.device import torch_device, use_precision
 from fedproto_app.node.folder import (
@@ -364,6 +365,12 @@ def require_allowed(settings: Settings, site: Site) -> None:
 def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Load a shard; it stays in the process's memory between the messages of a run."""
     return load_shard(settings, partition, partitions)
+
+
+def forget_data() -> None:
+    """Free the data of earlier runs, so that the next run of this process reads them again."""
+    _cached_shard.cache_clear()
+    forget()
 
 
 @contextmanager

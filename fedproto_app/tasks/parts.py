@@ -6,7 +6,7 @@ So reading a table of results does not wait for torch, nor a client's process fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -28,15 +28,15 @@ class TaskParts(ABC):
         """Return the class of the task."""
 
     @abstractmethod
-    def source_names(self) -> Iterable[str]:
-        """Return the names of the embedded sources and of the file formats."""
-
-    @abstractmethod
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         """Return every `partitions`-th client of the source, from the `partition`-th on.
 
         Raises `DataError` if the source cannot be read.
         """
+
+    @abstractmethod
+    def read(self, settings: Settings) -> None:
+        """Read the source, for all nodes of this process and of those forked from it."""
 
     @abstractmethod
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:

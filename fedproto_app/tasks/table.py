@@ -85,16 +85,17 @@ def _require_names(clients: Iterable[str]) -> None:
 
 def require_fitting_source(settings: Settings) -> None:
     """Raise `DataError` for a source of another task; users' functions are not checked here."""
-    source, chosen = settings.data.source, task_record(settings.task)
-    for record in TASKS.values():
-        if source in parts_of(record.name).source_names() and record.holds != chosen.holds:
-            fitting_sources = parts_of(chosen.name).source_names()
-            fitting_tasks = " or ".join(repr(fitting.name) for fitting in _holding(record.holds))
-            raise DataError(
-                f"data.source = {source!r} holds {record.holds}; set task = {fitting_tasks}, or "
-                f"data.source to {chosen.holds}: {', '.join(fitting_sources)} or "
-                "package.module:factory"
-            )
+    from fedproto_app.data.format import all_sources, sources_of
+
+    chosen = task_record(settings.task)
+    source = all_sources().get(settings.data.source)
+    if source is not None and source.holds != chosen.holds:
+        fitting_tasks = " or ".join(repr(fitting.name) for fitting in _holding(source.holds))
+        raise DataError(
+            f"data.source = {source.name!r} holds {source.holds}; set task = {fitting_tasks}, or "
+            f"data.source to {chosen.holds}: {', '.join(sources_of(chosen.holds))} or "
+            "package.module:factory"
+        )
 
 
 def require_fitting_targets(settings: Settings, targets: str) -> None:
@@ -120,6 +121,7 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
 
     Raises `DataError` for an unknown source.
     """
+    from fedproto_app.data.format import sources_of
     from fedproto_app.data.source_checks import require_known, users_function
 
     source, records = settings.source, TASKS.values()
@@ -127,9 +129,9 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
         loaded = users_function(source)(settings)
         fitting = (record for record in records if parts_of(record.name).has_pool(loaded))
         return next(fitting, task_record(FIRST_TASK))
-    names = {record.name: [*parts_of(record.name).source_names()] for record in records}
-    require_known(settings, dict.fromkeys(name for listed in names.values() for name in listed))
-    return next(record for record in records if source in names[record.name])
+    kinds = dict.fromkeys(record.holds for record in records)
+    require_known(settings, [name for kind in kinds for name in sources_of(kind)])
+    return next(record for record in records if source in sources_of(record.holds))
 
 
 def _holding(holds: str) -> Iterable[TaskRecord]:

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.recognition import Reading, reading_of
+from fedproto_app.data.format import Reading
+from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.experiments.trial import Wishes, plan_of, try_file, try_plan

@@ -6,14 +6,12 @@ import csv
 import io
 import tomllib
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 import tomli_w
 
-from fedproto_app.cli.forecast import Source
-from fedproto_app.data.sources import FILE_SOURCES, load_histories
+from fedproto_app.data.sources import load_histories
 from fedproto_app.serving import forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto
@@ -239,5 +237,8 @@ def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: 
     assert "holds no series, it looks like source sequence-npz" in outcome.err
 
 
-def test_the_sources_are_those_of_files() -> None:
-    assert set(get_args(Source)) == set(FILE_SOURCES)
+def test_a_misspelt_source_is_named(fedproto: Fedproto, state: Path, tmp_path: Path) -> None:
+    arguments = ("--state", state, "--data", tmp_path / "a.csv", "--source", "long-csw")
+    outcome = fedproto("forecast", *arguments)
+    assert outcome.code == 2
+    assert "--source long-csw: did you mean 'long-csv'? known are csv-folder, " in outcome.err

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data import excel_table, files
+from fedproto_app.data import files
+from fedproto_app.data.formats import excel_table
 from fedproto_app.data.recognition import reading_of
 from tests.data.made_tables import FRAME, LONG, load, require_the_frame, values_of, written
 

@@ -12,21 +12,15 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.images.sources import FILE_SOURCES as IMAGE_FILES
+from fedproto_app.data.format import sources_of
 from fedproto_app.data.images.sources import load_pool
-from fedproto_app.data.sequences.sources import FILE_SOURCES as SEQUENCE_FILES
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.sources import FILE_SOURCES as SERIES_FILES
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
-LOADERS: list[tuple[Any, Any]] = [
-    (load_series, SERIES_FILES),
-    (load_pool, IMAGE_FILES),
-    (load_sequences, SEQUENCE_FILES),
-]
+LOADERS = {"series": load_series, "images": load_pool, "labelled sequences": load_sequences}
 not_a_function = 3
 
 
@@ -45,9 +39,9 @@ def load(loader: Any, source: str, path: object = "") -> Any:
         (
             load_pool,
             "mnist",
-            ".* known are class-folders, cifar, image-npz, digits and package.m",
+            ".* known are class-folders, image-npz, cifar, digits and package.m",
         ),
-        (load_sequences, "digits", ".* known are sequence-npz, uea"),
+        (load_sequences, "digits", ".* known are sequence-folder, recordings, sequence-npz"),
         (load_series, "no_such_module:load", "No module named 'no_such_module'"),
         (load_pool, "no_such_module:load", "No module named 'no_such_module'"),
         (load_series, f"{MODULE}:no_such_name", ".*has no attribute 'no_such_name'"),
@@ -62,7 +56,12 @@ def test_unknown_sources(loader: Any, source: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("loader", "source", "kinds"),
-    [(loader, *row) for loader, sources in LOADERS for row in sources.items()],
+    [
+        (loader, source.name, source.path)
+        for holds, loader in LOADERS.items()
+        for source in sources_of(holds).values()
+        if source.path != "no path"
+    ],
 )
 def test_paths_that_cannot_be_read(tmp_path: Path, loader: Any, source: str, kinds: str) -> None:
     with pytest.raises(DataError, match=f"data.path is empty: source {source} reads a path"):
@@ -77,21 +76,24 @@ def test_paths_that_cannot_be_read(tmp_path: Path, loader: Any, source: str, kin
                 load(loader, source, path)
 
 
-EMBEDDED = ("synthetic-traffic", "digits", "synthetic-air-writing")
-
-
-@pytest.mark.parametrize(("number", "source"), list(enumerate(EMBEDDED)))
-def test_a_path_for_a_source_without_files_is_refused(number: int, source: str) -> None:
+@pytest.mark.parametrize(
+    ("loader", "source"),
+    [
+        (load_series, "synthetic-traffic"),
+        (load_pool, "digits"),
+        (load_sequences, "synthetic-air-writing"),
+    ],
+)
+def test_a_path_for_a_source_without_files_is_refused(loader: Any, source: str) -> None:
     message = rf"^data\.path = 'mine\.csv': source {source} reads no path; set data.source to one"
     with pytest.raises(DataError, match=message):
-        load(LOADERS[number][0], source, "mine.csv")
+        load(loader, source, "mine.csv")
 
 
-@pytest.mark.parametrize("sources", ["sources", "images.sources", "sequences.sources"])
-def test_the_import_is_light(sources: str) -> None:
-    """Every client process imports the sources; only the source in use may cost time."""
-    module = f"fedproto_app.data.{sources}"
-    command = [sys.executable, "-c", f"import {module}, sys; print(*sys.modules)"]
+def test_the_import_is_light() -> None:
+    """Every client process imports all formats; only the format in use may cost time."""
+    program = "from fedproto_app.data.format import all_formats; all_formats()"
+    command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
     printed = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[2])
     heavy = {"PIL", "sklearn", "pandas", "h5py", "scipy", "matplotlib", "torch"}
     assert not heavy & set(printed.split())

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedproto_app.data.formats.synthetic_traffic import SITE_TYPES
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.synthetic_traffic import SITE_TYPES
 from fedproto_app.data.windows import why_refused
 from fedproto_app.settings import DataSettings, SyntheticSettings
 

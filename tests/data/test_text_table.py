@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data import files, table, text_table
+from fedproto_app.data import files, table
+from fedproto_app.data.formats import csv_table
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.settings import settings_from
 from tests.data.made_tables import load, values_of, written
@@ -25,8 +26,8 @@ from tests.data.made_tables import load, values_of, written
 @pytest.fixture
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read 7 bytes and 6 cells at once, so that a small file has many blocks."""
-    monkeypatch.setattr(text_table, "_PIECE", 7)
-    monkeypatch.setattr(text_table, "BLOCK_CELLS", 6)
+    monkeypatch.setattr(csv_table, "_PIECE", 7)
+    monkeypatch.setattr(csv_table, "BLOCK_CELLS", 6)
 
 
 @pytest.mark.usefixtures("in_small_pieces")
@@ -59,15 +60,22 @@ def test_faults_in_later_blocks_are_named(tmp_path: Path, text: bytes, message: 
         load(written(tmp_path, text), "wide-csv")
 
 
-@given(st.lists(st.lists(st.sampled_from(["1", '"2,"', '"3\n"', "", '4"']), min_size=1)), st.data())
-def test_rows_are_counted_as_csv_counts_them(rows: list[list[str]], data: st.DataObject) -> None:
+@given(st.lists(st.lists(st.sampled_from(["1", '"2,"', '"3\n"', "", '4"']), min_size=1)))
+def test_rows_are_counted_as_csv_counts_them(rows: list[list[str]]) -> None:
     import csv
     import io
 
     text = "\n".join(map(",".join, rows)) + "\n"
-    expected = [max(1, len(row)) for row in csv.reader(io.StringIO(text, newline=""))]
-    blocks = text_table._widths(text.encode(), "a.csv", ",")
-    assert [int(width) for widths, _, _ in blocks for width in widths] == expected
+    widths = [max(1, len(row)) for row in csv.reader(io.StringIO(text, newline=""))]
+    pieces = [line.encode() for line in text.splitlines(keepends=True)]
+    checked = csv_table._checked(iter(pieces), widths[0], ",", table.Columns([0]), "a.csv")
+    numbered = enumerate(widths, 1)
+    wrong = [f"line {row} has {width} " for row, width in numbered if width != widths[0]]
+    if not wrong:
+        assert b"".join(checked) == text.encode()
+        return
+    with pytest.raises(DataError, match=wrong[0]):
+        list(checked)
 
 
 @pytest.mark.usefixtures("in_small_pieces")
@@ -117,8 +125,8 @@ def test_a_row_of_units(text: str, has_units: bool, tmp_path: Path) -> None:
 def test_long_lines_and_many_columns_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_table, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(text_table, "_PIECE", 100)
+    monkeypatch.setattr(csv_table, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(csv_table, "_PIECE", 100)
     with pytest.raises(DataError, match="line 3 is longer than 0 MiB"):
         load(written(tmp_path, "a\n1\n" + "1" * 2000), "wide-csv")
     monkeypatch.setattr(table, "MOST_COLUMNS", 10)
@@ -135,18 +143,27 @@ def test_the_cost_of_reading_is_estimated_before_it_is_read(
     """8,000 bytes of text are 4,000 numbers of 24 bytes each."""
     path = written(tmp_path, "a\n" + "1\n" * 4000)
     monkeypatch.setattr(files, "most_bytes", lambda: 50_000)
-    monkeypatch.setattr(text_table, "table_of", lambda *_: pytest.fail("read too early"))
+    readinto = csv_table._Stream.readinto
+    monkeypatch.setattr(
+        csv_table._Stream, "readinto", lambda *of: pytest.fail(f"{readinto(*of)} bytes were parsed")
+    )
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         load(path, "wide-csv")
 
 
-def test_a_file_that_changes_is_not_read_halfway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path, "a\n1\n2\n")
-    monkeypatch.setattr(text_table, "_rows", lambda *_: 4)
+class Growing(table.TableFile):
+    """A file that has one row more whenever it is read."""
+
+    head, rows = table.Head("a.csv", ["a"], None), 0
+
+    def blocks(self, columns: table.Columns, style: str) -> list[pd.DataFrame]:
+        self.rows += 1
+        return [pd.DataFrame({0: ["1,5"] * self.rows})]
+
+
+def test_a_file_that_changes_is_not_read_halfway() -> None:
     with pytest.raises(DataError, match="changed while it was read"):
-        load(path, "wide-csv")
+        Growing().read(table.Columns([0]))
 
 
 def test_hardly_a_number_ends_early(tmp_path: Path) -> None:

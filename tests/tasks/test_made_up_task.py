@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fedproto_app.cli.data import data_app
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TASKS, TaskRecord
+from fedproto_app.data.format import Format, Source, all_formats
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
@@ -91,11 +92,11 @@ class Parts(TaskParts):
     def task_class(self) -> type[AnyTask]:
         return Gambling
 
-    def source_names(self) -> list[str]:
-        return ["dice"]
-
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         return throw(settings, partition, partitions)
+
+    def read(self, settings: Settings) -> None:
+        """Read nothing, as dice are thrown by every node."""
 
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         return loaded_dice(settings)
@@ -107,6 +108,9 @@ class Parts(TaskParts):
 @pytest.fixture(autouse=True)
 def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "gambling", MADE_UP)
+    dice = Format((Source("dice", "dice", own_dice, "no path"),))
+    formats = {**all_formats(), "dice": dice}
+    monkeypatch.setattr("fedproto_app.data.format.all_formats", lambda: formats)
     modules = {
         "tasks.gambling": SimpleNamespace(PARTS={"gambling": Parts()}),
         "report.gambling.report": SimpleNamespace(REPORTS={"gambling": Winnings}),

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.format import sources_of
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
-from fedproto_app.data.images.sources import IMAGE_SOURCES
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.sources import SOURCES
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import reasons_against, record_of_source
 from tests.data.sequences.made_sequences import pool_of as made_pool
@@ -72,22 +70,30 @@ SEQUENCES = {"task": "sequence-classification", "method": "solo"}
 
 
 @pytest.mark.parametrize(
-    ("sources", "task", "kind"),
+    ("holds", "task", "kind"),
     [
-        (IMAGE_SOURCES, SERIES, "images; set task = 'classification', or data.source to series: "),
-        (SOURCES, IMAGES, "series; set task = 'forecasting', or data.source to images: class-fold"),
-        (SOURCES, SEQUENCES, "series; set task = 'forecasting', or data.source to labelled sequen"),
+        ("images", SERIES, "images; set task = 'classification', or data.source to series: "),
         (
-            SEQUENCE_SOURCES,
+            "series",
+            IMAGES,
+            "series; set task = 'forecasting', or data.source to images: class-",
+        ),
+        (
+            "series",
+            SEQUENCES,
+            "series; set task = 'forecasting', or data.source to labelled",
+        ),
+        (
+            "labelled sequences",
             SERIES,
             "labelled sequences; set task = 'sequence-classification' or 'sequence-regress",
         ),
     ],
 )
 def test_a_source_of_another_task_is_refused_before_its_path(
-    sources: dict[str, Any], task: dict[str, Any], kind: str
+    holds: str, task: dict[str, Any], kind: str
 ) -> None:
-    for source in sources:
+    for source in sources_of(holds):
         with pytest.raises(DataError) as caught:
             reasons_against(settings(source, **task))
         assert str(caught.value).startswith(f"data.source = {source!r} holds {kind}")
@@ -105,13 +111,8 @@ def kind_of(source: str) -> str:
 
 
 def test_the_kind_of_data_in_a_source() -> None:
-    registries = {
-        "series": SOURCES,
-        "images": IMAGE_SOURCES,
-        "labelled sequences": SEQUENCE_SOURCES,
-    }
-    for kind, sources in registries.items():
-        assert {kind_of(source) for source in sources} == {kind}
+    for kind in ("series", "images", "labelled sequences"):
+        assert {kind_of(source) for source in sources_of(kind)} == {kind}
     assert kind_of(f"{MODULE}:undecodable") == "images"
     assert kind_of(f"{MODULE}:two_series") == "series"
     assert kind_of(f"{MODULE}:few_sequences") == "labelled sequences"

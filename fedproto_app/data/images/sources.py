@@ -1,44 +1,24 @@
-"""The registry of image sources.
+"""Images of any source: checked, with the classes in the set order.
 
-A loader returns the pool as its format gives it. This module does what is common to all sources: it
-checks labels, lengths and the shape of pixels, and puts the classes in the set order.
+A loader returns the pool as its format gives it; what is common to all sources is done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.images.class_folders import load_class_folders
-from fedproto_app.data.images.npz import load_image_npz
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
-from fedproto_app.data.images.public_sets import load_cifar, load_digits
 from fedproto_app.data.source_checks import (
-    PathKind,
-    chosen_loader,
     listed_classes,
+    loaded_from,
     require_class_names,
     require_column,
     require_labels,
 )
 from fedproto_app.settings import DataSettings
-
-Loader = Callable[[DataSettings], ImagePool]
-
-IMAGE_SOURCES: dict[str, Loader] = {
-    "class-folders": load_class_folders,
-    "cifar": load_cifar,
-    "image-npz": load_image_npz,
-    "digits": load_digits,
-}
-FILE_SOURCES: dict[str, PathKind] = {
-    "class-folders": "a file or a folder",
-    "cifar": "a folder",
-    "image-npz": "a file",
-}
 
 
 def load_pool(settings: DataSettings) -> ImagePool:
@@ -47,10 +27,8 @@ def load_pool(settings: DataSettings) -> ImagePool:
     A file is decoded, and errors in it are reported, only when its pixels are requested. Raises
     `DataError` naming the file or source, and the image or array, if something cannot be read.
     """
-    loader, where = chosen_loader(settings, IMAGE_SOURCES, FILE_SOURCES)
-    pool = loader(settings)
-    _require_pool(pool, where)
-    pool = _in_listed_order(pool, settings, where)
+    pool, where = loaded_from(settings, "images")
+    pool = _in_listed_order(_checked(pool, where), settings, where)
     return replace(
         pool,
         train=_with_checked_pixels(pool.train, pool.shape, where),
@@ -58,8 +36,8 @@ def load_pool(settings: DataSettings) -> ImagePool:
     )
 
 
-def _require_pool(pool: object, where: str) -> None:
-    """Raise `DataError` if a loader returned an invalid pool."""
+def _checked(pool: object, where: str) -> ImagePool:
+    """Return the pool; raise `DataError` if a loader returned an invalid one."""
     if not isinstance(pool, ImagePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected an ImagePool")
     require_class_names(pool.classes, where)
@@ -73,6 +51,7 @@ def _require_pool(pool: object, where: str) -> None:
     for column in ("clients", "stages"):
         if (getattr(pool.train, column) is None) != (getattr(pool.test, column) is None):
             raise DataError(f"{where}: only one of train and test has {column}")
+    return pool
 
 
 def _require_split(split: object, classes: int, where: str) -> None:

@@ -1,48 +1,25 @@
-"""The registry of sources of labelled sequences.
+"""Labelled sequences of any source: checked, with the classes in the set order.
 
-A loader returns the pool as its format gives it. This module does what is common to all sources: it
-checks values, labels and lengths, and puts the classes in the set order.
+A loader returns the pool as its format gives it; what is common to all sources is done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.csv_files import load_recordings, load_sequence_folder
 from fedproto_app.data.sequences.pool import NO_CLASS, UNLABELLED, SequencePool
-from fedproto_app.data.sequences.sequence_npz import load_sequence_npz
-from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writing
-from fedproto_app.data.sequences.uea import load_uea
 from fedproto_app.data.source_checks import (
-    PathKind,
-    chosen_loader,
     listed_classes,
+    loaded_from,
     require_class_names,
     require_column,
     require_labels,
 )
 from fedproto_app.settings import DataSettings
-
-Loader = Callable[[DataSettings], SequencePool]
-
-SEQUENCE_SOURCES: dict[str, Loader] = {
-    "sequence-npz": load_sequence_npz,
-    "uea-ts": load_uea,
-    "sequence-folder": load_sequence_folder,
-    "recordings": load_recordings,
-    "synthetic-air-writing": synthetic_air_writing,
-}
-FILE_SOURCES: dict[str, PathKind] = {
-    "sequence-npz": "a file",
-    "uea-ts": "a file or a folder",
-    "sequence-folder": "a file or a folder",
-    "recordings": "a file or a folder",
-}
 
 
 def load_sequences(settings: DataSettings) -> SequencePool:
@@ -51,9 +28,8 @@ def load_sequences(settings: DataSettings) -> SequencePool:
     Sequences whose class name is in `NO_CLASS` become unlabelled. Raises `DataError` naming the
     file or source, and the sequence, if something cannot be read or used.
     """
-    loader, where = chosen_loader(settings, SEQUENCE_SOURCES, FILE_SOURCES)
-    pool = loader(settings)
-    _require_pool(pool, where)
+    loaded, where = loaded_from(settings, "labelled sequences")
+    pool = _checked(loaded, where)
     if not pool.classes:
         if settings.classes:
             raise DataError(
@@ -74,8 +50,8 @@ def load_sequences(settings: DataSettings) -> SequencePool:
     return replace(pool, classes=classes, targets=new[pool.targets.astype(np.int64)])
 
 
-def _require_pool(pool: object, where: str) -> None:
-    """Raise `DataError` if a loader returned an invalid pool."""
+def _checked(pool: object, where: str) -> SequencePool:
+    """Return the pool; raise `DataError` if a loader returned an invalid one."""
     if not isinstance(pool, SequencePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected a SequencePool")
     names = pool.dimensions
@@ -85,7 +61,7 @@ def _require_pool(pool: object, where: str) -> None:
         )
     if not len(pool.sequences):
         raise DataError(f"{where}: no sequence in it")
-    columns: dict[str, Any] = {
+    columns: Mapping[str, Sized | None] = {
         "targets": pool.targets,
         "clients": pool.clients,
         "is_test": pool.is_test,
@@ -95,11 +71,12 @@ def _require_pool(pool: object, where: str) -> None:
         if values is None and title != "targets":
             continue
         require_column(values, types[title], f"{where}: {title}")
-        if len(values) != len(pool.sequences):
+        if values is not None and len(values) != len(pool.sequences):
             raise DataError(f"{where}: {len(values)} {title} for {len(pool.sequences)} sequences")
     _require_steps(pool, where)
     _require_targets(pool, where)
     _require_clients(pool, where)
+    return pool
 
 
 def _require_steps(pool: SequencePool, where: str) -> None:

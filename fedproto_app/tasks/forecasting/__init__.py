@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
@@ -24,15 +23,16 @@ class ForecastingParts(TaskParts):
 
         return ForecastingTask
 
-    def source_names(self) -> Iterable[str]:
-        from fedproto_app.data.sources import SOURCES
-
-        return SOURCES
-
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         from fedproto_app.tasks.forecasting.clients import load_shard
 
         return load_shard(settings, partition, partitions)
+
+    def read(self, settings: Settings) -> None:
+        from fedproto_app.data.shared_read import read_once
+        from fedproto_app.data.sources import load_series
+
+        read_once(load_series, settings.data)
 
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         from fedproto_app.tasks.forecasting.clients import reasons_against

@@ -8,6 +8,7 @@ from fedproto_app.core.loading import load
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shard import Shard
+from fedproto_app.data.shared_read import read_once
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows, why_refused
 from fedproto_app.settings import DataSettings, Settings
@@ -15,7 +16,7 @@ from fedproto_app.settings import DataSettings, Settings
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return the windows of a node's clients, or what the method builds from all clients."""
-    all_series = load_series(settings.data)
+    all_series = read_once(load_series, settings.data, keep=partitions > 1)
     node_series = all_series[partition::partitions]
     method = method_named(settings.method)
     if method.joined_clients:

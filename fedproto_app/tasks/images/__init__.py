@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
@@ -24,15 +23,16 @@ class ImageParts(TaskParts):
 
         return ClassificationTask
 
-    def source_names(self) -> Iterable[str]:
-        from fedproto_app.data.images.sources import IMAGE_SOURCES
-
-        return IMAGE_SOURCES
-
     def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
         from fedproto_app.tasks.images.clients import load_shard
 
         return load_shard(settings, partition, partitions)
+
+    def read(self, settings: Settings) -> None:
+        from fedproto_app.data.shared_read import read_once
+        from fedproto_app.tasks.images.clients import dealt
+
+        read_once(dealt, settings.data, settings.seed)
 
     def reasons_against(self, settings: Settings) -> dict[str, str | None]:
         from fedproto_app.tasks.images.clients import reasons_against

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.clients import make_image_clients, why_refused
@@ -12,25 +11,22 @@ from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
+from fedproto_app.data.shared_read import read_once
 from fedproto_app.settings import DataSettings, Settings
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their decoded images."""
-    # Nodes of a simulation share processes, so they share a pool; a site's pool can be freed.
-    deal = _dealt_once if partitions > 1 else _dealt
-    pool, holdings = deal(settings.data, settings.seed)
+    pool, holdings = read_once(dealt, settings.data, settings.seed, keep=partitions > 1)
     clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
     _require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
     return Shard(clients, refused, DataShape(pool.shape, pool.classes))
 
 
-def _dealt(settings: DataSettings, seed: int) -> tuple[ImagePool, list[Holding]]:
+def dealt(settings: DataSettings, seed: int) -> tuple[ImagePool, list[Holding]]:
+    """Return the images of the source, and what each client holds of them."""
     pool = load_pool(settings)
     return pool, partition_pool(pool, settings, seed)
-
-
-_dealt_once = lru_cache(maxsize=1)(_dealt)
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
@@ -38,7 +34,7 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
 
     No image is decoded, so a damaged file is not noticed.
     """
-    _, holdings = _dealt(settings.data, settings.seed)
+    _, holdings = dealt(settings.data, settings.seed)
     _require_fitting_stages(settings, [len(holding.stages) for holding in holdings])
     partition = settings.data.partition
     return {holding.name: why_refused(holding.stages, partition) for holding in holdings}

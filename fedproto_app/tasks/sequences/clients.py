@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.partition import (
@@ -16,6 +14,7 @@ from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
+from fedproto_app.data.shared_read import read_once
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import require_fitting_targets
 
@@ -27,9 +26,7 @@ def targets_of(pool: SequencePool) -> str:
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their sequences, split and scaled."""
-    # Nodes of a simulation share processes, so they share a pool; a site's pool can be freed.
-    load = _sequences_once if partitions > 1 else load_sequences
-    pool = load(settings.data)
+    pool = read_once(load_sequences, settings.data, keep=partitions > 1)
     holdings = _dealt(pool, settings)[partition::partitions]
     clients, refused = make_sequence_clients(
         pool,
@@ -39,9 +36,6 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
         unlabelled=method_named(settings.method).learns_without_labels(settings),
     )
     return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
-
-
-_sequences_once = lru_cache(maxsize=1)(load_sequences)
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.images.class_folders import decode
+from fedproto_app.data.formats.class_folders import decode
 from fedproto_app.data.images.pool import ImageSplit
 from tests.data.images.made_images import (
     encoded,

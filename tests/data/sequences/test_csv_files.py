@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.csv_files import parse_steps
+from fedproto_app.data.formats.csv_sequences import parse_steps
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.settings import DataSettings, SequenceSettings

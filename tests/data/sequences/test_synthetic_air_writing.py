@@ -8,13 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.data.sequences.synthetic_air_writing import (
+from fedproto_app.data.formats.synthetic_air_writing import (
     LONGEST,
     RATE,
     SHORTEST,
     synthetic_air_writing,
 )
+from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.data.format import Format, Source
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.settings import DataSettings
 
@@ -336,3 +337,16 @@ def _smoothed(
 
     smooth: Vector = gaussian_filter1d(values, width, axis=0, mode=mode)
     return smooth
+
+
+FORMAT = Format(
+    (
+        Source(
+            "synthetic-air-writing",
+            "labelled sequences",
+            synthetic_air_writing,
+            "no path",
+            options=("--target",),
+        ),
+    )
+)

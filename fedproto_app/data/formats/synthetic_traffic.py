@@ -19,6 +19,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.data.format import Format, Source
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
@@ -184,3 +185,6 @@ def _cut_gaps(values: Vector, period: int, site_rng: Generator) -> None:
         length = max(1, int(site_rng.uniform(2, 12) * period / 24))
         first = int(site_rng.integers(0, max(1, len(values) - length)))
         values[first : first + length] = np.nan
+
+
+FORMAT = Format((Source("synthetic-traffic", "series", load_synthetic_traffic, "no path"),))

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import FileTree, open_tree
+from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.formats.class_folders import SUFFIXES as IMAGE_SUFFIXES
+from fedproto_app.data.formats.csv_table import SUFFIX, CsvFile
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import Columns, Head, require_named
-from fedproto_app.data.text_table import SUFFIX, read_text_table
 from fedproto_app.settings import Choice, DataSettings
 
 _LAYOUT = "[<client>/]<class>/<sequence>.csv"
@@ -175,8 +177,8 @@ def parse_steps(
     source: a file or its content. where: the file's name in messages. choice: the columns to read,
     in this order; None: as in the settings. Raises `DataError` naming the line and the column.
     """
-    select_columns = partial(_steps_columns, choice=choice or settings.choice)
-    table = read_text_table(source, where, settings, select_columns)
+    file = CsvFile(source, where, settings)
+    table = file.read(_steps_columns(file.head, choice or settings.choice))
     names, values = tuple(table.names), table.numbers()
     if not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0].tolist()
@@ -199,3 +201,33 @@ def _steps_columns(head: Head, choice: Choice) -> Columns:
         raise DataError(f"{head.where}: no column of values in the header")
     require_named((head.names[place] for place in places), head.where)
     return Columns(places)
+
+
+def _fit(candidate: Candidate) -> Fit:
+    """CSV files, all of them in folders, and no image."""
+    if not (candidate.is_folder or candidate.name.endswith(".zip")):
+        return Fit.NONE
+    files = [name for name in candidate.files if SUFFIX.search(name)]
+    if any(name.lower().endswith(IMAGE_SUFFIXES) for name in candidate.files):
+        return Fit.NONE
+    return Fit.STRONG if files and all("/" in name for name in files) else Fit.NONE
+
+
+_source = partial(
+    Source,
+    holds="labelled sequences",
+    path="a file or a folder",
+    keys=("columns", "time_column", "header", "delimiter", "decimal"),
+)
+FORMAT = Format(
+    (
+        _source("sequence-folder", load=load_sequence_folder),
+        _source(  # never recognised, as its files look like series
+            "recordings",
+            load=load_recordings,
+            options=("--target", "--max-steps", "--window", "--stride"),
+        ),
+    ),
+    "a folder or .zip of class folders of CSV files",
+    _fit,
+)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_inside
+from fedproto_app.data.format import Candidate, Fit, Format, Source
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.settings import DataSettings
 
@@ -153,3 +154,18 @@ def load_digits(settings: DataSettings) -> ImagePool:
 
     train, test = split(np.flatnonzero(~is_test)), split(np.flatnonzero(is_test))
     return ImagePool(tuple(map(str, range(10))), (1, 8, 8), train, test)
+
+
+def _fit(candidate: Candidate) -> Fit:
+    files = {file for layout in LAYOUTS.values() for file in layout.files}
+    return Fit.CERTAIN if files & set(candidate.files) and candidate.is_folder else Fit.NONE
+
+
+FORMAT = Format(
+    (
+        Source("cifar", "images", load_cifar, "a folder"),
+        Source("digits", "images", load_digits, "no path"),
+    ),
+    "a CIFAR folder",
+    _fit,
+)

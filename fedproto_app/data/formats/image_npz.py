@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,
@@ -200,3 +201,37 @@ def _distinct(values: NDArray[Any]) -> list[str]:
 def _stages(archive: Archive, name: str, images: int) -> NDArray[np.int64] | None:
     values = archive.column_of(name, "iu", images, "images")
     return None if values is None else values.astype(np.int64)
+
+
+def _fit(candidate: Candidate) -> Fit:
+    """Grey images [n, H, W] may be sequences, which that format recognises by their shape."""
+    return Fit.WEAK if "x_train" in candidate.arrays or _is_undivided(candidate) else Fit.NONE
+
+
+def _is_undivided(candidate: Candidate) -> bool:
+    shape, dtype = candidate.arrays.get("x", ((), np.dtype(object)))
+    return dtype == np.uint8 and len(shape) in (3, 4)
+
+
+def _reading(candidate: Candidate, _: Answers) -> Reading:
+    notes: list[str] = []
+    if _is_undivided(candidate):
+        shape, _dtype = candidate.arrays["x"]
+        if len(shape) == 3:
+            count, height, width = shape
+            notes.append(
+                f"x is read as {count} grey images of {width} × {height}; if these are sequences, "
+                "set data.source=sequence-npz"
+            )
+        notes.append(
+            "a fifth of every client's images of every class, drawn at random, is the test part"
+        )
+    return Reading("image-npz", notes=tuple(notes))
+
+
+FORMAT = Format(
+    (Source("image-npz", "images", load_image_npz),),
+    "an .npz file with x_train, or with x of uint8",
+    _fit,
+    _reading,
+)

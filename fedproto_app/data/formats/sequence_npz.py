@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.data.sequences.pool import (
     SequencePool,
@@ -44,6 +45,7 @@ _LAYOUTS = {
         tuple(name + split for split in _SPLITS for name in _ARRAYS[2:]),
     ),
 }
+_NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are the dimensions of a step
 
 
 @dataclass(frozen=True)
@@ -176,3 +178,46 @@ def _group_of(
                 f"{path}: client {client!r} is in the groups {group_of[client]!r}, {group!r}"
             )
     return group_of
+
+
+def _fit(candidate: Candidate) -> Fit:
+    arrays = candidate.arrays
+    if {"points", "offsets"} <= set(arrays):
+        return Fit.CERTAIN
+    name = _equally_long(candidate)
+    if not name:
+        return Fit.NONE
+    (_, height, width), dtype = arrays[name]
+    is_image = dtype == np.uint8 and width >= _NARROWEST_IMAGE
+    if name == "x":  # in one part, as sequences often are
+        is_image &= height >= _NARROWEST_IMAGE and max(height, width) <= 4 * min(height, width)
+    return Fit.NONE if is_image else Fit.STRONG
+
+
+def _equally_long(candidate: Candidate) -> str:
+    """Return the name of the first array of sequences [n, T, d], "" if there is none."""
+    name = next((name for name in ("x", "x_train") if name in candidate.arrays), "")
+    return name if name and len(candidate.arrays[name][0]) == 3 else ""
+
+
+def _reading(candidate: Candidate, _: Answers) -> Reading:
+    """Return a note if sequences have as many steps as dimensions, as images would."""
+    notes: tuple[str, ...] = ()
+    if "points" not in candidate.arrays:
+        name = _equally_long(candidate)
+        (count, steps, dimensions), dtype = candidate.arrays[name]
+        if steps == dimensions >= _NARROWEST_IMAGE:
+            notes = (
+                f"{name} is read as {count} sequences of {steps} steps with {dimensions} values "
+                "each; if these are images, save them as x_train and x_test of uint8 (0 to 255) "
+                f"instead of {dtype}",
+            )
+    return Reading("sequence-npz", notes=notes)
+
+
+FORMAT = Format(
+    (Source("sequence-npz", "labelled sequences", load_sequence_npz),),
+    "an .npz file with points and offsets",
+    _fit,
+    _reading,
+)

@@ -12,20 +12,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from zipfile import ZipFile
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_file, require_room
+from fedproto_app.data.number_styles import Style
 from fedproto_app.data.table import (
     LOOKED_AT,
     MISSING,
-    ColumnSelector,
-    Table,
+    Columns,
+    TableFile,
     head_of,
     require_few_columns,
-    table_of,
 )
+from fedproto_app.data.table_format import Sample, sample_of_rows, table_format
+from fedproto_app.data.table_source import TableFormat
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -41,43 +43,38 @@ _MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
 Row = list[Any]
 
 
-def read_excel_table(path: Path, settings: DataSettings, select_columns: ColumnSelector) -> Table:
-    """Read the selected columns of a file's first sheet; `DataError` names the column and row."""
-    import pandas as pd
+class ExcelFile(TableFile):
+    """The first sheet of a file that is not empty; `DataError` names the column and row."""
 
-    rows, first, notes = _sheet(path)
-    texts = [[_text(cell) for cell in row] for row in rows[:LOOKED_AT]]
-    head = head_of(texts, str(path), settings, "row", first)
-    if len(rows) <= head.rows:
-        raise DataError(f"{path}: only a header row, no values")
-    columns = select_columns(head)
-    first += head.rows
-    del rows[: head.rows]
-    frame: DataFrame = pd.DataFrame(index=pd.RangeIndex(len(rows)))
-    for place in columns.read:
-        column = [row[place] for row in rows]
-        if place in columns.values:
-            frame[place] = _numbers_or_texts(column)
-        else:
-            frame[place] = _times(column) if place == columns.times else _texts(column)
-    return table_of(
-        replace(head, notes=(*notes, *head.notes)),
-        columns,
-        len(rows),
-        lambda style: [frame],
-        settings.decimal,
-        "row",
-        first,
-    )
+    def __init__(self, path: Path, settings: DataSettings) -> None:
+        self._rows, first, notes = _sheet(path)
+        texts = [[_text(cell) for cell in row] for row in self._rows[:LOOKED_AT]]
+        head = head_of(texts, str(path), settings, "row", first)
+        if len(self._rows) <= head.rows:
+            raise DataError(f"{path}: only a header row, no values")
+        self.head = replace(head, notes=(*notes, *head.notes))
+        self.first = first + head.rows
+        del self._rows[: head.rows]
+        self.decimal = settings.decimal
+
+    def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> list[DataFrame]:
+        import pandas as pd
+
+        frame: DataFrame = pd.DataFrame(index=pd.RangeIndex(len(self._rows)))
+        for place in columns.read:
+            column = [row[place] for row in self._rows]
+            if place in columns.values:
+                frame[place] = _numbers_or_texts(column)
+            else:
+                frame[place] = _times(column) if place == columns.times else _texts(column)
+        return [frame]
 
 
-def end_rows(path: Path) -> tuple[list[list[str]], list[list[str]], int]:
-    """Return the cells of the first rows and of later ones as texts, and the number of rows up to
-    these."""
+def _sample(path: Path) -> Sample:
     rows, _, _ = _sheet(path, _SAMPLED)
     ends = rows[:LOOKED_AT], rows[LOOKED_AT:][-LOOKED_AT:]
     first, last = ([[_text(cell) for cell in row] for row in part] for part in ends)
-    return first, last, len(rows)
+    return sample_of_rows(first, last, len(rows))
 
 
 def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[str, ...]]:
@@ -194,3 +191,10 @@ def _opened(path: Path) -> Iterator[Any]:
     except Exception as error:  # damaged archives and XML fail in many ways
         line = str(error).partition("\n")[0]
         raise DataError(f"{path}: not a readable Excel file: {line}") from None
+
+
+FORMAT = table_format(
+    TableFormat("excel", EXCEL_SUFFIX, ".xlsx", ExcelFile, keys=("header", "decimal")),
+    "an .xlsx or .xlsm file, or a folder of them",
+    _sample,
+)

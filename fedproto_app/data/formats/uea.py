@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_inside
+from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.formats.csv_table import text_lines
 from fedproto_app.data.sequences.pool import (
     NO_CLASS,
     SequencePool,
     float32_steps,
     numbered_dimensions,
 )
-from fedproto_app.data.text_table import text_lines
 from fedproto_app.settings import DataSettings
 
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
@@ -222,3 +223,15 @@ def _numbers(cases: Iterable[Case]) -> NDArray[np.float64]:
         except ValueError:
             raise DataError(f"{case.where}: target {case.target!r} is not a number") from None
     return np.array(numbers)
+
+
+def _fit(candidate: Candidate) -> Fit:
+    names = candidate.files_beside if candidate.is_folder else [Path(candidate.name)]
+    return Fit.CERTAIN if any(path.suffix == ".ts" for path in names) else Fit.NONE
+
+
+FORMAT = Format(
+    (Source("uea-ts", "labelled sequences", load_uea, "a file or a folder"),),
+    "a .ts file, or the folder of a train and a test file",
+    _fit,
+)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import FileTree, open_tree
+from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,
@@ -266,3 +267,32 @@ def decode(data: bytes) -> NDArray[np.uint8]:
         else:
             pixels = np.asarray(image.convert("L" if grey else "RGB"))
     return pixels[np.newaxis] if grey else pixels.transpose(2, 0, 1)
+
+
+def _fit(candidate: Candidate) -> Fit:
+    if not candidate.is_folder:
+        return Fit.NAME if candidate.name.endswith(".zip") else Fit.NONE
+    places = [name.split("/") for name in candidate.files if name.lower().endswith(SUFFIXES)]
+    if any("train" in place[:-2] for place in places):
+        return Fit.CERTAIN
+    # Images in no folder train may be pictures of the tables beside them.
+    return Fit.WEAK if any(len(place) > 1 for place in places) else Fit.NONE
+
+
+def _reading(candidate: Candidate, _: Answers) -> Reading:
+    names = [name for name in candidate.files if name.lower().endswith(SUFFIXES)]
+    wrapped = 0 if candidate.is_folder else wrapping(names)
+    note = (
+        "no folder is called train or test: a fifth of every client's images of every class, drawn "
+        "at random, is the test part"
+    )
+    undivided = is_undivided([name[wrapped:] for name in names])
+    return Reading("class-folders", notes=(note,) if undivided else ())
+
+
+FORMAT = Format(
+    (Source("class-folders", "images", load_class_folders, "a file or a folder"),),
+    "a folder or .zip of class folders",
+    _fit,
+    _reading,
+)

@@ -1,0 +1,205 @@
+"""What ``data.source`` can name, and how a path is recognised.
+
+A format is a module in ``data/formats/`` with a record ``FORMAT``, which holds everything that the
+app knows of it; nothing else lists it. A function or a `Source` of a module of the user's is
+``package.module:NAME``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data import formats
+from fedproto_app.data.files import open_tree
+from fedproto_app.data.npz_archive import open_archive
+from fedproto_app.settings import DataSettings
+
+PathKind = Literal["no path", "a file", "a folder", "a file or a folder"]
+Changes = dict[str, str | bool]  # settings by dotted keys
+Answers = Mapping[str, object]  # settings that a person has made, by dotted keys
+
+_DEEPEST = 8  # folders in folders that are looked into
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value of ``data.source``.
+
+    name: the value. holds: the kind of data, as in the table of tasks. load: returns the clients or
+    the pool that the settings choose. path: what ``data.path`` must be. keys: the fields of
+    `DataSettings` that it takes, among those that not every source takes. hints: what to set
+    instead of such a field. form: of a table. options: of ``fedproto data check`` that only some
+    sources of this kind take.
+    """
+
+    name: str
+    holds: str
+    load: Callable[[DataSettings], object]
+    path: PathKind = "a file"
+    keys: tuple[str, ...] = ()
+    hints: Mapping[str, str] = field(default_factory=dict)
+    form: Literal["", "wide", "long", "folder"] = ""
+    options: tuple[str, ...] = ()
+
+
+class Fit(IntEnum):
+    """How well a format fits a path; the format that fits best reads it."""
+
+    NONE = 0
+    NAME = 1  # the path's name allows it
+    WEAK = 2  # the content allows it
+    STRONG = 3
+    CERTAIN = 4  # no other format has such a content
+
+
+class Candidate:
+    """A path that is to be recognised, with what its folder or archive holds, looked at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name, self.is_folder = path, path.name.lower(), path.is_dir()
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The names of the files in a folder or a zip archive, with slashes; hidden ones are left
+        out. [] if it is neither, or damaged."""
+        if not self.is_folder:
+            try:
+                with open_tree(self.path) as tree:
+                    return tree.names()
+            except (DataError, OSError):
+                return []
+        names: list[str] = []
+        for folder, folders, files in os.walk(self.path):
+            inside = Path(folder).relative_to(self.path)
+            is_deepest = len(inside.parts) == _DEEPEST
+            folders[:] = [name for name in folders if name[0] != "." and not is_deepest]
+            names += [(inside / name).as_posix() for name in files if name[0] != "."]
+        return sorted(names)
+
+    @property
+    def files_beside(self) -> list[Path]:
+        """The paths of the files that lie directly in the folder."""
+        return [self.path / name for name in self.files if "/" not in name]
+
+    @cached_property
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """The shape and type of each array of an npz archive up to a damaged one; {} if it is no
+        archive."""
+        arrays = {}
+        try:
+            with open_archive(self.path) as archive:
+                for name in archive.names:
+                    arrays[name] = archive.header(name)
+        except (DataError, OSError):
+            pass
+        return arrays
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The settings that read a path: the source, and other settings by their keys.
+
+    notes: remarks for a person, a line each. left_out: columns that are not read, a line each with
+    the reason. is_guess: whether the file's content gave no evidence. target: the column of a table
+    that is forecast, "" if every column is a client.
+    """
+
+    source: str
+    settings: Changes = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    is_guess: bool = False
+    target: str = ""
+
+    @property
+    def all_settings(self) -> Changes:
+        """All settings, including the source."""
+        return {"data.source": self.source, **self.settings}
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """All settings by their fields in `DataSettings`, validated.
+
+        Raises `DataError` if a setting cannot name the columns, for example two of one name.
+        """
+        values = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
+        try:
+            data_settings = DataSettings.model_validate(values)
+        except ValidationError as error:
+            faults = "; ".join(fault["msg"] for fault in error.errors())
+            raise DataError(f"the recognised settings are not valid: {faults}") from None
+        names = (key.replace("-", "_") for key in values)
+        return {name: getattr(data_settings, name) for name in names}
+
+    @property
+    def form(self) -> str:
+        """The form of the table: wide, long or folder; "" for other data."""
+        source = all_sources().get(self.source)
+        return source.form if source else ""
+
+    def fitting(self, answers: Answers) -> dict[str, object]:
+        """Return the person's settings for this form: a column to forecast is a client if wide."""
+        return {
+            "data.clients" if self.form == "wide" and key == "data.columns" else key: value
+            for key, value in answers.items()
+        }
+
+
+def _fits_nothing(_: Candidate) -> Fit:
+    return Fit.NONE
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files, or an embedded data set.
+
+    sources: one, or several if the same files can be read in several ways. paths: what a person
+    names to read it, in words, such as "an .h5 file"; "" for data without a path. fit: says how
+    well a path fits. reading: recognises the settings that read a path that fits best, with the
+    person's answers; None: the first source reads it without further settings.
+    """
+
+    sources: tuple[Source, ...]
+    paths: str = ""
+    fit: Callable[[Candidate], Fit] = _fits_nothing
+    reading: Callable[[Candidate, Answers], Reading] | None = None
+
+    def read(self, candidate: Candidate, answers: Answers) -> Reading:
+        """Return the settings that read the path."""
+        if self.reading is None:
+            return Reading(self.sources[0].name)
+        return self.reading(candidate, answers)
+
+
+def all_formats() -> dict[str, Format]:
+    """Return the formats by the names of their modules, in alphabetical order."""
+    names = sorted(module.name for module in iter_modules(formats.__path__))
+    return {name: import_module(f"{formats.__name__}.{name}").FORMAT for name in names}
+
+
+def all_sources() -> dict[str, Source]:
+    """Return the sources of all formats, by name."""
+    return {source.name: source for form in all_formats().values() for source in form.sources}
+
+
+def sources_of(holds: str) -> dict[str, Source]:
+    """Return the sources that hold this kind of data, by name."""
+    return {name: source for name, source in all_sources().items() if source.holds == holds}
+
+
+def fields_of_some_sources() -> tuple[str, ...]:
+    """Return the fields of `DataSettings` that some sources take, and others ignore."""
+    keys = {key for source in all_sources().values() for key in source.keys}
+    return tuple(name for name in DataSettings.model_fields if name in keys)

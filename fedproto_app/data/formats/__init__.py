@@ -1,0 +1,1 @@
+"""A module for each format of files and each embedded data set, see `fedproto_app.data.format`."""

@@ -1,0 +1,360 @@
+"""Read a table from a text file: CSV and alike, plain or gzipped, in UTF-8 (a byte order mark is
+accepted), with one line per row and the same number of cells in each.
+
+Cells are separated by commas, semicolons, tabs or vertical bars, as set or as the first lines show.
+Missing values are empty, ``NA``, ``NaN`` or ``null``. The file is read in blocks, which are checked
+before pandas reads them: pandas alone would fill short lines and cut long ones without a word, and
+it bounds neither the length of a line nor the memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import deque
+from collections.abc import Iterator
+from io import BufferedReader, RawIOBase
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.files import open_unpacked, require_room
+from fedproto_app.data.format import Changes
+from fedproto_app.data.number_styles import Style
+from fedproto_app.data.table import (
+    BLOCK_CELLS,
+    LOOKED_AT,
+    MISSING,
+    Columns,
+    TableFile,
+    head_of,
+    require_few_columns,
+)
+from fedproto_app.data.table_format import Sample, sample_of_rows, table_format
+from fedproto_app.data.table_source import TableFormat
+from fedproto_app.settings import DELIMITERS, DataSettings
+from fedproto_app.settings.choice import Decimal
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from pandas import DataFrame
+
+SUFFIX = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
+LONGEST_LINE = 1 << 24  # bytes; a line is held as text and as cells
+_PIECE = 1 << 20  # bytes that are read at once
+_MARKS = {  # first bytes of files that are not text
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"PAR1": "a Parquet file; source wide-parquet or long-parquet reads it",
+    b"PK\x03\x04": "a zip archive or an Excel sheet; give it the ending .xlsx",
+    b"\xd0\xcf\x11\xe0": "an old Excel sheet; save it as .xlsx or CSV",
+    b"\x89HDF": "an HDF5 file; source hdf5 reads it",
+}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LINE_END = ord("\n")
+
+
+class CsvFile(TableFile):
+    """A table in a file, or in its content; errors name the column and the line.
+
+    where: the file's name in messages. Raises `DataError` for what is no such table.
+    """
+
+    row = "line"
+
+    def __init__(self, source: Path | bytes, where: str, settings: DataSettings) -> None:
+        self._source, self._where, self.decimal = source, where, settings.decimal
+        self._text = _without_blank_end(_blocks(source, where))
+        try:
+            beginning: list[bytes] = []
+            while sum(block.count(b"\n") for block in beginning) < LOOKED_AT:
+                if (block := next(self._text, None)) is None:
+                    break
+                beginning.append(block)
+            lines = _first_lines(b"".join(beginning), where)
+            self.delimiter = DELIMITERS.get(settings.delimiter) or delimiter_of(
+                lines, where, settings.decimal
+            )
+            self.head = head_of([cells(line, self.delimiter) for line in lines], where, settings)
+            if len(lines) <= self.head.rows:
+                raise DataError(f"{where}: only a header line, no values")
+        except csv.Error as error:
+            raise _no_csv(where, error) from None
+        self.first = 1 + self.head.rows
+        # The first blocks are read once: their lines come again with the others.
+        self._unread: Iterator[bytes] | None = chain(beginning, self._text)
+
+    def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterator[DataFrame]:
+        import pandas as pd
+
+        text = self._unread or _without_blank_end(_blocks(self._source, self._where))
+        self._unread = None
+        checked = _checked(text, len(self.head.names), self.delimiter, columns, self._where)
+        # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
+        in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
+        kinds = columns.read if in_texts else columns.texts
+        missing: Any = MISSING  # pandas takes places for names, its stubs do not
+        if columns.clients is not None:  # "NA" may be a country's code
+            missing = {**dict.fromkeys(columns.read, MISSING), columns.clients: [""]}
+        try:
+            yield from pd.read_csv(
+                BufferedReader(_Stream(checked), _PIECE),
+                sep=self.delimiter,
+                decimal="," if style == "comma" and not in_texts else ".",
+                names=range(len(self.head.names)),
+                usecols=columns.read,
+                dtype=dict.fromkeys(kinds, str),
+                na_values=missing,
+                header=None,
+                skiprows=self.head.rows,
+                index_col=False,
+                keep_default_na=False,
+                skip_blank_lines=False,  # in a single column such a line is a missing value
+                skipinitialspace=True,
+                encoding="utf-8",
+                low_memory=False,
+                chunksize=max(1, BLOCK_CELLS // len(self.head.names)),
+            )
+        except (csv.Error, pd.errors.ParserError) as error:
+            raise _no_csv(self._where, error) from None
+
+
+def _no_csv(where: str, error: Exception) -> DataError:
+    return DataError(f"{where}: not a readable CSV file: {error}")
+
+
+class _Stream(RawIOBase):
+    """Blocks of a text as a stream of bytes."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._left = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer).cast("B")
+        self._left = self._left or memoryview(next(self._blocks, b""))
+        count = min(len(target), len(self._left))
+        target[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+
+def _checked(
+    blocks: Iterator[bytes], width: int, delimiter: str, columns: Columns, where: str
+) -> Iterator[bytes]:
+    """Yield these blocks of whole lines once all of their rows have as many cells as the header.
+
+    Raises `DataError` for another row, and for more rows of these columns than fit into memory.
+    From the first quotation mark on rows are cut by `csv`, as a quoted cell may hold delimiters and
+    ends of lines.
+    """
+    rows, size = 0, 0
+
+    def require(counts: NDArray[np.int64]) -> None:
+        if (wrong := counts != width).any():
+            place = int(wrong.argmax())
+            raise DataError(
+                f"{where}: line {rows + place + 1} has {counts[place]} cells, line 1 has {width}"
+            )
+
+    for block in blocks:
+        if b'"' in block:
+            break
+        data = np.frombuffer(block, np.uint8)
+        ends, signs = np.flatnonzero(data == _LINE_END), np.flatnonzero(data == ord(delimiter))
+        require(np.diff(np.searchsorted(signs, ends), prepend=0) + 1)
+        rows, size = rows + len(ends), size + len(block)
+        require_room(columns.bytes_of(rows) + size, where)
+        yield block
+    else:
+        return
+    cut: deque[bytes] = deque()  # into lines; the last block may hold rows that are not read yet
+
+    def lines() -> Iterator[str]:
+        for quoted in chain([block], blocks):
+            cut.append(quoted)
+            yield from (f"{line}\n" for line in quoted.decode().split("\n")[:-1])
+
+    for row in csv.reader(lines(), delimiter=delimiter, skipinitialspace=True):
+        if len(row) != width and (row or width > 1):
+            require(np.array([max(len(row), 1)]))
+        rows += 1
+        while len(cut) > 1:
+            size += len(cut[0])
+            require_room(columns.bytes_of(rows) + size, where)
+            yield cut.popleft()
+    require_room(columns.bytes_of(rows) + size, where)
+    yield from cut
+
+
+def _without_blank_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield these blocks of whole lines without the empty lines that end the file."""
+    blank = b""
+    for block in blocks:
+        if not (text := block.rstrip(b"\r\n")):
+            blank += block
+            continue
+        end = block.index(b"\n", len(text)) + 1
+        yield blank + block[:end]
+        blank = block[end:]
+
+
+def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
+    """Yield the text of a file in blocks of whole lines, each ended by a line feed.
+
+    Raises `DataError` for a file that is no UTF-8 text, too large, or has too long a line.
+    """
+    size, lines, unfinished = 0, 0, b""
+    with open_unpacked(source, where) as stream:
+        while piece := stream.read(_PIECE):
+            if not size:
+                _require_no_mark(piece, where)
+            size += len(piece)
+            require_room(size, where)
+            if size == len(piece):
+                piece = piece.removeprefix(_BYTE_ORDER_MARK)
+            end = piece.rfind(b"\n") + 1
+            if end:
+                block, unfinished = unfinished + piece[:end], piece[end:]
+                _require_text(block, size - len(unfinished) - len(block), where)
+                lines += block.count(b"\n")
+                yield block
+            else:
+                unfinished += piece
+            if len(unfinished) > LONGEST_LINE:
+                raise DataError(
+                    f"{where}: line {lines + 1} is longer than {LONGEST_LINE >> 20} MiB; is it a "
+                    "table?"
+                )
+    if unfinished:
+        _require_text(unfinished, size - len(unfinished), where)
+        yield unfinished + b"\n"
+
+
+def _require_no_mark(content: bytes, where: str) -> None:
+    for mark, meaning in _MARKS.items():
+        if content.startswith(mark):
+            raise DataError(f"{where}: not UTF-8 text: it looks like {meaning}")
+
+
+def _require_text(content: bytes, offset: int, where: str) -> None:
+    """Raise `DataError` if this part of a file, from the offset on, is not UTF-8 text."""
+    try:
+        content.isascii() or content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: not UTF-8 text: byte {content[error.start]:#04x} at offset "
+            f"{offset + error.start}; save it as UTF-8"
+        ) from None
+    if b"\0" in content:
+        place = offset + content.index(b"\0")
+        raise DataError(f"{where}: not UTF-8 text: a zero byte after {place} bytes")
+    if content.count(b"\r") != content.count(b"\r\n"):
+        raise DataError(
+            f"{where}: a carriage return without a line feed; end lines with a line feed"
+        )
+
+
+def text_lines(source: Path | bytes, where: str) -> Iterator[str]:
+    """Yield the lines of a file, gzipped or not, or of its content, without their ends.
+
+    where: the file's name in messages. Raises `DataError` as for a table.
+    """
+    for block in _blocks(source, where):
+        for line in block.decode().split("\n")[:-1]:
+            yield line.removesuffix("\r")
+
+
+def _first_lines(text: bytes, where: str) -> list[str]:
+    """Return the first lines, to recognise the file's form; `DataError` for an empty file."""
+    lines = [line.removesuffix("\r") for line in text.decode().split("\n")[:-1]][:LOOKED_AT]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise DataError(f"{where}: the file is empty")
+    require_few_columns(max(map(lines[0].count, DELIMITERS.values())) + 1, where)
+    return lines
+
+
+def _ends_of(path: Path) -> tuple[list[str], list[str], int]:
+    """Return the first lines, as many last ones without these, and the number of all lines."""
+    first, count, newest = b"", 0, [b"", b""]
+    for block in _blocks(path, str(path)):
+        if count < LOOKED_AT:
+            first += block
+        count += block.count(b"\n")
+        newest = [newest[1], block]
+    further = min(LOOKED_AT, count - LOOKED_AT)
+    texts = b"".join(newest).decode().split("\n")[:-1] if further > 0 else []
+    last = [line.removesuffix("\r") for line in texts[-further:] if line]
+    return _first_lines(first, str(path)), last, count
+
+
+def cells(line: str, delimiter: str) -> list[str]:
+    """Return the cells of a line."""
+    row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [""])
+    return [cell.strip() for cell in row] or [""]
+
+
+def delimiter_of(lines: list[str], where: str, decimal: Decimal = "auto") -> str:
+    """Return the delimiter that cuts all of these lines into the same number of cells.
+
+    Raises `DataError` if several do. If none does, return the most frequent delimiter of the first
+    line, so that a later check names the line with too few or too many cells.
+    """
+    fitting = {sign for sign in DELIMITERS.values() if _cuts_evenly(lines, sign)}
+    if decimal == "comma" and len(fitting) > 1:
+        fitting -= {","}
+    if len(fitting) > 1:
+        names = [name for name, sign in DELIMITERS.items() if sign in fitting]
+        raise DataError(
+            f"{where}: cells could be separated by {' or '.join(names)}; set data.delimiter to one "
+            "of them"
+        )
+    # Titles above a table have other cells than its last lines.
+    of_last = [sign for sign in DELIMITERS.values() if _cuts_evenly(lines[len(lines) // 2 :], sign)]
+    likely = of_last if len(of_last) == 1 else DELIMITERS.values()
+    return next(iter(fitting), max(likely, key=lines[0].count))
+
+
+def _cuts_evenly(lines: list[str], sign: str) -> bool:
+    """Return whether the sign cuts each line into the same number of cells, two or more."""
+    try:
+        widths = {len(cells(line, sign)) for line in lines}
+    except csv.Error:  # a cell without end
+        return False
+    return len(widths) == 1 and widths != {1}
+
+
+def _sample(path: Path) -> Sample:
+    """Return the ends of the table, and the delimiter if the file does not show it for certain."""
+    lines, further, count = _ends_of(path)
+    settings: Changes = {}
+    try:
+        delimiter = delimiter_of(lines, str(path))
+    except DataError:
+        # Several delimiters fit; if the comma is among them, take it as the decimal comma.
+        delimiter = delimiter_of(lines, str(path), "comma")
+        settings["data.delimiter"] = next(k for k, v in DELIMITERS.items() if v == delimiter)
+    first, last = ([cells(line, delimiter) for line in part] for part in (lines, further))
+    return sample_of_rows(first, last, count, settings)
+
+
+FORMAT = table_format(
+    TableFormat(
+        "csv",
+        SUFFIX,
+        ".csv, .csv.gz or .tsv",
+        lambda path, settings: CsvFile(path, str(path), settings),
+        keys=("header", "delimiter", "decimal"),
+        hint=", one to be predicted is source recordings",
+    ),
+    "a .csv, .tsv or .txt file, gzipped or not, or a folder of them",
+    _sample,
+    further=re.compile(r"\.(txt|txt\.gz|dat|data)$"),
+)

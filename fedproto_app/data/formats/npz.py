@@ -1,0 +1,118 @@
+"""Read series from npz archives, without pickled objects."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.data.clock import Clock
+from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.npz_archive import Archive, open_archive
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.settings import DataSettings
+
+
+def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
+    """Yield the clients of an archive.
+
+    The archive has ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any lengths,
+    each named after a client, whose series all begin at position 0; or it was written by
+    `save_series`.
+    """
+    path = Path(settings.path)
+    with open_archive(path) as archive:
+        if "lengths" in archive.names:
+            yield from _saved_series(archive)
+            return
+        if "values" not in archive.names:
+            for name in archive.names:
+                yield ClientSeries(name, _numbers(archive, name, 1))
+            return
+        if unexpected := set(archive.names) - {"values", "names"}:
+            raise DataError(
+                f"{path}: beside 'values' only 'names' is expected, "
+                f"found {', '.join(sorted(unexpected))}"
+            )
+        values = _numbers(archive, "values", 2)
+        names = [f"client-{number:03d}" for number in range(values.shape[1])]
+        if "names" in archive.names:
+            names = [str(name) for name in archive.array("names").ravel()]
+        if len(names) != values.shape[1]:
+            raise DataError(f"{path}: {len(names)} names for {values.shape[1]} columns of 'values'")
+        for name, column in zip(names, values.T, strict=True):
+            yield ClientSeries(name, column)
+
+
+def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
+    """Write series that `load_npz` reads, for this user alone.
+
+    values: [sum of lengths]; names, lengths, starts: [N]; clocks: [N, 3] int64, step and offset in
+    microseconds and 1 for UTC, all 0 without a clock.
+    """
+    clocks = [client.clock for client in clients]
+    numbers = [
+        (0, 0, 0) if clock is None else (*map(_microseconds, (clock.step, clock.offset)), clock.utc)
+        for clock in clocks
+    ]
+    content = io.BytesIO()
+    np.savez(
+        content,
+        allow_pickle=False,
+        values=np.concatenate([client.values for client in clients]),
+        names=np.array([client.name for client in clients], dtype=np.str_),
+        lengths=np.array([len(client.values) for client in clients], dtype=np.int64),
+        starts=np.array([client.start for client in clients], dtype=np.int64),
+        clocks=np.array(numbers, dtype=np.int64),
+    )
+    write_whole(path, content.getvalue(), private=True, concurrent=True)
+
+
+def _microseconds(duration: np.timedelta64) -> int:
+    return int(duration / np.timedelta64(1, "us"))
+
+
+def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
+    archive.require_names(["values", "names", "lengths", "starts", "clocks"], [])
+    values, lengths = archive.column("values", "f"), archive.column("lengths", "i")
+    count = len(lengths)
+    names, starts = archive.texts_of("names", count, "lengths"), archive.column("starts", "i")
+    clocks = archive.array("clocks")
+    if (
+        (lengths < 0).any()
+        or lengths.sum() != len(values)
+        or len(starts) != count
+        or clocks.shape != (count, 3)
+        or clocks.dtype.kind != "i"
+        or (clocks < 0).any()
+    ):
+        raise DataError(f"{archive.path}: its arrays do not fit together")
+    assert names is not None  # required above
+    parts = np.split(values, np.cumsum(lengths))[:-1]
+    for name, part, start, (step, offset, utc) in zip(names, parts, starts, clocks, strict=True):
+        durations = np.timedelta64(int(step), "us"), np.timedelta64(int(offset), "us")
+        clock = Clock(*durations, bool(utc)) if step else None
+        yield ClientSeries(str(name), part, int(start), clock=clock)
+
+
+def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64]:
+    numbers, where = archive.array(name), f"{archive.path}: array {name!r}"
+    if numbers.dtype.kind not in "iuf":
+        raise DataError(f"{where} holds {numbers.dtype}, not numbers")
+    if numbers.ndim != dimensions:
+        expected = "time steps × clients" if dimensions == 2 else "1-D, a client each"
+        raise DataError(f"{where} has shape {numbers.shape}, expected {expected}")
+    return numbers.astype(np.float64)
+
+
+def _fit(candidate: Candidate) -> Fit:
+    is_named_so = candidate.name.endswith(".npz") and not candidate.is_folder
+    return Fit.NAME if is_named_so else Fit.NONE
+
+
+FORMAT = Format((Source("npz", "series", load_npz),), "an .npz file", _fit)

@@ -1,0 +1,157 @@
+"""Read a table from a Parquet file with pyarrow (the extra ``parquet``), in blocks of rows."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.files import require_room
+from fedproto_app.data.number_styles import Style
+from fedproto_app.data.table import (
+    BLOCK_CELLS,
+    INDEX,
+    LOOKED_AT,
+    TIME_NAMES,
+    Columns,
+    Head,
+    TableFile,
+    require_few_columns,
+)
+from fedproto_app.data.table_form import Column
+from fedproto_app.data.table_format import Sample, table_format
+from fedproto_app.data.table_source import TableFormat
+from fedproto_app.settings import DataSettings
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
+
+
+class ParquetFile(TableFile):
+    """A file, after a check of the sizes that it declares."""
+
+    def __init__(self, path: Path, _: DataSettings) -> None:
+        self._path = path
+        with _opened(path) as file:
+            self._schema, self._count = file.schema_arrow, file.metadata.num_rows
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        self._bytes = sum(group.total_byte_size for group in groups)
+        require_few_columns(len(self._schema.names), str(path))
+        self.head = Head(str(path), list(self._schema.names), _times(self._schema))
+
+    def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterator[DataFrame]:
+        """Yield the columns by place, in blocks of rows; cells have types, whatever the style.
+
+        A text that repeats is stored once, so a small file may hold texts of any size: they are
+        read as a dictionary, and its longest text is looked at before they are written out.
+        """
+        from pyarrow import compute, types
+
+        self._require_readable(columns)
+        names = [self._schema.names[place] for place in columns.read]
+        kinds = (types.is_string, types.is_large_string)
+        texts = [f.name for f in self._schema if any(is_text(f.type) for is_text in kinds)]
+        size = max(1, BLOCK_CELLS // len(names))
+        first = 0
+        with _opened(self._path, texts) as file:
+            for batch in file.iter_batches(size, columns=names):
+                selected = batch.select(names)  # "a" would select "a.b" as well
+                for column in selected.columns:
+                    if types.is_dictionary(column.type):
+                        lengths = compute.binary_length(column.dictionary)
+                        longest = compute.max(lengths).as_py() or 0
+                        require_room(self._count * longest, self._path)
+                frame = selected.to_pandas(ignore_metadata=True, strings_to_categorical=False)
+                frame.columns = columns.read
+                frame.index = range(first, first + len(frame))
+                for place in frame:
+                    if frame[place].dtype == "category":
+                        frame[place] = frame[place].astype(str).where(frame[place].notna())
+                yield frame
+                first += len(frame)
+
+    def _require_readable(self, columns: Columns) -> None:
+        from pyarrow import types
+
+        if not self._count:
+            raise DataError(f"{self._path}: no row in it")
+        for place in columns.read:
+            name, kind = self._schema.names[place], self._schema.types[place]
+            if types.is_nested(kind) or types.is_binary(kind):
+                raise DataError(f"{self._path}: column {name!r} holds {kind}, not numbers")
+            if self._schema.names.count(name) > 1:
+                raise DataError(f"{self._path}: two columns are named {name!r}")
+        require_room(columns.bytes_of(self._count), self._path)
+        require_room(self._bytes, self._path)
+
+
+def _sample(path: Path) -> Sample:
+    with _opened(path) as file:
+        names, times = list(file.schema_arrow.names), _times(file.schema_arrow)
+        require_few_columns(len(names), str(path))
+        rows, groups = file.metadata.num_rows, file.num_row_groups
+        first = next(file.iter_batches(batch_size=LOOKED_AT), None)
+        last = None
+        if rows > 2 * LOOKED_AT:
+            batches = file.iter_batches(batch_size=LOOKED_AT, row_groups=[groups - 1])
+            last = deque(batches, maxlen=1)[0]
+        first_cells, last_cells = (
+            [list(map(str, column.to_pylist())) for column in batch.columns]
+            if batch is not None
+            else [list[str]() for _ in names]
+            for batch in (first, last)
+        )
+    columns = [
+        Column("" if name == INDEX else name, *ends)
+        for name, *ends in zip(names, first_cells, last_cells, strict=True)
+    ]
+    return Sample(columns, rows, has_times=times is not None)
+
+
+@contextmanager
+def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[Any]:
+    """Open the file; a pyarrow error becomes a `DataError` of one line.
+
+    dictionaries: names of columns that are read as dictionaries.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(
+            f"{path}: Parquet files need pyarrow: pip install 'fedproto-app[parquet]'"
+        ) from None
+    try:
+        with parquet.ParquetFile(path, read_dictionary=list(dictionaries)) as file:
+            yield file
+    except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
+        line = str(error).partition("\n")[0]
+        raise DataError(f"{path}: not a readable Parquet file: {line}") from None
+
+
+def _times(schema: Any) -> int | None:
+    """Return the place of the time column: by its name, else the only column of a time type.
+
+    pandas writes the index of a frame as the last column.
+    """
+    from pyarrow import types
+
+    names = [name.lower() for name in schema.names]
+    named_places = [place for place, name in enumerate(names) if name in {*TIME_NAMES, INDEX}]
+    typed = [place for place, kind in enumerate(schema.types) if types.is_temporal(kind)]
+    if named_places:
+        return next((place for place in named_places if place in typed), named_places[0])
+    return typed[0] if len(typed) == 1 else None
+
+
+FORMAT = table_format(
+    TableFormat("parquet", PARQUET_SUFFIX, ".parquet", ParquetFile, has_parts=True),
+    "a .parquet or .pq file, or a folder of them",
+    _sample,
+)
