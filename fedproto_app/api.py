@@ -222,7 +222,7 @@ def sweep(
     import pandas as pd
 
     from fedproto_app.experiments.sweep import FOLDER, open_sweep
-    from fedproto_app.experiments.sweep_plan import Plan, SweepTable
+    from fedproto_app.experiments.sweep_plan import Plan
     from fedproto_app.experiments.sweep_results import write_results
 
     look_here_for_users_code()
@@ -238,7 +238,7 @@ def sweep(
         "grid": {key: list(values) for key, values in (grid or {}).items()},
         "range": dict(ranges or {}),
     }
-    plan = Plan.of(SweepTable.read(options).model_dump(by_alias=True), settings)
+    plan = Plan.of(options, settings)
     console = Console(stderr=True, quiet=not progress, highlight=False)
     with open_sweep(Path(folder or frames / plan.name), plan, extend=False) as ready:
         results, chosen = ready.run(parallel, console)
