@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
     from fedproto_app.data.clock import Clock
     from fedproto_app.data.series import ClientSeries
-    from fedproto_app.tasks.task import AnyTask
 
 Config = str | Path | Mapping[str, object] | None
 _FRAMES = "frames"  # in the folder of the runs
@@ -223,7 +222,7 @@ def sweep(
     import pandas as pd
 
     from fedproto_app.experiments.sweep import FOLDER, open_sweep
-    from fedproto_app.experiments.sweep_plan import Plan, SweepTable
+    from fedproto_app.experiments.sweep_plan import Plan
     from fedproto_app.experiments.sweep_results import write_results
 
     look_here_for_users_code()
@@ -239,7 +238,7 @@ def sweep(
         "grid": {key: list(values) for key, values in (grid or {}).items()},
         "range": dict(ranges or {}),
     }
-    plan = Plan.of(SweepTable.read(options).model_dump(by_alias=True), settings)
+    plan = Plan.of(options, settings)
     console = Console(stderr=True, quiet=not progress, highlight=False)
     with open_sweep(Path(folder or frames / plan.name), plan, extend=False) as ready:
         results, chosen = ready.run(parallel, console)
@@ -317,16 +316,19 @@ class Run:
 
         Raises `FedProtoError` if there is no such model.
         """
+        from fedproto_app.node.state_file import node_folders
         from fedproto_app.node.store import ClientStore
         from fedproto_app.serving import kept_model
         from fedproto_app.strategies.common.learner import make_learner
+        from fedproto_app.tasks.table import load_shard, make_task
 
-        for folder in self._nodes():
+        for folder in node_folders(self.path):
             store = ClientStore(folder)
             if client in store.kept_clients():
                 record = store.record(client)
                 settings = self.settings.of_client(client)
-                learner = make_learner(settings, self._task(settings), record.kept_round)
+                task = make_task(settings, load_shard(self.settings, 0, 1).shape)
+                learner = make_learner(settings, task, record.kept_round)
                 parameters = kept_model(store, client, learner)
                 return ClientModel(
                     client, folder.name, parameters, record.scale, record.metrics, record.kept_round
@@ -427,26 +429,6 @@ class Run:
             raise FedProtoError(
                 f"{self.path}: is a run of task = {self.settings.task!r}, which forecasts nothing"
             )
-
-    def _nodes(self) -> list[Path]:
-        """Return the folders of the nodes' state."""
-        from fedproto_app.node.state_file import holds_kept_models
-
-        folders = [
-            folder
-            for folder in sorted((self.path / "state").glob("*"))
-            if holds_kept_models(folder)
-        ]
-        if not folders:
-            raise FedProtoError(f"{self.path}: has no nodes' state; deployed nodes keep it")
-        return folders
-
-    def _task(self, settings: Settings) -> AnyTask:
-        """Return the task of these settings, for data with the shape of the run's data."""
-        from fedproto_app.tasks.table import load_shard, make_task
-
-        shape = load_shard(self.settings, 0, 1).shape
-        return make_task(settings, shape)
 
 
 Runs = Run | str | Path | Iterable[Run | str | Path]

@@ -41,7 +41,7 @@ from fedproto_app.data.files import require_room
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward, lookback, lookback_text, sample_inputs
-from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
+from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
@@ -259,13 +259,7 @@ def open_run(folder: Path) -> list[NodeState]:
 
     Raises `FedProtoError` if there is none, or if the run has another task.
     """
-    folders = [path for path in sorted((folder / "state").glob("*")) if holds_kept_models(path)]
-    if not folders:
-        raise FedProtoError(
-            f"{folder}: no nodes' state in it; expected the folder of a simulation (sites keep "
-            "their own)"
-        )
-    return [open_state(path) for path in folders]
+    return [open_state(path) for path in node_folders(folder)]
 
 
 def require_forecasts(settings: Settings) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedproto_app.cli import results_console
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.events import shown
 from fedproto_app.ops.nodes import ONLINE, REVOKED, KnownNode, Nodes, named, read_key
@@ -24,8 +23,6 @@ from fedproto_app.server.node_register import (
     now,
     register_file,
 )
-
-_WIDE = 250  # columns if the output is not a terminal
 
 nodes_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -85,8 +82,7 @@ def list_nodes(
     for node in known_nodes:
         if show_revoked or node.status != REVOKED:
             table.add_row(*map(Text, _row(node, names)))
-    wide = None if sys.stdout.isatty() else _WIDE
-    Console(width=wide).print(table)
+    results_console().print(table)
     if lost := [
         name for name, binding in names.bound.items() if not _is_registered(binding, known_nodes)
     ]:

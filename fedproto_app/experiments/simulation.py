@@ -6,6 +6,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -65,31 +66,27 @@ def simulate_here(
             if on_round is not None:
                 on_round(flat(line))
 
-        if any(name.startswith(_MAIN) for name in users_code(settings).values()):
-            check_data(settings, import_path)
-            progress.stage("starting the nodes in this process")
-            from fedproto_app.engine.simulation import flowers_log, simulate_without_workers
-
-            try:
-                with flowers_log(log, progress.say if verbose else None):
-                    simulate_without_workers(settings, nodes, show)
-            finally:
-                keep_log(log, Path(settings.output.dir) / settings.output.name)
-            return
+        in_this_process = any(name.startswith(_MAIN) for name in users_code(settings).values())
         count = workers or most_workers(settings)
-        with WorkerPool(count, log, import_path) as pool:
+        with nullcontext() if in_this_process else WorkerPool(count, log, import_path) as pool:
             clients = check_data(settings, import_path)
             progress.stage("starting the nodes")
             # torch and Flower are slow to import; the workers import them at the same time
-            from fedproto_app.engine.simulation import flowers_log, simulate
+            from fedproto_app.engine.simulation import (
+                flowers_log,
+                simulate,
+                simulate_without_workers,
+            )
 
-            used = workers or min(count, useful_workers(settings, nodes, clients))
-            folder = Path(settings.output.dir) / settings.output.name
             try:
                 with flowers_log(log, progress.say if verbose else None):
-                    simulate(settings, nodes, pool, used, show)
+                    if pool is None:
+                        simulate_without_workers(settings, nodes, show)
+                    else:
+                        used = workers or min(count, useful_workers(settings, nodes, clients))
+                        simulate(settings, nodes, pool, used, show)
             finally:
-                keep_log(log, folder)
+                keep_log(log, Path(settings.output.dir) / settings.output.name)
 
 
 def complete_run(changes: Mapping[str, object], nodes: int, console: Console) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import INFO
@@ -144,14 +144,13 @@ def carry_out_part(
     site = Site()
     try:
         site = read_site(context.node_config, deployed=not simulated)
-        if simulated:
-            replies = _done(phase, order, context, site, part, simulated=True)
-        else:
+        if not simulated:
             _tell("order", phase, order, context, site, clients=len(order.clients))
-            if phase != "evaluate" and not masked:
-                _require_open(settings_from(context.run_config))
-            with within_seconds(site.limits):
-                replies = _done(phase, order, context, site, part, simulated=False)
+        run = settings_from(context.run_config)
+        if not (simulated or masked or phase == "evaluate"):
+            _require_open(run)
+        with nullcontext() if simulated else within_seconds(site.limits):
+            replies = _done(phase, order, context, run, site, part, simulated=simulated)
     except (FedProtoError, OSError, MemoryError) as fault:
         error = reason_of(fault)
         replies = [absent_reply(dict.fromkeys(order.clients, error))]
@@ -172,9 +171,15 @@ def _tell(
 
 
 def _done(
-    phase: Phase, order: Order, context: Context, site: Site, part: Part, *, simulated: bool
+    phase: Phase,
+    order: Order,
+    context: Context,
+    run: Settings,
+    site: Site,
+    part: Part,
+    *,
+    simulated: bool,
 ) -> list[Reply]:
-    run = settings_from(context.run_config)
     shard = _shard(run, site, simulated=simulated)
     device_name = site.device or (run.device if simulated else "auto")
     site_settings = {"device": device_name, "threads": site.threads or run.threads}

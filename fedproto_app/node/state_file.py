@@ -271,6 +271,20 @@ def model_of(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: value for name, value in tensors.items() if name.startswith(_MODEL_GROUPS)}
 
 
+def node_folders(run: Path) -> list[Path]:
+    """Return the folders in a simulation's folder that hold the state of nodes with kept models.
+
+    Raises `FedProtoError` if there is none.
+    """
+    folders = [path for path in sorted((run / "state").glob("*")) if holds_kept_models(path)]
+    if not folders:
+        raise FedProtoError(
+            f"{run}: no nodes' state in it; expected the folder of a simulation (sites keep "
+            "their own)"
+        )
+    return folders
+
+
 def holds_kept_models(folder: Path) -> bool:
     """Whether the folder has the state of a node with a kept model."""
     if not (folder / FILE_NAME).exists():

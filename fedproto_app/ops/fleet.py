@@ -36,7 +36,15 @@ from fedproto_app.ops.quota import LARGEST_REPLY, Quota
 if TYPE_CHECKING:
     import httpx
     import uvicorn
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+    from flwr.proto.fleet_pb2 import (
+        PullMessagesRequest,
+        PullMessagesResponse,
+        PushMessagesRequest,
+    )
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+    from grpc import ServicerContext
+
+    Push = PushMessagesRequest | PushObjectRequest
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -131,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 class FleetQuota(Quota["ConfirmMessageReceivedRequest"]):
     """The bytes of each node, and how its reply is withdrawn: as if it had been received."""
 
-    def begin_reply(self, node: bytes | int, request: Any) -> None:
+    def begin_reply(self, node: bytes | int, request: PushMessagesRequest) -> None:
         """Note the reply of a PushMessagesRequest; the SuperLink stores the first one in it."""
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
@@ -200,7 +208,7 @@ def _serve_with_grpc(flags: Sequence[str], quota: FleetQuota) -> None:
     become_superlink(flags)
 
 
-def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
+def limited_servicer(servicer: type, quota: FleetQuota) -> type:
     """Return Flower's class for calls of nodes over gRPC, with this quota for replies.
 
     Flower has checked a node's key before it makes these calls.
@@ -208,21 +216,28 @@ def limited_servicer(servicer: type[Any], quota: FleetQuota) -> type[Any]:
     from grpc import StatusCode
 
     class LimitedServicer(servicer):  # type: ignore[misc]
-        def PullMessages(self, request: Any, context: Any) -> Any:
-            answer = super().PullMessages(request, context)
+        def PullMessages(
+            self, request: PullMessagesRequest, context: ServicerContext
+        ) -> PullMessagesResponse:
+            answer: PullMessagesResponse = super().PullMessages(request, context)
             if answer.messages_list:
                 quota.renew(request.node.node_id)
             return answer
 
-        def PushMessages(self, request: Any, context: Any) -> Any:
+        def PushMessages(self, request: PushMessagesRequest, context: ServicerContext) -> object:
             answer = self._counted(super().PushMessages, request, context)
             quota.begin_reply(request.node.node_id, request)
             return answer
 
-        def PushObject(self, request: Any, context: Any) -> Any:
+        def PushObject(self, request: PushObjectRequest, context: ServicerContext) -> object:
             return self._counted(super().PushObject, request, context)
 
-        def _counted(self, call: Callable[[Any, Any], Any], request: Any, context: Any) -> Any:
+        def _counted(
+            self,
+            call: Callable[[Push, ServicerContext], object],
+            request: Push,
+            context: ServicerContext,
+        ) -> object:
             node, size = request.node.node_id, request.ByteSize()
             if not quota.spend(node, size):
                 if (reply := quota.withdrawal(node)) is not None:
@@ -315,9 +330,8 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
         on_the_way += length
         try:
             async with asyncio.timeout_at(deadline):
-                content: Any = request.stream()
-                if name == "push-messages":
-                    content = await request.body()
+                body = await request.body() if name == "push-messages" else b""
+                content = body or request.stream()
                 call = superlink.build_request(
                     "POST", _PREFIX + name, headers=headers, content=content
                 )
@@ -332,7 +346,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
             if node is not None and not stored:
                 quota.refund(node, length)
         if name == "push-messages" and stored and node is not None:
-            quota.begin_reply(node, PushMessagesRequest.FromString(content))
+            quota.begin_reply(node, PushMessagesRequest.FromString(body))
         # An answer without an order is empty.
         if name == "pull-messages" and stored and answer.headers.get("content-length", "0") != "0":
             quota.renew(_signer(request.headers))

@@ -342,11 +342,6 @@ def test_where_no_app_is_around_flower_gets_one_of_the_installed_package(
     )
 
 
-def test_the_toy_app_has_every_setting(work_folder: Path) -> None:
-    project = tomllib.loads((work_folder.parent / "pyproject.toml").read_text())
-    assert project["tool"]["flwr"]["app"]["config"]["data"]["period"] == 24
-
-
 @pytest.mark.parametrize(
     ("device", "gpu_count", "nodes", "cpus", "expected"),
     [

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tomli_w
-
-from fedproto_app.settings import Settings, flower_config
+from fedproto_app.ops import superlink
 
 _SERVER = """
 import time
@@ -47,35 +45,15 @@ def write_app(folder: Path, artefacts: Path) -> Path:
 
     Method fedavg stops with a reason in error.txt, method solo with an exception, ditto not at all.
     """
-    package = folder / "toy_app"
-    package.mkdir(parents=True)
+    package = superlink.write_app(folder) / "toy_app"
+    package.mkdir()
     (package / "__init__.py").write_text("")
     server = f"from pathlib import Path\n\nARTEFACTS = Path({str(artefacts)!r})\n{_SERVER}"
     (package / "server.py").write_text(server)
     (package / "client.py").write_text(_CLIENT)
-    (folder / "LICENSE").write_text("for tests\n")
-    project = {
-        "project": {
-            "name": "toy-app",
-            "version": "1.0.0",
-            "description": "A toy",
-            "license": {"file": "LICENSE"},
-            "dependencies": ["flwr[simulation]>=1.39"],
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "tests",
-                    "fab-format-version": 1,
-                    "flwr-version-target": "1.39.0",
-                    "components": {
-                        "serverapp": "toy_app.server:app",
-                        "clientapp": "toy_app.client:app",
-                    },
-                    "config": flower_config(Settings()),
-                }
-            }
-        },
-    }
-    (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
+    project = folder / "pyproject.toml"
+    text = project.read_text()
+    for half in ("server", "client"):
+        text = text.replace(f"fedproto_app.{half}_app:app", f"toy_app.{half}:app")
+    project.write_text(text)
     return folder
