@@ -68,13 +68,13 @@ forms: $(DEV)  ## what each of 24 forms of file gets, a minute
 	$(BIN)/python -m benchmarks.file_forms --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
-	$(BIN)/python -m benchmarks.forecasting_results
-	$(BIN)/python -m benchmarks.systems_results
+	$(BIN)/python -m benchmarks.results forecasting
+	$(BIN)/python -m benchmarks.results systems
 	$(BIN)/python -m benchmarks.sharing_results
 	$(BIN)/python -m benchmarks.history_results
-	$(BIN)/python -m benchmarks.fuels_results
-	$(BIN)/python -m benchmarks.classification_results
-	$(BIN)/python -m benchmarks.sequence_results
+	$(BIN)/python -m benchmarks.results fuels
+	$(BIN)/python -m benchmarks.results classification
+	$(BIN)/python -m benchmarks.results sequences
 	$(BIN)/python -m benchmarks.rand_curves
 
 resolve: $(RUN)  ## pip finds versions that go together, for each end of Flower's range; two minutes

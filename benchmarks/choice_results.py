@@ -1,9 +1,9 @@
 """docs/results/choice.md: whether validation errors choose the method that then tests best.
 
-    python -m benchmarks.choice_results                      # from the runs of forecasting_results
+    python -m benchmarks.choice_results                      # from the runs behind forecasting.md
     python -m benchmarks.choice_results --runs FOLDER
 
-Trains nothing: it reads the runs of `benchmarks.forecasting_results`. Each table compares many
+Trains nothing: it reads the runs of `benchmarks.results forecasting`. Each table compares many
 methods. A rule chooses among the methods that share something, by validation errors and costs; then
 test errors show how good the choice was. The package's rule was chosen for the reason that the page
 gives, not because it is the best on these tables.
@@ -38,7 +38,7 @@ from fedproto_app.report.task_report import report_for
 PAGE = ROOT / "docs" / "results" / "choice.md"
 MAKER = "benchmarks.choice_results"
 RUNS = ROOT / "runs" / "results" / "forecasting"
-_TRIED = "-choice-"  # runs among which `systems_results` chose settings: no rows of a table
+_TRIED = "-choice-"  # runs among which systems.toml chose settings: no rows of a table
 _SEED = re.compile(r"-s\d+$")
 
 Vector = NDArray[np.float64]

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.forecasting_results import FILES
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
@@ -67,7 +67,7 @@ def settings_of(name: str, **changes: object) -> Settings:
     """Return the settings of the tables of forecasting.md, seed 0."""
     config = flat(tomllib.loads((ROOT / f"configs/fuels-{name}.toml").read_text(encoding="utf-8")))
     data = {
-        "data.path": str(data_root() / FILES[name]),
+        "data.path": str(data_root() / page("forecasting").tables[name].data),
         "data.calendar": "week" if name == "electricity" else "phase",
     }
     return settings_from({**config, **data, "seed": 0, **changes})

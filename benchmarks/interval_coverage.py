@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 import fedproto_app
-from benchmarks.forecasting_results import FILES
 from benchmarks.pages import data_root
+from benchmarks.results.declared import page
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
@@ -136,7 +136,7 @@ def real_errors(
     name: str, horizon: int, calendar: str, count: int | None
 ) -> list[tuple[Floats, Floats]]:
     """Return each client's validation errors [n, H] and test errors [m, H], standardised."""
-    path = data_root() / FILES[name]
+    path = data_root() / page("forecasting").tables[name].data
     table: dict[str, Any] = {**reading_of(path).all_settings, "data.path": str(path)}
     table |= {"method": "analytic"}
     table |= {"data.horizon": horizon, "data.calendar": calendar}

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rand_curves [--output runs/results-sequences]
 
-Reads the runs of `benchmarks.sequence_results` for its tables of clusters; draws
+Reads the runs of `benchmarks.results sequences` for its tables of clusters; draws
 docs/results/rand.svg, a panel a data set. A curve is the mean over a row's seeds.
 """
 
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import ROOT
-from benchmarks.result_page import finished
-from benchmarks.sequence_results import PAGE
-from benchmarks.sequence_rows import TITLES
+from benchmarks.results.declared import page
+from benchmarks.results.runs import finished
 from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import Group
 
@@ -28,12 +27,13 @@ CURVES = ("sc", "ec", "a1-toolbox", "a1-all-rounds", "a1-centred", "a1-norms", "
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the Rand index over the rounds.")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / PAGE.folder)
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / page("sequences").folder)
     output = parser.parse_args().output.resolve()
+    tables = page("sequences").tables
     panels = {
         title: {name: groups[name] for name in CURVES if name in groups}
         for experiment, title in PANELS.items()
-        if (groups := finished(PAGE.experiments[experiment], output))
+        if (groups := finished(tables[experiment], output))
     }
     if not panels:
         raise SystemExit(f"no finished run of {' or '.join(PANELS)} in {output}")
@@ -56,6 +56,7 @@ def draw(panels: dict[str, dict[str, Group]], file: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    rows = page("sequences").tables["pendigits-clusters"].rows
     with rc_context({**STYLE, "svg.hashsalt": "rand", "svg.fonttype": "none"}):
         figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -63,7 +64,7 @@ def draw(panels: dict[str, dict[str, Group]], file: Path) -> None:
             for name, group in groups.items():
                 curve = rand_curve(group)
                 rounds = np.arange(1, len(curve) + 1)
-                panel.plot(rounds, curve, label=TITLES[name], **look(CURVES.index(name)))
+                panel.plot(rounds, curve, label=rows[name].title, **look(CURVES.index(name)))
             panel.set(title=title, xlabel="round of phase 2", ylim=(None, 1.02))
         axes[0].set_ylabel("Rand index (1: the true groups)")
         axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))

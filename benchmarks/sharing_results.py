@@ -25,10 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
@@ -112,7 +112,7 @@ SETS = {
     "METR-LA": DataSet(
         {
             "data.source": "wide-csv",
-            "data.path": FILES["metr-la"],
+            "data.path": page("forecasting").tables["metr-la"].data,
             "data.period": 288,
             "data.calendar": "phase",
         },

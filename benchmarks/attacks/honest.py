@@ -1,6 +1,6 @@
 """What honest clients pay for `aggregation.weight-limit` and `aggregation.step-limit`.
 
-The experiments of the result pages, shortened to a few rounds, with three seeds. A run whose
+The tables of the result pages, shortened to a few rounds, with three seeds. A run whose
 clients were neither shortened nor weighed less is the run without limits, so only others are
 repeated without them.
 """
@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import fedproto_app
-from benchmarks import classification_results, forecasting_results, sequence_results
 from benchmarks.pages import ROOT, data_root
-from benchmarks.result_page import Experiment
+from benchmarks.results.declared import Table, page
 from fedproto_app.report.comparison import client_errors
 from fedproto_app.report.runs import Run, read_rounds, read_run
 from fedproto_app.report.task_report import report_for
@@ -41,10 +40,10 @@ _DIRICHLET: Mapping[str, Any] = {
 
 
 class Part(NamedTuple):
-    """Rows of a result page's experiment. changes: also how many rounds are run."""
+    """Rows of a result page's table. changes: also how many rounds are run."""
 
     title: str
-    experiment: Experiment
+    table: Table
     rows: Sequence[str]
     changes: Mapping[str, Any]
 
@@ -76,9 +75,9 @@ class Cost(NamedTuple):
 
 def parts() -> list[Part]:
     """Return what is run."""
-    series = forecasting_results.experiments()
-    classes = classification_results.experiments()
-    sequences = sequence_results.experiments()
+    series, classes, sequences = (
+        page(name).tables for name in ("forecasting", "classification", "sequences")
+    )
     averaging = ("fedavg", "fedprox", "fedrep", "ditto", "apfl")
     images = ("fedavg", "fedprox", "fedrep", "apfl", "gldp")
     lstm = ("lstm-fedavg", "lstm-fedprox", "lstm-ditto", "lstm-apfl")
@@ -132,13 +131,13 @@ def parts() -> list[Part]:
 
 def cases() -> Iterator[Case]:
     """Yield the rows of the table, without those whose data are absent."""
-    for title, experiment, rows, changes in parts():
-        if not experiment.is_possible:
+    for title, shown, rows, changes in parts():
+        if not shown.is_possible:
             continue
-        config = tomllib.loads((ROOT / "configs" / experiment.config).read_text(encoding="utf-8"))
-        path = {"data.path": str(data_root() / experiment.data)} if experiment.data else {}
+        config = tomllib.loads((ROOT / "configs" / shown.config).read_text(encoding="utf-8"))
+        path = {"data.path": str(data_root() / shown.data)} if shown.data else {}
         for row in rows:
-            settings = {**flat(config), **path, **experiment.rows[row].changes, **changes}
+            settings = {**flat(config), **path, **shown.rows[row].changes, **changes}
             settings["patience"] = 0
             yield Case(title, row.removeprefix("lstm-"), settings)
 
