@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ import torch
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply
-from fedproto_app.core.wire import numpy_arrays
-from fedproto_app.experiments.invariants import SmallRuns
-from fedproto_app.report.runs import read_rounds
 from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
@@ -23,7 +19,6 @@ from fedproto_app.strategies.common.prototypes import (
 )
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES
 from fedproto_app.strategies.fedpcl import PROTOTYPES as FEDPCL_PROTOTYPES
-from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_learner
 from tests.helpers.tiny_cohort import train as train_series
 from tests.helpers.tiny_images import class_guidance, image_cohort, image_learner
@@ -41,12 +36,6 @@ from tests.strategies.server_half import (
     server_of,
 )
 
-MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
-NOISED = {
-    "privacy.mechanism": "gaussian",
-    "privacy.noise-multiplier": 1.0,
-    "privacy.metrics": "exact",
-}
 MULTIPLE = {"fedpcl.prototypes": "multiple"}
 SENT_ARRAY = {"fedproto": PROTOTYPES, "fedpcl": FEDPCL_PROTOTYPES}  # what clients with series send
 
@@ -191,30 +180,6 @@ def test_the_order_of_prototypes_does_not_matter() -> None:
     np.testing.assert_allclose(sent_prototype(strategy), np.full((2, 2), 1 / 3), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("method", "shape"), [("fedproto", (24, 16)), ("fedpcl", (1, 24, 16))])
-def test_in_a_run_everyone_gets_the_mean_from_the_second_round_on(
-    tmp_path: Path, method: str, shape: tuple[int, ...]
-) -> None:
-    settings = small_settings(tmp_path, method=method, rounds=2)
-    folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
-    name = {"fedproto": "prototype", "fedpcl": GLOBAL_PROTOTYPES}[method]
-    arrays_sent: dict[tuple[str, str], list[Any]] = {}
-    for message in grid.sent:
-        if record := message.content.array_records.get("arrays"):
-            phase = message.metadata.group_id, message.metadata.message_type
-            arrays_sent.setdefault(phase, []).append(numpy_arrays(record).get(name))
-    with_prototypes = [phase for phase, arrays in arrays_sent.items() if arrays[0] is not None]
-    assert with_prototypes == [("2", "train")]
-    first, second = arrays_sent["2", "train"]
-    assert first.shape == shape
-    np.testing.assert_array_equal(first, second)
-    terms = [set(line["loss"]) for line in read_rounds(folder.path)]
-    if method == "fedpcl":
-        assert terms == [{"prediction", "contrast", "total"}] * 2
-    else:
-        assert terms == [{"prediction", "total"}, {"prediction", "prototype", "total"}]
-
-
 # --- the server's half, for classes --------------------------------------------------------------
 
 
@@ -286,33 +251,3 @@ def test_a_prototype_that_cannot_be_true_is_refused_and_the_others_count(
     assert reason in refused["b"]
     accept(expected, classes_of(**honest))
     assert_same_state(strategy, expected)
-
-
-@pytest.mark.parametrize("task", ["classification", "sequence-classification"])
-@pytest.mark.parametrize(
-    ("method", "changes"),
-    [
-        ("fedproto", MASKED),
-        ("fedproto", NOISED),
-        ("fedpcl", MASKED),
-        ("fedpcl", NOISED),
-        ("fedpcl", {**NOISED, **MULTIPLE}),
-        ("fedpcl", {"aggregation.rule": "median"}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
-)
-def test_masks_noise_and_robust_rules_come_by_the_declaration(
-    tmp_path: Path, task: str, method: str, changes: dict[str, Any]
-) -> None:
-    runs = SmallRuns(task, method, tmp_path)
-    plain, changed = (
-        read_rounds(runs.run(label, 2, **more))[-1]["loss"]
-        for label, more in (("plain", {}), ("changed", changes))
-    )
-    terms = {"fedproto": "prototypes", "fedpcl": "contrast"}
-    assert set(plain) == set(changed) == {"prediction", terms[method], "total"}
-    if changes is MASKED:
-        assert changed["total"] == pytest.approx(plain["total"], rel=1e-3)
-    else:
-        assert np.isfinite(changed["total"])
-        assert changed["total"] != plain["total"]
