@@ -157,34 +157,6 @@ def test_an_output_sees_as_far_back_as_the_dilations_reach() -> None:
     assert (gradient[0, 0, 1:].abs().sum(dim=1) > 0).all()
 
 
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("padding", [0.0, 1e3])
-def test_padding_changes_nothing(clients: int, padding: float) -> None:
-    parameters, inputs = clients_parameters(clients, 2), series(clients, 4, 12, 2)
-    lengths = torch.tensor([[12, 1, 5, 8], [3, 3, 2, 3], [1, 12, 7, 7]])[:clients]
-    inputs[torch.arange(12) >= lengths.unsqueeze(2)] = padding
-    padded = causal_cnn(parameters, "encoder.", inputs, lengths)
-    names = list(parameters)
-    gradients = torch.autograd.grad(padded.square().sum(), [parameters[name] for name in names])
-    alone = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    for k in range(clients):
-        for row in range(4):
-            length = int(lengths[k, row])
-            client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
-            exact = causal_cnn(
-                client_parameters,
-                "encoder.",
-                inputs[k : k + 1, row : row + 1, :length],
-                lengths[k, row].view(1, 1),
-            )
-            torch.testing.assert_close(padded[k, row], exact[0, 0])
-            parts = torch.autograd.grad(exact.square().sum(), [parameters[name] for name in names])
-            for name, part in zip(names, parts, strict=True):
-                alone[name] += part
-    for name, gradient in zip(names, gradients, strict=True):
-        torch.testing.assert_close(gradient, alone[name])
-
-
 def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:
     parameters, inputs = clients_parameters(3, 2), series(3, 4, 12, 2)
     together = causal_features(parameters, "encoder.", inputs)
