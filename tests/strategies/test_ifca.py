@@ -248,13 +248,6 @@ def test_who_left_does_not_count_until_the_return() -> None:
     assert labels == [[0, 0, 1, 1], [-1, -1, 1, 1], [0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "west"}])
-def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
-    strategy = ifca("abcd", groups=groups)
-    play(strategy, 1, HEADS, chosen=BY_GROUP)
-    assert strategy.federation.history.log.figures["rand_index"] is None
-
-
 def flsc(**changes: Any) -> Any:
     return ifca("ab", "cd", groups=PAIRS, **{"method": "flsc", "fed-react.clusters": 3, **changes})
 

@@ -35,7 +35,6 @@ from tests.helpers.tiny_cohort import (
     complete_and_holed,
     tiny_cohort,
     tiny_learner,
-    tiny_windows,
     train,
 )
 from tests.helpers.tiny_cohort import (
@@ -85,13 +84,6 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
         present_rows = np.setdiff1d(used, lacking_rows)
         expected = features[present_rows].T @ residuals[present_rows, step] / len(present_rows)
         np.testing.assert_allclose(context.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
-
-
-def test_validation_samples_lie_between_those_of_train_and_test() -> None:
-    learner = tiny_learner("kindred", **SMALL)
-    client = tiny_windows(learner.task.settings)[0]
-    span = extent(tiny_cohort(learner).samples.is_validation)
-    assert span == (client.validation.start, client.validation.stop)
 
 
 def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,24 +429,6 @@ def test_a_liar_takes_from_the_others_what_they_gain_and_little_more(tmp_path: P
         for client, error in with_liar.items():
             assert error < 1.3 * max(alone[client], honest[client]), (name, client)
         assert np.mean(list(with_liar.values())) < 1.15 * np.mean(list(alone.values())), name
-
-
-def test_a_run_is_one_message_up_and_down_of_which_every_value_counts(tmp_path: Path) -> None:
-    small = {"data.calendar": "phase", "kindred.features": 10, "data.horizon": 2}
-    errors = []
-    for nodes in (1, 3):
-        settings = small_settings(
-            tmp_path, method="kindred", **small, **{"output.name": str(nodes)}
-        )
-        assert settings.rounds == 1
-        folder, _ = run_locally(settings, synthetic_nodes(nodes, tmp_path / f"of {nodes}"))
-        [line] = read_rounds(folder.path)
-        width = 3 + 3 * 2 + 24 + 2 * 10
-        means = width * (width + 1) // 2 + 2 * width
-        assert line["parameters_up"] == 8 * (24 + means)
-        assert line["parameters_down"] == 8 * 2 * means  # two priors
-        errors.append({row["client"]: float(row["mse"]) for row in read_clients(folder.path)})
-    assert errors[0] == pytest.approx(errors[1], rel=1e-5)
 
 
 # --- the formulas ---------------------------------------------------------------------------------

@@ -126,18 +126,6 @@ def test_who_has_no_train_samples_has_the_shared_model() -> None:
     assert judged[Metric("accuracy")][1] == plain[Metric("accuracy")][1]
 
 
-def test_a_memory_of_what_is_asked_knows_it() -> None:
-    """The test images are the train images, and λ = 1 by hand: the nearest is the image itself."""
-    learner = image_learner("knn-per")
-    cohort = image_cohort(learner)
-    parameters = remembered(learner, cohort)
-    parameters["memory.share"].fill_(1)
-    parameters["memory.neighbours"].fill_(1)
-    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
-    predictions = learner.task.predict(parameters, vectors).argmax(dim=2)
-    assert torch.equal(predictions, cohort.samples.labels)
-
-
 def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -> None:
     settings = sequence_settings(
         task="sequence-regression", method="knn-per", **{"data.sequences.target-scale": 10.0}

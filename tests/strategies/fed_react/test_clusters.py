@@ -18,7 +18,6 @@ from fedproto_app.tasks.table import make_task
 from tests.strategies.fed_react.by_hand import (
     APART,
     PAIRS,
-    ROUNDS,
     THREE_PAIRS,
     Head,
     admit,
@@ -76,16 +75,6 @@ def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> No
     heads_sent = play(strategy, 4, moved).sent
     assert set(heads_sent) == set("abcdef")
     assert heads_sent["c"] == mean_head(moved, "abc")
-
-
-def test_clusters_keep_their_numbers_when_the_first_client_moves() -> None:
-    """Numbered again by first appearance, a's new cluster would be 0, and c and d would be 2."""
-    strategy = server("abcdef", **{"fed-react.clusters": 3})
-    play(strategy, 1, THREE_PAIRS)
-    play(strategy, 2, THREE_PAIRS)
-    assert clusters(strategy) == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
-    assert set(play(strategy, 3, {**THREE_PAIRS, "a": at(243)[0]}).sent) == {"c", "d"}
-    assert clusters(strategy) == {"a": 2, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
 
 
 def test_the_last_round_sends_whatever_changed() -> None:
@@ -302,13 +291,6 @@ def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> N
     assert np.isnan(strategy.findings()["clusters"]["rand_index"]).all()
 
 
-def test_a_wrong_cluster_shows_in_the_rand_index() -> None:
-    """b is found with a but belongs to c and d: pairs ab, bc, bd are wrong, three of six."""
-    strategy = server("abcd", groups={**PAIRS, "b": "north"})
-    play(strategy, 1, APART)
-    assert figures(strategy)["rand_index"] == 0.5
-
-
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])
 def test_more_clusters_than_clients_are_refused_where_nobody_can_join(method: str) -> None:
     changes = {"method": method, "fed-react.clusters": 5}
@@ -344,18 +326,6 @@ def test_evaluations_that_are_rare_get_the_newest_head() -> None:
         assert play(strategy, server_round, APART).evaluate == {}
     newest = {name: (2 * x, 2 * y) for name, (x, y) in APART.items()}
     assert play(strategy, 4, newest).sent["a"] == mean_head(newest, "ab")
-
-
-def test_findings_tell_every_round() -> None:
-    strategy = server("ab", "cd", groups=PAIRS)
-    for server_round in range(1, ROUNDS + 1):
-        play(strategy, server_round, APART)
-    artefact = strategy.findings()["clusters"]
-    assert artefact["rounds"].tolist() == list(range(1, ROUNDS + 1))
-    assert artefact["labels"].tolist() == [[0, 0, 1, 1]] * ROUNDS
-    assert artefact["groups"].tolist() == ["east", "east", "north", "north"]
-    assert artefact["rand_index"].tolist() == [1.0] * ROUNDS
-    assert len(artefact["forgetting_factor"]) == ROUNDS
 
 
 # --- clients that are away, leave, return or come late -------------------------------------------

@@ -213,16 +213,6 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
             assert metrics[Metric(name)][row] == pytest.approx(expected)
 
 
-def test_labels_never_trained_on_count_as_mistakes() -> None:
-    client = vector_client("u", [0, 1, 0, 1], tested=[2, 2])
-    learner = head_learner(**{"fed-react.samples": 0})
-    cohort, *_ = trained(learner, (client,))
-    # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
-    metrics = learner.evaluate(cohort, NO_GUIDANCE)
-    assert metrics[Metric("accuracy")] == [0]
-    assert metrics[Metric("validation-error")] == [1]
-
-
 @pytest.mark.parametrize("cohort_size", [1, 16])
 def test_a_node_writes_only_the_clients_that_a_head_came_for(
     tmp_path: Path, cohort_size: int
