@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedproto_app.maths.class_prototypes import (
     class_means,
@@ -79,15 +78,3 @@ def test_of_equally_near_prototypes_the_lowest_class_is_taken() -> None:
     image = torch.zeros(1, 1, 2)
     prototypes = torch.tensor([[[9.0, 0.0], [0.0, 3.0], [3.0, 0.0], [0.0, -3.0]]])
     assert nearest_prototype(image, prototypes, torch.ones(1, 4).bool()).tolist() == [[1]]
-
-
-def test_clients_do_not_see_each_others_prototypes() -> None:
-    def nearest_of(rows: slice) -> tuple[Tensor, Tensor]:
-        means, counts = class_means(EMBEDDED[rows], LABELS[rows], PRESENT[rows], 4)
-        return nearest_prototype(EMBEDDED[rows], means, counts > 0), means
-
-    together = nearest_of(slice(None))
-    for k in range(2):
-        alone = nearest_of(slice(k, k + 1))
-        assert torch.equal(together[0][k], alone[0][0])
-        assert torch.equal(together[1][k], alone[1][0])

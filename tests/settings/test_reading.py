@@ -76,7 +76,6 @@ def test_flat_and_nested_are_the_same() -> None:
             {"nodes.enough": 0.4},
             ["nodes.enough = 0.4: then more", "than nodes.maximum-failed-share = 0.5 allows"],
         ),
-        ({"nodes.enough": 0}, ["nodes.enough = 0"]),
         ({"data.backtest": "6/5"}, ["data.backtest = '6/5'", "the number of windows, such as 2/5"]),
         ({"data.backtest": 2}, ["data.backtest = '2'", "such as 2/5"]),
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
@@ -100,7 +99,6 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"method": 3}, ["method = 3: must be a text"]),
         ({"rounds": 0}, ["rounds = 0", "greater than or equal to 1"]),
         ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
-        ({"fuels.beta": -1.0}, ["fuels.beta = -1.0", "greater than or equal to 0"]),
         ({"fuels.beta": 101.0}, ["fuels.beta = 101.0", "0 ... 100"]),
         ({"fuels.temperature": float("nan")}, ["fuels.temperature", "finite"]),
         ({"method": "fedsgd"}, ["method = 'fedsgd'", "'fuels'", "'fedproto'"]),
@@ -123,8 +121,6 @@ def test_flat_and_nested_are_the_same() -> None:
             {**IMAGES, "data.partition.validation-share": 0.0, "patience": 3},
             ["data.partition.validation-share = 0", "keep = 'last'"],
         ),
-        ({"data.partition.imbalance-factor": 0.5}, ["imbalance-factor = 0.5", "greater than or"]),
-        ({"gldp.balance": 1.5}, ["gldp.balance = 1.5", "less than or equal to 1"]),
         ({"gldp.inference": "vote"}, ["gldp.inference = 'vote'", "global-prototypes"]),
         (
             {"method": "fed-react"},
@@ -196,35 +192,19 @@ def test_flat_and_nested_are_the_same() -> None:
             {"data.clusters.unlabelled": True},
             ["data.clusters.unlabelled = true", "data.clusters.labels = 0"],
         ),
-        ({"data.clusters.beta": 0.0}, ["data.clusters.beta = 0.0", "greater than 0"]),
-        ({"data.sequences.window": 1}, ["data.sequences.window = 1", "greater than or equal to 2"]),
-        ({"data.sequences.target-scale": -1.0}, ["target-scale = -1.0", "greater than 0"]),
         ({"data.sequences.scaling": "node"}, ["scaling = 'node'", "'client'"]),
-        *(
-            ({f"encoder.{key}": 0}, [f"encoder.{key} = 0", "greater than or equal to 1"])
-            for key in (
-                *("steps", "batch-size", "negatives"),
-                *("blocks", "channels", "reduced-dim", "output-dim"),
-            )
-        ),
         ({"encoder.path": 3}, ["encoder.path = 3", "string"]),
-        ({"census.features": 201}, ["census.features = 201", "less than or equal to 200"]),
         ({"analytic.features": 501}, ["analytic.features = 501", "less than or equal to 500"]),
-        ({"fed-react.clusters": -1}, ["fed-react.clusters = -1", "greater than or equal to 0"]),
-        ({"fed-react.penalty": float("inf")}, ["fed-react.penalty", "finite"]),
-        ({"fed-react.affect-iterations": 0}, ["affect-iterations = 0", "equal to 1"]),
         ({"fed-react.smoothing": "a3"}, ["smoothing = 'a3'", "'forgetting'", "'kalman'"]),
         ({"fed-react.clustering": "k-means"}, ["clustering = 'k-means'", "'snapshot'"]),
         ({"fed-react.process-variance": 0.0}, ["process-variance = 0.0", "greater than 0"]),
         ({"fed-react.theta": 1}, ["fed-react.theta", "unknown", "em-iterations"]),
-        ({"fed-react.overlap": 0}, ["fed-react.overlap = 0", "greater than or equal to 1"]),
-        ({"optimizer.smoothing-factor": 1.5}, ["smoothing-factor = 1.5", "equal to 1"]),
-        ({"optimizer.smoothing-window": 0}, ["smoothing-window = 0", "equal to 1"]),
     ],
 )
 def test_faults_name_key_value_and_what_is_allowed(
     config: dict[str, object], fragments: list[str]
 ) -> None:
+    """A case for each kind of bound. `test_tables` holds every bound against docs/settings.md."""
     table = next((key.partition(".")[0] for key in config if "." in key), "fuels")
     if table in METHODS and "method" not in config:
         config = {"task": METHODS[table].tasks[:1] and METHODS[table].tasks[0], **config}

@@ -296,6 +296,16 @@ UNLIKE = [[0.0, 3.0], [3.0, 0.0]]
 SHARE = {"aggregation.hostile-share": 0.4}
 
 
+def test_guidance_by_hand() -> None:
+    """a and b are alike, c differs from both; rows are in the order of the clients asked for."""
+    fuels = strategy(**{"fuels.beta": 40})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    sent, mean = guidance(fuels, "c", "a"), np.mean([ALIKE_A, ALIKE_B], axis=0)
+    assert sent.clients == ["c", "a"]
+    np.testing.assert_allclose(sent.arrays["positive"], [UNLIKE, mean], rtol=1e-6)
+    np.testing.assert_allclose(sent.arrays["negative"], [mean, UNLIKE], rtol=1e-6)
+
+
 def test_without_negatives_there_is_no_guidance() -> None:
     """β is above ln 2; as a percentile it would tell c from a and b."""
     fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})
