@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Guidance, Reply
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution, train_cohort
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
@@ -198,13 +198,6 @@ def test_new_recurring_and_absent_classes_over_two_rounds() -> None:
 def test_a_node_weighs_by_its_clients_not_by_their_samples() -> None:
     """A plain mean (GLDP, eq. 5): two clients of 9 and 1 samples count 2."""
     assert class_server("gldp").weight(samples=10, clients=2) == 2
-
-
-def test_what_a_client_sends_is_counted_for_itself() -> None:
-    strategy = class_server("gldp")
-    model = sum(value.size for value in strategy.initial_arrays().values())
-    reply = Reply(["a", "b"], [9, 9], classes=[[0, 2], [1]])
-    assert strategy.expected(1).values(reply) == 2 * model + 3 * 2
 
 
 # --- the relations --------------------------------------------------------------------------------

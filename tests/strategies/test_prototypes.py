@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.core.messages import Guidance
+from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply
 from fedproto_app.strategies.common.learner import train_cohort
@@ -192,6 +192,19 @@ def sent_rows(strategy: Any) -> dict[int, list[float]]:
     guidance_sent = guidance(strategy, "a")
     rows = guidance_sent.arrays.get(PROTOTYPES, np.empty(0)).tolist()
     return dict(zip(guidance_sent.classes, rows, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("method", "values"), [("fedproto", 2), ("fedpcl", 2), ("fedtgp", 2), ("gldp", 2), ("creff", 3)]
+)
+def test_a_client_sends_a_row_for_each_class_that_it_has(method: str, values: int) -> None:
+    """Representations have two values. CReFF sends a gradient, a row of three for each class."""
+    strategy = class_server(method)
+    model = sum(value.size for value in strategy.initial_arrays().values())
+    rows = 3 * (3 * values if method == "creff" else values)
+    reply = Reply(["a", "b"], [9, 9], classes=[[0, 2], [1]])
+    assert strategy.expected(1).values(reply) == 2 * model + rows
+    assert (model == 0) == (method in ("fedproto", "fedtgp"))
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedpcl", "gldp"])

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.messages import Arrays, Guidance, Reply
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.shape import DataShape
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
@@ -31,7 +31,6 @@ from fedproto_app.strategies.compared.creff import (
 from tests.helpers.tiny_cohort import global_model
 from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
 from tests.strategies.server_half import (
-    COUNTS,
     accept,
     assert_same_state,
     class_replies,
@@ -187,13 +186,6 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
     np.testing.assert_array_equal(strategy.state()["features"], expected.state()["features"])
     assert set(refused) == {"b"}
     assert refused["b"].startswith("its class-gradients are not used: ")
-
-
-def test_what_a_client_sends_is_counted_for_itself() -> None:
-    strategy = server()
-    model = sum(value.size for value in strategy.initial_arrays().values())
-    reply = Reply([*COUNTS], [9] * 3, classes=[[0, 1], [0], [0]])
-    assert strategy.expected(1).values(reply) == 3 * model + 4 * 3 * (2 + 1)
 
 
 def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:

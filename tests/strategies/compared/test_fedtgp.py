@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch.nn import functional
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Guidance, Reply
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.wire import read_order
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
@@ -97,13 +97,6 @@ def test_where_training_ends_in_no_numbers_what_was_before_stays() -> None:
     strategy = server(**{"fedtgp.server-rate": 1e30})
     accept(strategy, class_replies(PROTOTYPES, HONEST))
     assert_same_state(strategy, server())
-
-
-def test_a_client_sends_a_row_for_each_class_that_it_has() -> None:
-    strategy = server()
-    assert strategy.initial_arrays() == {}
-    reply = Reply(list(HONEST), [9] * 3, classes=[list(rows) for rows in HONEST.values()])
-    assert strategy.expected(1).values(reply) == 4 * 2
 
 
 # --- the maths ------------------------------------------------------------------------------------
