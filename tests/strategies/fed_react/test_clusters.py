@@ -205,19 +205,6 @@ def test_predictions_are_compared_at_the_servers_own_probe(monkeypatch: pytest.M
     assert encoders_probed == [["encoder.weight"]]  # once, of what the clients have
 
 
-def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
-    """C = 1. ψ̂_1 is 1 everywhere; W_2 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9.
-
-    Fed-REACT, eq. 27: α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9) = 1/3, so ψ̂_2 of a and c is 1/3·1 + 2/3·0.
-    """
-    strategy = server("abc", **{"fed-react.clusters": 1})
-    play(strategy, 1, dict.fromkeys("abc", at(0)[0]))
-    play(strategy, 2, heads_at("abc", 0, 0, 90))
-    assert figures(strategy)["forgetting_factor"] == pytest.approx(1 / 3, abs=1e-6)
-    expected = np.array([[1, 1, 1 / 3], [1, 1, 1 / 3], [1 / 3, 1 / 3, 1]])
-    np.testing.assert_allclose(strategy.state()["similarity"], expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("smoothing", ["mean", "forgetting"])
 def test_heads_are_smoothed_over_the_rounds_in_which_they_are_sent(smoothing: str) -> None:
     """A1: the plain mean; A2: weight α_t for the past, 1 − α_t for now. Round 1 sends nothing."""
@@ -229,7 +216,9 @@ def test_heads_are_smoothed_over_the_rounds_in_which_they_are_sent(smoothing: st
     assert play(strategy, 2, second).sent["a"] == [2, 0]
     head_sent = play(strategy, 3, third).sent["a"]
     alpha = figures(strategy)["forgetting_factor"]
-    assert alpha == pytest.approx(1 / 3, abs=1e-6)  # as in the test above
+    # ψ̂_2 is 1 everywhere; W_3 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9. By
+    # Fed-REACT, eq. 27, α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9).
+    assert alpha == pytest.approx(1 / 3, abs=1e-6)
     share = 1 / 2 if smoothing == "mean" else alpha
     np.testing.assert_allclose(head_sent, [share * 2 + (1 - share) * 3, (1 - share) * 3], atol=1e-6)
     next_head = play(strategy, 4, third).sent["a"]
