@@ -611,15 +611,6 @@ def test_shares_and_maxima_of_a_constant() -> None:
     assert (maxima >= -1).all()
 
 
-def test_the_same_for_all_and_others_for_another_seed() -> None:
-    sequences, lengths = torch.randn(1, 2, 20, 2), torch.tensor([[20, 20]])
-    first, repeated, other_seed = (
-        model_of(seed).encode({}, sequences, lengths) for seed in (0, 0, 1)
-    )
-    torch.testing.assert_close(first, repeated, atol=0, rtol=0)
-    assert not torch.allclose(first, other_seed)
-
-
 # --- clusters of clients --------------------------------------------------------------------------
 
 

@@ -534,12 +534,6 @@ def test_waves_are_bounded_and_of_two_scales() -> None:
         assert float(first[block] @ second[block]) == pytest.approx(kernel, abs=0.06)
 
 
-def test_the_seed_alone_says_which_waves() -> None:
-    first, repeated, other_seed = (forecaster(seed=seed).encode({}, SAMPLE) for seed in (0, 0, 1))
-    assert torch.equal(first, repeated)
-    assert not torch.equal(first, other_seed)
-
-
 def test_a_forecast_is_the_newest_value_and_what_the_coefficients_add() -> None:
     model = forecaster()
     [start] = model.head_parameters(torch.Generator()).values()

@@ -20,7 +20,6 @@ from fedproto_app.strategies.fed_react.encoder import (
     ContrastiveBatch,
     ContrastiveEncoderLearner,
     Crops,
-    contrastive_batches,
     contrastive_loss,
     cut,
     draw_crops,
@@ -323,35 +322,3 @@ def test_each_vector_takes_its_own_part_in_the_loss() -> None:
     second = -log_sigmoid(0) - log_sigmoid(-5) - log_sigmoid(2)
     value = contrastive_loss(lambda series, lengths: series.sum(dim=2), batch)
     torch.testing.assert_close(value, torch.tensor([(first + second) / 2]))
-
-
-LENGTHS = [[1], [5, 9, 2], [12, 12]]  # lengths of their series
-
-
-@pytest.fixture
-def cohort() -> tuple[Tensor, Tensor]:
-    values, lengths = torch.zeros(3, 3, 12, 2), torch.ones(3, 3, dtype=torch.int64)
-    for k, series_lengths in enumerate(LENGTHS):
-        for n, length in enumerate(series_lengths):
-            values[k, n, :length] = torch.randn(length, 2, generator=seeded(10 * k + n)) + 9
-            lengths[k, n] = length
-    return values, lengths
-
-
-def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tensor]) -> None:
-    size = {"steps": 6, "batch": 4, "negatives": 2}
-    counts = [len(series_lengths) for series_lengths in LENGTHS]
-    together = list(contrastive_batches(*cohort, counts, [seeded(k) for k in range(3)], **size))
-    assert len(together) == 6
-    for k in range(3):
-        client_parts = (part[k : k + 1] for part in cohort)
-        alone = contrastive_batches(*client_parts, counts[k : k + 1], [seeded(k)], **size)
-        for big, small in zip(together, alone, strict=True):
-            assert torch.equal(big.lengths[k], small.lengths[0])
-            assert torch.equal(big.candidate_lengths[k], small.candidate_lengths[0])
-            longest = small.inputs.shape[2]
-            assert torch.equal(big.inputs[k, :, :longest], small.inputs[0])
-            assert not big.inputs[k, :, longest:].any()
-            longest = small.candidates.shape[3]
-            assert torch.equal(big.candidates[k, :, :, :longest], small.candidates[0])
-            assert not big.candidates[k, :, :, longest:].any()

@@ -88,18 +88,6 @@ def test_each_round_draws_anew_and_every_sequence_has_its_turn() -> None:
     assert (abs(counts - 200 / 3) < 30).all()
 
 
-def test_the_seed_decides() -> None:
-    first, repeated, other_seed = (drawn(head_learner(seed=seed), FIRST)["a"] for seed in (0, 0, 3))
-    assert first == repeated != other_seed
-
-
-def test_neighbours_and_shards_change_nothing() -> None:
-    learner = head_learner()
-    together = drawn(learner, FIRST + 4)
-    for client in (A, B, C):
-        assert drawn(learner, FIRST + 4, (client,)) == {client.name: together[client.name]}
-
-
 def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_heads() -> None:
     learned, with_encoder = head_learner(), head_learner(**GIVEN_ENCODER)
     for task_round in (1, 2, 5):

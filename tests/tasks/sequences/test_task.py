@@ -231,17 +231,6 @@ def test_mixed_precision_changes_little(changes: dict[str, Any]) -> None:
     torch.testing.assert_close(first, second, rtol=0.05, atol=0.05)
 
 
-def test_all_clients_start_equal_and_the_seed_decides() -> None:
-    first, repeated, other_seed = (
-        sequence_task(seed=seed).initial_parameters() for seed in (0, 0, 1)
-    )
-    assert {name.split(".")[0] for name in first} == {"encoder", "head"}
-    assert all(torch.equal(value, repeated[name]) for name, value in first.items())
-    assert all(not torch.equal(value, other_seed[name]) for name, value in first.items())
-    encoder = sequence_task().initial_encoder()
-    assert all(torch.equal(value, first[name]) for name, value in encoder.items())
-
-
 def test_losses_by_hand() -> None:
     """Of classes, the mean cross-entropy; of numbers, the squared error of targets over 10."""
     full = SequenceBatch(
