@@ -227,10 +227,7 @@ def test_later_values_after_a_gap_and_with_different_ends(forecaster: Forecaster
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda frame: frame.groupby("unique_id").tail(10),
-            "10 steps from its first value",
-        ),
+        (lambda frame: frame.groupby("unique_id").tail(10), "10 steps from its first value"),
         (lambda frame: frame.iloc[::2], "has the step 2:00:00, but its model was trained on"),
     ],
 )

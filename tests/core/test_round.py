@@ -28,7 +28,6 @@ def test_the_latest_of_each_client_counts_in_the_order_of_names() -> None:
     assert received.heard == [("b", "n"), ("a", "n"), ("a", "m")]
     assert received.stacked("y").tolist() == [[[3, -3]], [[2, -2]], [[4, -4]]]
     mean = received.mean("x")
-    assert mean is not None
     assert mean.tolist() == [3]
     assert received.totals()["x"].tolist() == [9]
     assert [client_reply.key.client for client_reply in received.fresh] == ["b"]
@@ -82,7 +81,6 @@ def test_means_by_class_are_over_the_clients_that_have_the_class(masked: bool) -
     restored.restore(received.state())
     for received_or_restored in (received, restored):
         means = received_or_restored.class_means("rows", 3)
-        assert means is not None
         assert means[0].tolist() == [[2, 3], [0, 0], [5, 5]]
         assert means[1].tolist() == [True, False, True]
 

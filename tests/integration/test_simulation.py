@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.settings import Settings, flat_settings
-from tests.helpers.local_grid import (
-    run_small,
-    small_settings,
-)
+from tests.helpers.local_grid import run_small, small_settings
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("fedproto")

@@ -6,12 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedproto_app.maths.graph import (
-    communities,
-    normalised,
-    weights_of_places,
-    weights_of_profiles,
-)
+from fedproto_app.maths.graph import communities, normalised, weights_of_places, weights_of_profiles
 
 
 def adjacency_of(edges: list[tuple[int, int]], vertices: int) -> np.ndarray:
@@ -31,8 +26,7 @@ def test_places_far_apart_have_no_edge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "weight"),
-    [([[0, 0], [3, 4]], np.exp(-1)), ([[1, 1], [1, 1]], 1.0)],
+    ("places", "weight"), [([[0, 0], [3, 4]], np.exp(-1)), ([[1, 1], [1, 1]], 1.0)]
 )
 def test_distances_that_are_all_equal_are_their_own_measure(
     places: list[list[float]], weight: float

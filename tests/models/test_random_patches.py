@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.models.random_patches import (
-    RandomPatchClassifier,
-    cosine_basis,
-    random_filters,
-)
+from fedproto_app.models.random_patches import RandomPatchClassifier, cosine_basis, random_filters
 
 
 def draws(seed: int = 0) -> torch.Generator:

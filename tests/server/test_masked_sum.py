@@ -172,9 +172,7 @@ def test_a_masked_run_ends_as_the_plain_one(tmp_path: Path, task: str, method: s
         assert line["answered"] == line["asked"]
 
 
-def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(
-    tmp_path: Path,
-) -> None:
+def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Every sum has fresh keys; whole numbers come out the same."""
     runs = SmallRuns("forecasting", "fedrep", tmp_path, **MASKED, rounds=3)
     uninterrupted = everything(runs.run("once", 3))

@@ -73,10 +73,7 @@ def test_a_method_is_taken_or_refused_with_the_reason(method: str) -> None:
             Sends("prototype", combine="mean", remember="latest"),
             "remembers each client's latest prototype",
         ),
-        (
-            Sends("prototype", combine="mean", remember="latest", of_present="the mean of now"),
-            "",
-        ),
+        (Sends("prototype", combine="mean", remember="latest", of_present="the mean of now"), ""),
     ],
 )
 def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) -> None:

@@ -14,13 +14,7 @@ import fedproto_app
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.settings import TASK_NAMES, Settings, flat_settings, settings_from
-from fedproto_app.settings.reading import (
-    flags,
-    flower_config,
-    parsed,
-    unused_settings,
-    written,
-)
+from fedproto_app.settings.reading import flags, flower_config, parsed, unused_settings, written
 
 ROOT = Path(__file__).parents[2]
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
@@ -54,10 +48,7 @@ def test_flat_and_nested_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("config", "fragments"),
     [
-        (
-            {"roundz": 3},
-            ["roundz: unknown setting; did you mean rounds? known: aggregation, "],
-        ),
+        ({"roundz": 3}, ["roundz: unknown setting; did you mean rounds? known: aggregation, "]),
         ({"fuels.bta": 3.0}, ["fuels.bta: unknown setting; did you mean fuels.beta?"]),
         ({"fuels.tau": 0.1}, ["did you mean fuels.temperature? known in [fuels]: augmentation"]),
         ({"gldp.lambda": 0.1}, ["did you mean gldp.balance? known in [gldp]: balance, "]),
@@ -110,10 +101,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"rounds": 3, "rounds.x": 3}, ["rounds.x", "not a table"]),
         ({"fuels.inter": 1}, ["fuels.inter = 1", "boolean"]),
         ({"method": "gldp"}, ["method = 'gldp'", "task = 'classification' only", "fuels, kindred"]),
-        (
-            {**IMAGES, "method": "fuels"},
-            ["method = 'fuels'", "analytic, apfl, census, ditto"],
-        ),
+        ({**IMAGES, "method": "fuels"}, ["method = 'fuels'", "analytic, apfl, census, ditto"]),
         ({**IMAGES, "rounds": 4}, ["rounds = 4", "data.partition.stages = 5"]),
         ({**IMAGES, "keep": "best-validation"}, ["keep = 'best-validation'", "stages = 5"]),
         ({**IMAGES, "patience": 3}, ["patience = 3", "patience = 0"]),

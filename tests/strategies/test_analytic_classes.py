@@ -55,11 +55,7 @@ from fedproto_app.strategies.common.class_fit import (
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
 from tests.helpers.tiny_cohort import cohort_of
 from tests.helpers.tiny_images import at_round, image_cohort, image_learner
-from tests.helpers.tiny_sequences import (
-    sequence_client,
-    sequence_settings,
-    task_of,
-)
+from tests.helpers.tiny_sequences import sequence_client, sequence_settings, task_of
 from tests.strategies.server_half import (
     NO_GRID,
     NODE,
@@ -535,8 +531,7 @@ def test_clients_without_samples_hide_nobodys_cluster() -> None:
 
 
 def test_too_much_work_is_not_begun(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(class_groups, "MOST_WORK", 10)
     strategy = clustered()

@@ -34,14 +34,7 @@ from fedproto_app.strategies.fedpcl import (
     prototype_contrast,
 )
 from fedproto_app.tasks.table import small_run
-from tests.helpers.tiny_cohort import (
-    PERIOD,
-    WIDTH,
-    tiny_batches,
-    tiny_cohort,
-    tiny_learner,
-    train,
-)
+from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner, train
 from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
 from tests.helpers.tiny_images import WIDTH as IMAGE_WIDTH
 from tests.strategies.server_half import (

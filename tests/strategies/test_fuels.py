@@ -25,17 +25,8 @@ from fedproto_app.strategies.fuels.learner import (
     inter_client_loss,
     intra_client_loss,
 )
-from tests.helpers.tiny_cohort import (
-    NAMES as TWO,
-)
-from tests.helpers.tiny_cohort import (
-    PERIOD,
-    WIDTH,
-    tiny_batches,
-    tiny_cohort,
-    tiny_learner,
-    train,
-)
+from tests.helpers.tiny_cohort import NAMES as TWO
+from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner, train
 from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
 
 # --- the client's half ---------------------------------------------------------------------------

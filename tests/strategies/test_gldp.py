@@ -19,12 +19,7 @@ from fedproto_app.strategies.gldp.learner import (
     local_relation_of_predictions,
 )
 from tests.helpers.tiny_cohort import global_model
-from tests.helpers.tiny_images import (
-    at_round,
-    class_guidance,
-    image_cohort,
-    image_learner,
-)
+from tests.helpers.tiny_images import at_round, class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import accept, class_replies, class_server, guidance
 
 
@@ -234,7 +229,6 @@ def test_without_an_old_class_there_is_no_local_relation() -> None:
     )
     value.sum().backward()
     assert value.tolist() == [0]
-    assert means.grad is not None
     assert means.grad.abs().sum() == 0
 
 
@@ -259,7 +253,6 @@ def test_the_old_prediction_is_a_target_without_gradient() -> None:
         logits, torch.tensor([[1]]), torch.ones(1, 1), old_logits, torch.ones(1, 2).bool()
     ).sum().backward()
     assert old_logits.grad is None
-    assert logits.grad is not None
     assert logits.grad.abs().sum() > 0
 
 

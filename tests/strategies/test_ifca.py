@@ -16,12 +16,7 @@ from fedproto_app.maths.linear_heads import classifier_loss
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from tests.helpers.tiny_cohort import cohort_of
-from tests.helpers.tiny_sequences import (
-    ENCODER_ROUNDS,
-    WIDTH,
-    head_learner,
-    vector_client,
-)
+from tests.helpers.tiny_sequences import ENCODER_ROUNDS, WIDTH, head_learner, vector_client
 from tests.strategies.fed_react.by_hand import Head, come_back, leave, play, server
 
 # --- the client's half ---------------------------------------------------------------------------

@@ -37,9 +37,7 @@ from tests.helpers.tiny_cohort import (
     tiny_learner,
     train,
 )
-from tests.helpers.tiny_cohort import (
-    PERIOD as TINY_PERIOD,
-)
+from tests.helpers.tiny_cohort import PERIOD as TINY_PERIOD
 from tests.strategies.kindred_pair import (
     CLIENTS,
     FEATURES,

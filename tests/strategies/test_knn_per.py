@@ -25,11 +25,7 @@ from fedproto_app.strategies.knn_per import (
 )
 from tests.helpers.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
 from tests.helpers.tiny_images import image_cohort, image_learner
-from tests.helpers.tiny_sequences import (
-    sequence_client,
-    sequence_settings,
-    task_of,
-)
+from tests.helpers.tiny_sequences import sequence_client, sequence_settings, task_of
 
 GUIDANCE = Guidance()
 

@@ -14,13 +14,7 @@ from fedproto_app.settings import OptimizerSettings
 from fedproto_app.strategies.common.learner import make_optimizer, train_cohort
 from fedproto_app.strategies.compared.creff import CLASSIFIER
 from tests.helpers.tiny_cohort import global_model, tiny_cohort, tiny_learner
-from tests.helpers.tiny_images import (
-    CLASSES,
-    WIDTH,
-    class_guidance,
-    image_cohort,
-    image_learner,
-)
+from tests.helpers.tiny_images import CLASSES, WIDTH, class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import server_of
 
 

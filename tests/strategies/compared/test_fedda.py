@@ -41,12 +41,7 @@ from fedproto_app.strategies.compared.fedda.strategy import (
 from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
 from fedproto_app.tasks.table import make_task
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.helpers.tiny_cohort import (
-    NAMES,
-    PERIOD,
-    tiny_cohort,
-    tiny_learner,
-)
+from tests.helpers.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner
 from tests.strategies.server_half import admit, refusals, restored, server_of
 
 # --- the client's half ---------------------------------------------------------------------------

@@ -174,7 +174,6 @@ def test_an_equal_prototype_has_a_gradient() -> None:
     """Where the distance is 0 its slope is none; 0 is taken, not NaN."""
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
     contrastive_loss(prototypes, prototypes.detach()[:1], torch.tensor([0]), 1.0).backward()
-    assert prototypes.grad is not None
     assert bool(prototypes.grad.isfinite().all())
 
 
@@ -186,7 +185,6 @@ def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> No
     loss = pull(representation, labels, present, prototypes, has_prototype)
     assert loss.tolist() == [1.25]
     loss.sum().backward()
-    assert representation.grad is not None
     assert representation.grad.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]]]
 
 

@@ -27,12 +27,7 @@ from fedproto_app.strategies.fed_react.encoder import (
 )
 from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.helpers.tiny_cohort import cohort_of
-from tests.helpers.tiny_sequences import (
-    ENCODER_ROUNDS,
-    sequence_client,
-    sequence_settings,
-    task_of,
-)
+from tests.helpers.tiny_sequences import ENCODER_ROUNDS, sequence_client, sequence_settings, task_of
 
 CLIENTS = (
     sequence_client("a", [0, 1, 2, 0, 1], [9, 12, 4]),
@@ -229,7 +224,6 @@ def test_the_negatives_terms_may_be_averaged_and_large_products_overflow_nothing
     value = triplet_loss(reference, -reference, reference.unsqueeze(3))
     assert value.tolist() == [20_000]
     value.sum().backward()
-    assert reference.grad is not None
     assert reference.grad.isfinite().all()
 
 

@@ -19,13 +19,7 @@ from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.node.store import ClientStore
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
 from tests.helpers.tiny_cohort import cohort_of
-from tests.helpers.tiny_sequences import (
-    CLASSES,
-    ENCODER_ROUNDS,
-    WIDTH,
-    head_learner,
-    vector_client,
-)
+from tests.helpers.tiny_sequences import CLASSES, ENCODER_ROUNDS, WIDTH, head_learner, vector_client
 from tests.helpers.whole_orders import WholeNode
 from tests.node.stored import rounds_in
 

@@ -192,12 +192,9 @@ def test_a_fixed_encoder_gives_the_same_predictions(changes: dict[str, Any]) -> 
     samples = task.gather(clients_of(task), 1)
     parameters = with_clients(task.initial_parameters(), 3)
     fixed = task.fix_encoder(parameters, samples)
-    assert fixed.representation is not None
     assert fixed.representation.shape == (3, 5, task.representation_dim)
     for plain, encoded in zip(
-        task.batches(samples, seeded(0, 1, 2)),
-        task.batches(fixed, seeded(0, 1, 2)),
-        strict=True,
+        task.batches(samples, seeded(0, 1, 2)), task.batches(fixed, seeded(0, 1, 2)), strict=True
     ):
         rows = {name: value[: len(plain.inputs)] for name, value in parameters.items()}
         first, second = (
