@@ -83,10 +83,7 @@ def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (
-            {"aggregation.rule": "median"},
-            "looks at each client's model, of which a masked sum show",
-        ),
+        ({"aggregation.rule": "median"}, "looks at each client's model, of which a masked sum sho"),
         ({"method": "analytic", "analytic.sharing": "none"}, "method = 'analytic' sends nothing;"),
         ({"aggregation.secure-share": 0.4}, "secure-share = 0.4: input should be greater than or "),
     ],

@@ -55,10 +55,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"fedprox.mu": 0.1}, ["did you mean fedprox.proximal-mu? known in [fedprox]: proximal"]),
         ({"data-horizon": 3}, ["data-horizon: unknown setting; did you mean data.horizon? "]),
         ({"learning-rate": 0.1}, ["learning-rate: ", "did you mean optimizer.learning-rate? "]),
-        (
-            {"data.cluster.clients": 4},
-            ["data.cluster: unknown setting; did you mean data.clusters?"],
-        ),
+        ({"data.cluster.clients": 4}, ["data.cluster: unknown setting; did you mean data.cluster"]),
         (
             {"nodes.q": 1},
             ["nodes.q: unknown setting; known in [nodes]: bind-names, enough, maximum-clients, "],
@@ -72,14 +69,8 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
         ({"data.lags": 7, "data.horizon": 8}, ["7 must be at least 8, the smaller of data.hor"]),
-        (
-            {"data.choice": 1},
-            ["data.choice: unknown setting; known in [data]: backtest, calendar, "],
-        ),
-        (
-            {"task": "clasification"},
-            ["task = 'clasification'", "did you mean 'classification' or "],
-        ),
+        ({"data.choice": 1}, ["data.choice: unknown setting; known in [data]: backtest, calendar"]),
+        ({"task": "clasification"}, ["task = 'clasification'", "did you mean 'classification' or"]),
         ({"method": "fedprx"}, ["method = 'fedprx': unknown method; did you mean 'fedprox' or "]),
         ({"method-settings": "rate = 0.1"}, ["fuels.rate: unknown setting"]),
         ({"method-settings": "tau = 0.1"}, ["did you mean fuels.temperature?"]),
@@ -115,10 +106,7 @@ def test_flat_and_nested_are_the_same() -> None:
             ["method = 'fed-react'", "'sequence-classification' or 'sequence-regression' only"],
         ),
         ({**IMAGES, "method": "ifca"}, ["method = 'ifca'", "task = 'classification' has analytic"]),
-        (
-            {**SEQUENCES, "method": "gldp"},
-            ["method = 'gldp'", "has analytic, apfl, ditto, fed-react"],
-        ),
+        ({**SEQUENCES, "method": "gldp"}, ["method = 'gldp'", "has analytic, apfl, ditto, fed-re"]),
         ({**SEQUENCES, "method": "fedda"}, ["task = 'forecasting' only", "apfl, ditto"]),
         ({**SEQUENCES, "task": "sequences"}, ["task = 'sequences'", "'sequence-regression'"]),
         (
