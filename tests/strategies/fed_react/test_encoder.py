@@ -20,7 +20,6 @@ from fedproto_app.strategies.fed_react.encoder import (
     ContrastiveBatch,
     ContrastiveEncoderLearner,
     Crops,
-    contrastive_loss,
     cut,
     draw_crops,
     triplet_loss,
@@ -302,17 +301,3 @@ def test_crops_are_cut_by_hand() -> None:
         [[[114, 0, 0], [120, 0, 0], [121, 122, 0]]],
     ]
     assert batch.candidate_lengths.tolist() == [[[2, 2, 3]], [[1, 1, 2]]]
-
-
-def test_each_vector_takes_its_own_part_in_the_loss() -> None:
-    """With the sum of a crop as its vector: 3 with positive 2, negatives −1, 4; 1 with 0, 5, −2."""
-    batch = ContrastiveBatch(
-        torch.tensor([[[1.0, 2.0], [1.0, 0.0]]]).unsqueeze(3),
-        torch.tensor([[2, 1]]),
-        torch.tensor([[[2.0, -1.0, 4.0], [0.0, 5.0, -2.0]]]).view(1, 2, 3, 1, 1),
-        torch.ones(1, 2, 3, dtype=torch.int64),
-    )
-    first = -log_sigmoid(6) - log_sigmoid(3) - log_sigmoid(-12)
-    second = -log_sigmoid(0) - log_sigmoid(-5) - log_sigmoid(2)
-    value = contrastive_loss(lambda series, lengths: series.sum(dim=2), batch)
-    torch.testing.assert_close(value, torch.tensor([(first + second) / 2]))
