@@ -155,14 +155,6 @@ def test_with_a_folder_the_models_stay_in_it(tmp_path: Path) -> None:
     assert copied.predict().equals(forecaster.predict())
 
 
-def test_its_runs_are_removed_with_it() -> None:
-    forecaster = Forecaster(method="naive").fit(LONG, **COLUMNS)
-    folder = forecaster.run_.path
-    assert folder.exists()
-    del forecaster
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
     ("freq", "frame", "message"),
     [

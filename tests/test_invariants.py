@@ -16,7 +16,6 @@ from fedproto_app.experiments.invariants import (
     apart,
     cohorts_equal_their_clients,
     invariants_of,
-    kept_models_forecast,
     one_node_equals_eight,
     results,
     seeds_repeat,
@@ -52,16 +51,6 @@ def _cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("task", "method", "invariant"), list(_cases()))
 def test_it_holds_for_every_method(tmp_path: Path, task: str, method: str, invariant: Any) -> None:
     deviation = invariant(SmallRuns(task, method, tmp_path))
-    assert deviation.held, deviation
-
-
-# CNFGNN forecasts only with the server's graph network.
-KEEPING_METHODS = [method for method in methods_of("forecasting") if method != "cnfgnn"]
-
-
-@pytest.mark.parametrize("method", KEEPING_METHODS)
-def test_the_kept_models_forecast(tmp_path: Path, method: str) -> None:
-    deviation = kept_models_forecast(SmallRuns("forecasting", method, tmp_path))
     assert deviation.held, deviation
 
 

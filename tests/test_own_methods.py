@@ -95,7 +95,6 @@ def test_a_changed_declaration_changes_costs_and_checkpoint(tmp_path: Path) -> N
         run = runs.run(name, 2, **changed(**fields))
         values[name] = read_rounds(run)[0]["parameters_up"]
         checkpoint, _ = newest_checkpoint(run / "checkpoint")
-        assert checkpoint is not None
         names = set(checkpoint.strategy)
         assert ("mine" in names) == (name == "remembers")
         assert ("fresh/values/count" in names) == (name == "counts")

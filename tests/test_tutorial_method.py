@@ -36,7 +36,9 @@ def test_it_is_short(programs: dict[str, str]) -> None:
     assert all(len(program.splitlines()) < 60 for program in programs.values())
 
 
-@pytest.mark.parametrize("task", ["forecasting", "classification"])
+@pytest.mark.parametrize(
+    "task", ["forecasting", pytest.param("classification", marks=pytest.mark.exhaustive)]
+)
 def test_the_invariants_hold(tmp_path: Path, task: str) -> None:
     runs = SmallRuns(task, BABU, tmp_path)
     deviations = {name: check(runs) for name, check in invariants_of(task).items()}

@@ -6,7 +6,6 @@ is trained once for all of them, and once for each kind of ids and times that mu
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -160,8 +159,6 @@ def of_months(times: Any) -> pd.DataFrame:
         (lambda: of_months(MONTHS.to_timestamp()), "MS", "freq = 'MS': steps of the calendar"),
         (lambda: of_months(MONTHS), None, "the times are monthly, from 2012-01-01"),
         (lambda: of_months(MONTHS.to_timestamp()), None, "time-unit=step counts them"),
-        (base, "15min", "freq = '15min': the series have a step of 0 days 01:00:00"),
-        (base, "H", "freq = 'H': pandas writes 'h'"),
         (lambda: wide(base()).set_axis(["a", "a", "b", "c"], axis=1), "h", "are named 'a'"),
         (lambda: base().replace({"y": {base()["y"][5]: np.inf}}), "h", "number 6 is infinite"),
         (lambda: base().set_index("ds")["y"], "h", "the frame is a Series, expected a pandas"),
@@ -230,10 +227,7 @@ def test_later_values_after_a_gap_and_with_different_ends(forecaster: Forecaster
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda frame: frame.groupby("unique_id").tail(10),
-            "10 steps from its first value",
-        ),
+        (lambda frame: frame.groupby("unique_id").tail(10), "10 steps from its first value"),
         (lambda frame: frame.iloc[::2], "has the step 2:00:00, but its model was trained on"),
     ],
 )
@@ -250,12 +244,6 @@ def test_other_steps_and_levels(forecaster: Forecaster) -> None:
     assert list(forecaster.predict(level=[90]).columns)[3:] == ["lo-90", "hi-90"]
     with pytest.raises(FedProtoError, match="steps = 0: expected a whole number from 1 on"):
         forecaster.predict(h=0)
-
-
-def test_twice_the_same_also_of_a_copy(forecaster: Forecaster) -> None:
-    expected = forecaster.predict(level=[80])
-    assert forecaster.predict(level=[80]).equals(expected)
-    assert pickle.loads(pickle.dumps(forecaster)).predict(level=[80]).equals(expected)
 
 
 def test_fit_again_on_other_clients() -> None:

@@ -253,7 +253,6 @@ def test_the_mean_weighs_samples_up_to_five_median_clients(
     assert weights[0] < samples[0]
     weights = weights / weights.sum()
     checkpoint, _ = newest_checkpoint(folder.path / "checkpoint")
-    assert checkpoint is not None
     for name, mean in checkpoint.model.items():
         expected = sum(w * model[name] for w, model in zip(weights, models, strict=True))
         np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-8)

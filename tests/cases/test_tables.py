@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fedproto_app.cli.commands import app
@@ -19,7 +18,7 @@ from fedproto_app.data.format import Reading
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
-from fedproto_app.experiments.trial import Wishes, plan_of, try_file, try_plan
+from fedproto_app.experiments.trial import Wishes, plan_of, try_file
 from fedproto_app.settings import settings_from
 from tests.helpers.reported_cases import reported_case
 
@@ -255,14 +254,6 @@ def test_u01_the_target_is_asked_for_and_named(tmp_path: Path) -> None:
     assert checked.stdout.splitlines()[:2] == ["forecasting pm25", "not used: lat, lon"]
     planned = plan_of(path, Wishes(target="pm25"))
     assert "forecasting pm25" in planned.facts[0]
-    planned = plan_of(path, Wishes(target="pm25", quick=True))
-    kept = {name: planned.rows[name] for name in ("naive", "kindred")}
-    answer = try_plan(
-        type(planned)(planned.settings, kept, planned.facts, True, target=planned.target),
-        tmp_path / "runs",
-        Console(quiet=True),
-    )
-    assert answer.verdict.startswith("Forecasting pm25. ")
 
 
 def test_u03_the_parts_of_the_time_are_named(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ def test_places_far_apart_have_no_edge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "weight"),
-    [([[0, 0], [3, 4]], np.exp(-1)), ([[1, 1], [1, 1]], 1.0)],
+    ("places", "weight"), [([[0, 0], [3, 4]], np.exp(-1)), ([[1, 1], [1, 1]], 1.0)]
 )
 def test_distances_that_are_all_equal_are_their_own_measure(
     places: list[list[float]], weight: float

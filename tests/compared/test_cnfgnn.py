@@ -18,7 +18,6 @@ from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.errors import FederationError, FedProtoError
 from fedproto_app.core.messages import Guidance, SampleTimes
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.windows import ClientWindows
@@ -59,14 +58,13 @@ from fedproto_compared.cnfgnn.strategy import (
 )
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.helpers.tiny_cohort import NAMES as TWO
-from tests.helpers.tiny_cohort import PERIOD, tiny_cohort, tiny_learner, train
+from tests.helpers.tiny_cohort import PERIOD, tiny_cohort, tiny_learner
 from tests.strategies.server_half import NAMES, NODE, one_node, refusals
 
 # --- the client's half ---------------------------------------------------------------------------
 
 
 WIDTH = 3
-GRU = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 GUIDANCE = Guidance()
 
 
@@ -85,50 +83,6 @@ def with_graph(first: int, values: Tensor, names: list[str] = TWO) -> Guidance:
     """An order with g [n, T, d_g] of these clients."""
     options = {FIRST: float(first), COUNT: float(values.shape[1])}
     return replace(GUIDANCE, arrays={GRAPH: values.numpy()}, clients=names, options=options)
-
-
-def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
-    """The same with torch's modules and its Adam, on the batches that the task draws."""
-    learner, cohort = learner_of(), tiny_cohort(learner_of())
-    start = {name: value.clone() for name, value in cohort.parameters.items()}
-    samples, task = cohort.samples, learner.task
-    draws = [torch_stream(0, name, 1, "local", 0) for name in TWO]
-    batches = list(task.batches(samples, draws))
-    assert len(batches) > 2
-    losses, sent_arrays, cohort = train(learner, GUIDANCE, cohort)
-    assert sent_arrays == {}
-    for k in range(2):
-        encoder, decoder = (torch.nn.GRU(2, size, batch_first=True) for size in (WIDTH, 2 * WIDTH))
-        last = torch.nn.Linear(2 * WIDTH, 1)
-        ours = {
-            **{f"encoder.{name}": getattr(encoder, f"{name}_l0") for name in GRU},
-            **{f"decoder.gru.{name}": getattr(decoder, f"{name}_l0") for name in GRU},
-            "decoder.weight": last.weight,
-            "decoder.bias": last.bias,
-        }
-        with torch.no_grad():
-            for name, value in ours.items():
-                value.copy_(start[name][k].transpose(0, -1))
-        adam = torch.optim.Adam([*ours.values()], lr=1e-3)
-        epoch_losses = []
-        for batch in batches:
-            # Rows have the phases 0 … 3; two days ago, one day ago, two, one step ago.
-            values = batch.inputs[k][:, [2, 3, 0, 1]]
-            phases = (torch.arange(PERIOD)[:, None] + torch.tensor([-8, -4, -2, -1])) % PERIOD
-            read = torch.stack([values, phases / PERIOD], dim=2)
-            _, h = encoder(read)
-            state = torch.cat([h, torch.zeros(1, PERIOD, WIDTH)], dim=2)
-            decoded, _ = decoder(read[:, -1:], state)
-            loss = (last(decoded[:, 0]) - batch.targets[k]).square().mean()
-            adam.zero_grad()
-            loss.backward()
-            adam.step()
-            epoch_losses.append(loss.item())
-        assert float(losses["total"][k]) == pytest.approx(np.mean(epoch_losses), rel=1e-5)
-        for name, value in ours.items():
-            torch.testing.assert_close(
-                cohort.parameters[name][k].transpose(0, -1), value, rtol=1e-4, atol=1e-6
-            )
 
 
 @pytest.mark.parametrize("model", ["paper", "fuels"])

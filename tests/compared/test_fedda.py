@@ -41,12 +41,7 @@ from fedproto_compared.fedda.strategy import (
     two_view_clusters,
 )
 from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.helpers.tiny_cohort import (
-    NAMES,
-    PERIOD,
-    tiny_cohort,
-    tiny_learner,
-)
+from tests.helpers.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner
 from tests.strategies.server_half import admit, refusals, restored, server_of
 
 # --- the client's half ---------------------------------------------------------------------------

@@ -190,10 +190,7 @@ def test_before_any_profile_came_all_are_in_one_cluster() -> None:
     ("changes", "message"),
     [
         ({"fedgru.organisations": 3, "fedgru.smallest": 2}, "fedgru.organisations = 3: fewer than"),
-        (
-            {"graph.source": "file", "graph.path": "x.csv"},
-            "graph.source = 'file': edge weights give",
-        ),
+        ({"graph.source": "file", "graph.path": "x.csv"}, "graph.source = 'file': edge weights gi"),
     ],
 )
 def test_settings_that_leave_no_clusters_are_refused(changes: dict[str, Any], message: str) -> None:

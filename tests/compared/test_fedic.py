@@ -18,8 +18,6 @@ from fedproto_app.core.round import Round, SentModel
 from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
-from fedproto_app.experiments.invariants import TOLERANCE, SmallRuns, apart, results
-from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import OUTPUT_ROOT
@@ -155,26 +153,6 @@ def test_more_models_than_fit_are_refused_before_anybody_trains() -> None:
     )
     with pytest.raises(FederationError, match=r"most-megabytes = 1: .* 3 clients, \d+ values each"):
         strategy.chosen(strategy.federation.members.clients(), Round(1))
-
-
-def test_a_run_without_steps_is_fedavgs_and_costs_as_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(AUXILIARY, raising=False)
-    small = {"rounds": 2, "local-epochs": 1, "data.partition.reserve-per-class": 4}
-    runs = {
-        method: SmallRuns("classification", method, tmp_path / method, **small, **NO_STEPS).run(
-            "r", 2
-        )
-        for method in ("fedic", "fedavg")
-    }
-    deviation = apart(*(results(run) for run in runs.values()), TOLERANCE)
-    assert deviation.held, deviation
-    parameters = [
-        [(line["parameters_up"], line["parameters_down"]) for line in read_rounds(run)]
-        for run in runs.values()
-    ]
-    assert parameters[0] == parameters[1]
 
 
 def test_what_would_own_every_mean_is_bounded() -> None:

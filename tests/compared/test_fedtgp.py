@@ -15,9 +15,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch.nn import functional
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Guidance, Reply
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import Round
 from fedproto_app.core.wire import read_order
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
@@ -103,13 +102,6 @@ def test_where_training_ends_in_no_numbers_what_was_before_stays() -> None:
     assert_same_state(strategy, server())
 
 
-def test_a_client_sends_a_row_for_each_class_that_it_has() -> None:
-    strategy = server()
-    assert strategy.initial_arrays() == {}
-    reply = Reply(list(HONEST), [9] * 3, classes=[list(rows) for rows in HONEST.values()])
-    assert strategy.expected(Round(1)).values(reply) == 4 * 2
-
-
 # --- the maths ------------------------------------------------------------------------------------
 
 
@@ -185,7 +177,6 @@ def test_an_equal_prototype_has_a_gradient() -> None:
     """Where the distance is 0 its slope is none; 0 is taken, not NaN."""
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
     contrastive_loss(prototypes, prototypes.detach()[:1], torch.tensor([0]), 1.0).backward()
-    assert prototypes.grad is not None
     assert bool(prototypes.grad.isfinite().all())
 
 
@@ -197,7 +188,6 @@ def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> No
     loss = pull(representation, labels, present, prototypes, has_prototype)
     assert loss.tolist() == [1.25]
     loss.sum().backward()
-    assert representation.grad is not None
     assert representation.grad.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]]]
 
 

@@ -11,8 +11,6 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_compared.common.vertices import cell_of, read_places, read_weights
 
-WEIGHTS = [[0.0, 0.5], [0.25, 0.0]]
-
 
 @pytest.mark.parametrize(
     "text", ["a,b\n1,0.5\n0.25,1\n", ",a,b\na,1,0.5\nb,0.25,1\n", "name,a,b\na,1,0.5\nb,0.25,1"]

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.core.messages import Guidance
-from fedproto_app.core.round import ClientReply, Received, Round, Total
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Received, Total
 from fedproto_app.core.sends import Sends
-from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
-from fedproto_app.strategies.fedproto import FedProtoClassesStrategy, FedProtoStrategy
-from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
-from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
-from fedproto_compared.fedtgp import FedTgpStrategy
 
 LATEST = [Sends("both", {"x": (1,), "y": (1, 2)}, combine="mean", remember="latest")]
 THIS_ROUND = [Sends("x", {"x": (1,)}, combine="mean")]
@@ -37,7 +28,6 @@ def test_the_latest_of_each_client_counts_in_the_order_of_names() -> None:
     assert received.heard == [("b", "n"), ("a", "n"), ("a", "m")]
     assert received.stacked("y").tolist() == [[[3, -3]], [[2, -2]], [[4, -4]]]
     mean = received.mean("x")
-    assert mean is not None
     assert mean.tolist() == [3]
     assert received.totals()["x"].tolist() == [9]
     assert [client_reply.key.client for client_reply in received.fresh] == ["b"]
@@ -91,71 +81,11 @@ def test_means_by_class_are_over_the_clients_that_have_the_class(masked: bool) -
     restored.restore(received.state())
     for received_or_restored in (received, restored):
         means = received_or_restored.class_means("rows", 3)
-        assert means is not None
         assert means[0].tolist() == [[2, 3], [0, 0], [5, 5]]
         assert means[1].tolist() == [True, False, True]
 
 
-# --- strategies, called with arrays alone -------------------------------------------------------
-
-A, B, C = (ClientKey(name, "n") for name in "abc")
-ALIKE_A, ALIKE_B, DIFFERENT = (
-    [[3.0, 0.0], [0.0, 3.0]],
-    [[3.0, 0.2], [0.0, 3.0]],
-    [[0.0, 3.0], [3.0, 0]],
-)
-
-
-def guidance_after(
-    strategy: Any, prototypes: dict[ClientKey, Any], clients: list[ClientKey]
-) -> Guidance:
-    """The strategy's guidance after clients have sent these prototypes."""
-    replies = [
-        ClientReply(key, 4, {"prototypes": np.array(rows, dtype=np.float32)})
-        for key, rows in prototypes.items()
-    ]
-    strategy.received.take(replies)
-    strategy.update(strategy.received, Round(1))
-    guidance: Guidance = strategy.guide(strategy.received, clients, Round(2))
-    return guidance
-
-
-def test_fuels_by_hand() -> None:
-    settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, "fuels.beta": 40})
-    strategy = JSDPrototypeStrategy(settings, settings.method_settings)
-    guidance = guidance_after(strategy, {A: ALIKE_A, B: ALIKE_B, C: DIFFERENT}, [C, A])
-    assert guidance.clients == ["c", "a"]
-    mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
-    np.testing.assert_allclose(guidance.arrays["positive"], [DIFFERENT, mean], rtol=1e-6)
-    np.testing.assert_allclose(guidance.arrays["negative"], [mean, DIFFERENT], rtol=1e-6)
-
-
-def test_fedproto_by_hand() -> None:
-    settings = settings_from({"method": "fedproto", "data.period": 2})
-    strategy = FedProtoStrategy(settings, settings.method_settings)
-    assert guidance_after(strategy, {}, [A]) == Guidance()
-    guidance = guidance_after(strategy, {A: ALIKE_A, C: DIFFERENT}, [A])
-    np.testing.assert_allclose(guidance.arrays["prototype"], np.full((2, 2), 1.5))
-    assert not guidance.clients  # for everybody
-
-
-def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
-    """FedProto's, GLDP's and FedTGP's."""
-    for method in (FedProtoClassesStrategy, GlobalLocalPrototypeStrategy, FedTgpStrategy):
-        assert issubclass(method, ClassPrototypes)
-        assert method.fault is ClassPrototypes.fault
-    settings = settings_from({})
-    strategy = ClassPrototypes(settings, settings.method_settings)
-    has_ants = ClientFacts(9, "", 0.0, class_counts=((9, 0),))
-    round_ = Round(1, dict.fromkeys((A, B, C), has_ants), ["ant", "bee"])
-
-    def fault(values: list[float], label: int = 0) -> str | None:
-        rows = {"prototypes": np.array([values], dtype=np.float32)}
-        return strategy.fault(ClientReply(A, 4, rows, [label]), round_)
-
-    assert fault([1.0, 2.0]) is None
-    assert "class 'bee': the client declared no image of it" in str(fault([1.0, 2.0], label=1))
-    assert "a value is 2e+06, beyond ±1e+06" in str(fault([1.0, -2e6]))
+A, B = (ClientKey(name, "n") for name in "ab")
 
 
 def test_what_is_sent_only_where_a_round_is_evaluated_has_no_mean_in_the_others() -> None:

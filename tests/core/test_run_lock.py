@@ -41,7 +41,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         yield process
         process.kill()
@@ -81,10 +80,7 @@ def test_a_lock_that_was_given_back_is_there_to_take(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS])
 def test_without_locks_it_warns_and_goes_on(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    number: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))

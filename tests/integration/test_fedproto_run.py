@@ -52,10 +52,7 @@ def test_a_run_completes_and_nothing_stays_behind(folder: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("method", "message"),
-    [
-        ("fedavg", "error: node 1 never came\n"),
-        ("solo", "RuntimeError: the toy breaks\n"),
-    ],
+    [("fedavg", "error: node 1 never came\n"), ("solo", "RuntimeError: the toy breaks\n")],
 )
 def test_a_run_that_fails_in_flower_fails_here(folder: Path, method: str, message: str) -> None:
     done = fedproto(folder, "--set", f"method={method}", "--set", "output.name=first")

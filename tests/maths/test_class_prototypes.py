@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from fedproto_app.maths.class_prototypes import (
-    class_means,
-    moving_average,
-    nearest_prototype,
-)
+from fedproto_app.maths.class_prototypes import class_means, moving_average, nearest_prototype
 
 # Client 0 has two images of class 0 and one of class 2, client 1 three of class 1; its fourth
 # row is padding. Nobody has class 3.
@@ -35,7 +30,6 @@ def test_a_prototype_passes_its_gradient_to_its_images_in_equal_parts() -> None:
     embedded = EMBEDDED.clone().requires_grad_()
     means, _ = class_means(embedded, LABELS, PRESENT, 4)
     means[1, 1, 0].backward()
-    assert embedded.grad is not None
     torch.testing.assert_close(embedded.grad[1, :, 0], torch.tensor([1 / 3, 1 / 3, 1 / 3, 0]))
     assert embedded.grad[0].abs().sum() == 0
 
@@ -79,15 +73,3 @@ def test_of_equally_near_prototypes_the_lowest_class_is_taken() -> None:
     image = torch.zeros(1, 1, 2)
     prototypes = torch.tensor([[[9.0, 0.0], [0.0, 3.0], [3.0, 0.0], [0.0, -3.0]]])
     assert nearest_prototype(image, prototypes, torch.ones(1, 4).bool()).tolist() == [[1]]
-
-
-def test_clients_do_not_see_each_others_prototypes() -> None:
-    def nearest_of(rows: slice) -> tuple[Tensor, Tensor]:
-        means, counts = class_means(EMBEDDED[rows], LABELS[rows], PRESENT[rows], 4)
-        return nearest_prototype(EMBEDDED[rows], means, counts > 0), means
-
-    together = nearest_of(slice(None))
-    for k in range(2):
-        alone = nearest_of(slice(k, k + 1))
-        assert torch.equal(together[0][k], alone[0][0])
-        assert torch.equal(together[1][k], alone[1][0])

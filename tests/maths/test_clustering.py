@@ -21,7 +21,6 @@ from fedproto_app.maths.clustering import (
     HeadSimilarity,
     agglomerate,
     agglomerate_by_silhouette,
-    by_first_appearance,
     closeness,
     clusters_of_before,
     find_clusters,
@@ -112,13 +111,6 @@ def test_ties_still_give_exactly_the_number_of_clusters(clusters: int) -> None:
 @pytest.mark.parametrize(("clients", "clusters"), [(0, 3), (1, 1), (1, 3), (2, 3), (3, 3)])
 def test_few_clients_are_a_cluster_each(clients: int, clusters: int) -> None:
     assert agglomerate(np.eye(clients, dtype=np.float32), clusters).tolist() == [*range(clients)]
-
-
-def test_the_order_of_the_clients_does_not_matter() -> None:
-    matrix = similarity(grouped_heads([5, 7, 4], spread=1.5), "cosine")
-    order = np.random.default_rng(1).permutation(16)
-    shuffled = agglomerate(matrix[order][:, order], 5)
-    assert shuffled.tolist() == by_first_appearance(agglomerate(matrix, 5)[order]).tolist()
 
 
 def test_the_silhouette_finds_the_groups() -> None:
@@ -228,14 +220,6 @@ def sets_of_scipy(similar: NDArray[np.float32]) -> list[frozenset[int]]:
     for first, second, *_ in linkage(squareform(apart, checks=False), "average"):
         nodes.append(nodes[int(first)] | nodes[int(second)])
     return nodes[len(similar) :]
-
-
-def test_four_clients_by_hand() -> None:
-    """0-2 are 0.1 apart; then 1-3, 0.3; the two pairs (0.5 + 0.7 + 0.6 + 0.6)/4 = 0.6."""
-    apart = np.array([[0, 5, 1, 7], [5, 0, 6, 3], [1, 6, 0, 6], [7, 3, 6, 0]], np.float32) / 10
-    pairs = merges(1 - apart)
-    assert [set(pair) for pair in pairs[:2].tolist()] == [{0, 2}, {1, 3}]
-    assert merged_sets(pairs, 4)[-1] == {0, 1, 2, 3}
 
 
 @given(

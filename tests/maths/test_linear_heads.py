@@ -77,13 +77,6 @@ def test_an_only_class_says_yes_to_all(rows: int) -> None:
     assert classifier_loss(head, vectors, np.full(rows, 1)) == 0
 
 
-def test_two_classes_mirror_each_other() -> None:
-    vectors, labels = noise(20, 3, 2)
-    head = fit_classifier(vectors, np.array([3, 1])[labels], 4, 1.0)
-    assert np.array_equal(head[1], -head[3])
-    np.testing.assert_allclose(head[3], liblinear(vectors, labels == 0, 1.0)[1], atol=1e-6)
-
-
 def liblinear(
     vectors: NDArray[np.float32], labels: NDArray[np.generic], penalty: float
 ) -> NDArray[np.float64]:

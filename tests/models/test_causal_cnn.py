@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -133,56 +131,6 @@ def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int
                 torch.testing.assert_close(mine[stored + "direction"], direction)
                 torch.testing.assert_close(mine[stored + "scale"], kernel.original0.grad.flatten())
                 torch.testing.assert_close(mine[stored + "bias"], convolution.bias.grad)
-
-
-@settings(max_examples=30, deadline=None)
-@given(steps=st.integers(2, 40), data=st.data())
-def test_no_output_sees_what_comes_after_it(steps: int, data: st.DataObject) -> None:
-    changed = data.draw(st.integers(0, steps - 1))
-    parameters, inputs = clients_parameters(2, 2), series(2, 3, steps, 2)
-    before = causal_features(parameters, "encoder.", inputs)
-    changed_inputs = inputs.clone()
-    changed_inputs[:, :, changed:] += 1
-    after = causal_features(parameters, "encoder.", changed_inputs)
-    torch.testing.assert_close(after[:, :, :changed], before[:, :, :changed], rtol=0, atol=0)
-    assert (after[:, :, changed] != before[:, :, changed]).any(dim=2).all()
-
-
-def test_an_output_sees_as_far_back_as_the_dilations_reach() -> None:
-    """Two convolutions a block, two dilations each: 4·(1 + 2 + 4 + 8) = 60 steps."""
-    parameters, inputs = clients_parameters(1, 2), series(1, 1, 62, 2).requires_grad_()
-    features = causal_features(parameters, "encoder.", inputs)
-    (gradient,) = torch.autograd.grad(features[0, 0, 61].sum(), inputs)
-    assert gradient[0, 0, 0].abs().sum() == 0
-    assert (gradient[0, 0, 1:].abs().sum(dim=1) > 0).all()
-
-
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("padding", [0.0, 1e3])
-def test_padding_changes_nothing(clients: int, padding: float) -> None:
-    parameters, inputs = clients_parameters(clients, 2), series(clients, 4, 12, 2)
-    lengths = torch.tensor([[12, 1, 5, 8], [3, 3, 2, 3], [1, 12, 7, 7]])[:clients]
-    inputs[torch.arange(12) >= lengths.unsqueeze(2)] = padding
-    padded = causal_cnn(parameters, "encoder.", inputs, lengths)
-    names = list(parameters)
-    gradients = torch.autograd.grad(padded.square().sum(), [parameters[name] for name in names])
-    alone = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    for k in range(clients):
-        for row in range(4):
-            length = int(lengths[k, row])
-            client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
-            exact = causal_cnn(
-                client_parameters,
-                "encoder.",
-                inputs[k : k + 1, row : row + 1, :length],
-                lengths[k, row].view(1, 1),
-            )
-            torch.testing.assert_close(padded[k, row], exact[0, 0])
-            parts = torch.autograd.grad(exact.square().sum(), [parameters[name] for name in names])
-            for name, part in zip(names, parts, strict=True):
-                alone[name] += part
-    for name, gradient in zip(names, gradients, strict=True):
-        torch.testing.assert_close(gradient, alone[name])
 
 
 def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:

@@ -88,16 +88,6 @@ def test_the_fused_float32_kernel_gives_the_same_as_float64() -> None:
         torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
 
 
-def test_a_cohort_is_its_clients_one_by_one_bit_for_bit() -> None:
-    parameters, inputs = stacked_clients(3, 12, torch.float32)
-    lengths = torch.tensor([[12, 5, 2, 1], [4, 4, 1, 3], [1, 1, 1, 1]])
-    together = lstm_last_hidden(parameters, "a.", inputs, lengths)
-    for k, longest in enumerate((12, 4, 1)):
-        alone = {name: value[k : k + 1] for name, value in parameters.items()}
-        single = lstm_last_hidden(alone, "a.", inputs[k : k + 1, :, :longest], lengths[k : k + 1])
-        assert torch.equal(together[k], single[0])
-
-
 @pytest.mark.parametrize("padding", [7.0, float("nan")])
 def test_what_stands_after_the_end_changes_nothing(padding: float) -> None:
     parameters, inputs = stacked_clients(2, 6)

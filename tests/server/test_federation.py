@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from flwr.app import Message, MessageType
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
+from fedproto_app.core.events import parse_event
 from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.federation import Federation, select
-from fedproto_app.server.round_log import MOST_METRICS, MOST_REFUSALS, History
+from fedproto_app.server.round_log import MOST_METRICS, MOST_REFUSALS, History, RoundLog
+from fedproto_app.server_app import log_table
 from fedproto_app.settings import settings_from
 from tests.helpers.local_grid import (
     BAD_NODE,
@@ -26,6 +29,7 @@ from tests.helpers.local_grid import (
     synthetic_nodes,
 )
 from tests.helpers.reported import fields_of
+from tests.report.made_runs import make_run
 
 KEYS = [ClientKey(f"c{i}", str(i % 2)) for i in range(10)]
 
@@ -195,3 +199,51 @@ def test_parameters_are_counted_per_client_however_they_share_nodes(
         return [(line["parameters_up"], line["parameters_down"]) for line in lines]
 
     assert counts(1) == counts(8)
+
+
+# --- the record of a round ------------------------------------------------------------------------
+
+
+def train(history: History, server_round: int, *steps: float) -> None:
+    history.begin_round(server_round)
+    names = [f"c{row}" for row in range(len(steps))]
+    history.record(Reply(names, [1] * len(names), steps=list(steps), node="n"))
+
+
+def test_a_step_limit_follows_the_latest_median_of_five_clients() -> None:
+    history = History()
+    train(history, 1, 1.0, 2.0, 3.0, 1e9)  # too few
+    assert history.usual_step == 0
+    train(history, 2, 1.0, 2.0, 3.0, 4.0, 1e9, 1e9)
+    assert history.usual_step == 3  # of six, the lower median
+    train(history, 3, 1.0)
+    assert history.usual_step == 3
+    resumed = History()
+    resumed.recall(history.memory())
+    assert resumed.usual_step == 3
+
+
+def test_steps_as_long_as_allowed_were_shortened() -> None:
+    steps = [1.0, 3.0, 2.9]
+    assert RoundLog(steps=steps, longest_step=3.0).shortened == 1
+    assert RoundLog(steps=steps).shortened == 0  # any length
+
+
+# --- the log's last lines -------------------------------------------------------------------------
+
+
+def test_the_table_and_where_the_report_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "report.html").touch()
+    with caplog.at_level(logging.INFO, "flwr"):
+        log_table(run)
+    *table, last = [record.getMessage() for record in caplog.records]
+    assert any("test MSE (best validation)" in line and "0.3750" in line for line in table)
+    assert max(map(len, table)) <= 80
+    assert parse_event(last) == {
+        "event": "finished",
+        "folder": str(run),
+        "report": str(run / "report.html"),
+    }

@@ -13,19 +13,9 @@ from flwr.app import Array, ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.core.messages import (
-    Arrays,
-    Refusal,
-    Reply,
-)
+from fedproto_app.core.messages import Arrays, Refusal, Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.core.wire import (
-    MOST_BYTES,
-    Unusable,
-    array_record,
-    read_order,
-    write_roster,
-)
+from fedproto_app.core.wire import MOST_BYTES, Unusable, array_record, read_order, write_roster
 from fedproto_app.server.replies import (
     MOST_SAMPLES,
     MOST_STRANGERS,
@@ -131,7 +121,6 @@ def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds:
     reply = Reply(["a", "b"], [1, 1], losses={"total": [1.0, value]}, seconds=seconds)
     spec, message = Expected(), message_of(reply)
     usable, refusals = read_reply(message, "n", SAMPLES, spec, (), fault)
-    assert usable is not None
     assert usable.seconds == seconds
     assert received_bytes(message) == received_bytes(
         message_of(Reply(**{**vars(reply), "seconds": 0}))
@@ -309,7 +298,6 @@ def test_of_clients_models_one_that_grew_too_much_is_refused_alone() -> None:
     good = replace(REPLY, arrays={"head": REPLY.arrays["head"]}, classes=[])
     message = set_row("head", 1, 301.0)(message_of(good))
     reply, [refusal, _] = read_reply(message, "n", SAMPLES, spec, (), fault, before=3.0)
-    assert reply is not None
     assert reply.names == ["a"]
     assert (refusal.client, "root mean square of 301" in refusal.reason) == ("b", True)
 
@@ -327,7 +315,6 @@ def test_a_flood_of_names_is_refused_as_one() -> None:
         return read_reply(message, "n", {"a": 10}, Expected(), (), fault)
 
     usable, refusals = flooded(MOST_STRANGERS)
-    assert usable is not None
     assert (usable.names, len(refusals)) == (["a"], MOST_STRANGERS)
     usable, [refusal] = flooded(MOST_STRANGERS + 1)
     assert usable is None

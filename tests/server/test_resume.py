@@ -14,12 +14,7 @@ from flwr.app import Message
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.engine.local import nodes_sharing
-from fedproto_app.experiments.invariants import (
-    SmallRuns,
-    apart,
-    everything,
-    kills_change_nothing,
-)
+from fedproto_app.experiments.invariants import SmallRuns, apart, everything, kills_change_nothing
 from fedproto_app.report.artefacts import RunFolder, settings_digest
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.checkpoint import stored_settings

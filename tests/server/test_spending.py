@@ -231,6 +231,7 @@ def test_a_server_that_is_killed_and_resumed_gets_no_second_draw(tmp_path: Path)
     [
         ("forecasting", {"method": "analytic", "analytic.sharing": "federated"}),
         ("classification", {"method": "gldp"}),
+        ("classification", {"method": "fedpcl", "fedpcl.prototypes": "multiple"}),
         pytest.param("forecasting", {"aggregation.rule": "median"}, marks=pytest.mark.exhaustive),
         pytest.param("classification", {"method": "analytic"}, marks=pytest.mark.exhaustive),
         ("sequence-classification", {"method": "fed-react"}),
@@ -243,7 +244,7 @@ def test_whatever_is_released_a_server_can_use_it(
     folder, _ = run_small(tmp_path, task, **{**NOISED_RUN, **EXACT, **changes})
     lines = read_rounds(folder.path)
     assert [line["refused"] for line in lines] == [[]] * len(lines)
-    releases = len(lines) * (2 if changes.get("method") == "gldp" else 1)
+    releases = len(lines) * (2 if changes.get("method") in ("gldp", "fedpcl") else 1)
     assert read_run(folder.path).summary["privacy"]["releases"] == releases
     assert accounts(tmp_path / "state") == [releases] * 8
     assert "nan" not in (folder.path / "clients.csv").read_text()

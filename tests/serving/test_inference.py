@@ -99,9 +99,7 @@ def test_further_steps_take_forecasts_for_the_newest_values(
             history = replace(history, values=np.append(history.values, value))
 
 
-def test_a_gap_at_the_end_is_carried_forward(
-    trained: tuple[NodeState, list[ClientSeries]],
-) -> None:
+def test_a_gap_at_the_end_is_carried_forward(trained: tuple[NodeState, list[ClientSeries]]) -> None:
     state, (series, *_) = trained
     open_end = replace(series, values=np.append(series.values, [np.nan, np.nan]))
     filled = replace(series, values=np.append(series.values, [series.values[-1]] * 2))
@@ -356,9 +354,7 @@ def test_a_level_that_is_no_percentage_is_refused(
         forecast(state, series, 1, levels=[level])
 
 
-def test_a_higher_level_has_a_wider_interval(
-    trained: tuple[NodeState, list[ClientSeries]],
-) -> None:
+def test_a_higher_level_has_a_wider_interval(trained: tuple[NodeState, list[ClientSeries]]) -> None:
     state, series = trained
     levels = range(1, 100)
     [result, *_], _ = forecast(state, series, 1, levels=levels)

@@ -14,13 +14,7 @@ import fedproto_app
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.settings import TASK_NAMES, Settings, flat_settings, settings_from
-from fedproto_app.settings.reading import (
-    flags,
-    flower_config,
-    parsed,
-    unused_settings,
-    written,
-)
+from fedproto_app.settings.reading import flags, flower_config, parsed, unused_settings, written
 
 ROOT = Path(__file__).parents[2]
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
@@ -54,20 +48,14 @@ def test_flat_and_nested_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("config", "fragments"),
     [
-        (
-            {"roundz": 3},
-            ["roundz: unknown setting; did you mean rounds? known: aggregation, "],
-        ),
+        ({"roundz": 3}, ["roundz: unknown setting; did you mean rounds? known: aggregation, "]),
         ({"fuels.bta": 3.0}, ["fuels.bta: unknown setting; did you mean fuels.beta?"]),
         ({"fuels.tau": 0.1}, ["did you mean fuels.temperature? known in [fuels]: augmentation"]),
         ({"gldp.lambda": 0.1}, ["did you mean gldp.balance? known in [gldp]: balance, "]),
         ({"fedprox.mu": 0.1}, ["did you mean fedprox.proximal-mu? known in [fedprox]: proximal"]),
         ({"data-horizon": 3}, ["data-horizon: unknown setting; did you mean data.horizon? "]),
         ({"learning-rate": 0.1}, ["learning-rate: ", "did you mean optimizer.learning-rate? "]),
-        (
-            {"data.cluster.clients": 4},
-            ["data.cluster: unknown setting; did you mean data.clusters?"],
-        ),
+        ({"data.cluster.clients": 4}, ["data.cluster: unknown setting; did you mean data.cluster"]),
         (
             {"nodes.q": 1},
             ["nodes.q: unknown setting; known in [nodes]: bind-names, enough, maximum-clients, "],
@@ -76,20 +64,13 @@ def test_flat_and_nested_are_the_same() -> None:
             {"nodes.enough": 0.4},
             ["nodes.enough = 0.4: then more", "than nodes.maximum-failed-share = 0.5 allows"],
         ),
-        ({"nodes.enough": 0}, ["nodes.enough = 0"]),
         ({"data.backtest": "6/5"}, ["data.backtest = '6/5'", "the number of windows, such as 2/5"]),
         ({"data.backtest": 2}, ["data.backtest = '2'", "such as 2/5"]),
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
         ({"data.lags": 7, "data.horizon": 8}, ["7 must be at least 8, the smaller of data.hor"]),
-        (
-            {"data.choice": 1},
-            ["data.choice: unknown setting; known in [data]: backtest, calendar, "],
-        ),
-        (
-            {"task": "clasification"},
-            ["task = 'clasification'", "did you mean 'classification' or "],
-        ),
+        ({"data.choice": 1}, ["data.choice: unknown setting; known in [data]: backtest, calendar"]),
+        ({"task": "clasification"}, ["task = 'clasification'", "did you mean 'classification' or"]),
         ({"method": "fedprx"}, ["method = 'fedprx': unknown method; did you mean 'fedprox' or "]),
         ({"method-settings": "rate = 0.1"}, ["fuels.rate: unknown setting"]),
         ({"method-settings": "tau = 0.1"}, ["did you mean fuels.temperature?"]),
@@ -100,7 +81,6 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"method": 3}, ["method = 3: must be a text"]),
         ({"rounds": 0}, ["rounds = 0", "greater than or equal to 1"]),
         ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
-        ({"fuels.beta": -1.0}, ["fuels.beta = -1.0", "greater than or equal to 0"]),
         ({"fuels.beta": 101.0}, ["fuels.beta = 101.0", "0 ... 100"]),
         ({"fuels.temperature": float("nan")}, ["fuels.temperature", "finite"]),
         ({"method": "fedsgd"}, ["method = 'fedsgd'", "'fuels'", "'fedproto'"]),
@@ -112,10 +92,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"rounds": 3, "rounds.x": 3}, ["rounds.x", "not a table"]),
         ({"fuels.inter": 1}, ["fuels.inter = 1", "boolean"]),
         ({"method": "gldp"}, ["method = 'gldp'", "task = 'classification' only", "fuels, kindred"]),
-        (
-            {**IMAGES, "method": "fuels"},
-            ["method = 'fuels'", "analytic, apfl, census, ditto"],
-        ),
+        ({**IMAGES, "method": "fuels"}, ["method = 'fuels'", "analytic, apfl, census, ditto"]),
         ({**IMAGES, "rounds": 4}, ["rounds = 4", "data.partition.stages = 5"]),
         ({**IMAGES, "keep": "best-validation"}, ["keep = 'best-validation'", "stages = 5"]),
         ({**IMAGES, "patience": 3}, ["patience = 3", "patience = 0"]),
@@ -123,18 +100,13 @@ def test_flat_and_nested_are_the_same() -> None:
             {**IMAGES, "data.partition.validation-share": 0.0, "patience": 3},
             ["data.partition.validation-share = 0", "keep = 'last'"],
         ),
-        ({"data.partition.imbalance-factor": 0.5}, ["imbalance-factor = 0.5", "greater than or"]),
-        ({"gldp.balance": 1.5}, ["gldp.balance = 1.5", "less than or equal to 1"]),
         ({"gldp.inference": "vote"}, ["gldp.inference = 'vote'", "global-prototypes"]),
         (
             {"method": "fed-react"},
             ["method = 'fed-react'", "'sequence-classification' or 'sequence-regression' only"],
         ),
         ({**IMAGES, "method": "ifca"}, ["method = 'ifca'", "task = 'classification' has analytic"]),
-        (
-            {**SEQUENCES, "method": "gldp"},
-            ["method = 'gldp'", "has analytic, apfl, ditto, fed-react"],
-        ),
+        ({**SEQUENCES, "method": "gldp"}, ["method = 'gldp'", "has analytic, apfl, ditto, fed-re"]),
         ({**SEQUENCES, "method": "fedda"}, ["task = 'forecasting' only", "apfl, ditto"]),
         ({**SEQUENCES, "task": "sequences"}, ["task = 'sequences'", "'sequence-regression'"]),
         (
@@ -196,35 +168,19 @@ def test_flat_and_nested_are_the_same() -> None:
             {"data.clusters.unlabelled": True},
             ["data.clusters.unlabelled = true", "data.clusters.labels = 0"],
         ),
-        ({"data.clusters.beta": 0.0}, ["data.clusters.beta = 0.0", "greater than 0"]),
-        ({"data.sequences.window": 1}, ["data.sequences.window = 1", "greater than or equal to 2"]),
-        ({"data.sequences.target-scale": -1.0}, ["target-scale = -1.0", "greater than 0"]),
         ({"data.sequences.scaling": "node"}, ["scaling = 'node'", "'client'"]),
-        *(
-            ({f"encoder.{key}": 0}, [f"encoder.{key} = 0", "greater than or equal to 1"])
-            for key in (
-                *("steps", "batch-size", "negatives"),
-                *("blocks", "channels", "reduced-dim", "output-dim"),
-            )
-        ),
         ({"encoder.path": 3}, ["encoder.path = 3", "string"]),
-        ({"census.features": 201}, ["census.features = 201", "less than or equal to 200"]),
         ({"analytic.features": 501}, ["analytic.features = 501", "less than or equal to 500"]),
-        ({"fed-react.clusters": -1}, ["fed-react.clusters = -1", "greater than or equal to 0"]),
-        ({"fed-react.penalty": float("inf")}, ["fed-react.penalty", "finite"]),
-        ({"fed-react.affect-iterations": 0}, ["affect-iterations = 0", "equal to 1"]),
         ({"fed-react.smoothing": "a3"}, ["smoothing = 'a3'", "'forgetting'", "'kalman'"]),
         ({"fed-react.clustering": "k-means"}, ["clustering = 'k-means'", "'snapshot'"]),
         ({"fed-react.process-variance": 0.0}, ["process-variance = 0.0", "greater than 0"]),
         ({"fed-react.theta": 1}, ["fed-react.theta", "unknown", "em-iterations"]),
-        ({"fed-react.overlap": 0}, ["fed-react.overlap = 0", "greater than or equal to 1"]),
-        ({"optimizer.smoothing-factor": 1.5}, ["smoothing-factor = 1.5", "equal to 1"]),
-        ({"optimizer.smoothing-window": 0}, ["smoothing-window = 0", "equal to 1"]),
     ],
 )
 def test_faults_name_key_value_and_what_is_allowed(
     config: dict[str, object], fragments: list[str]
 ) -> None:
+    """A case for each kind of bound. `test_tables` holds every bound against docs/settings.md."""
     table = next((key.partition(".")[0] for key in config if "." in key), "fuels")
     if table in METHODS and "method" not in config:
         config = {"task": METHODS[table].tasks[:1] and METHODS[table].tasks[0], **config}

@@ -128,7 +128,14 @@ def test_a_site_whose_width_the_run_lacks_is_turned_away_with_the_reason(tmp_pat
     assert roster.error.startswith("width-factor = 0.5 in this site's file")
 
 
-@pytest.mark.parametrize("task", ["classification", "sequence-classification", "forecasting"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "forecasting",
+        "classification",
+        pytest.param("sequence-classification", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_cohorts_state_and_resumption_go_with_it(tmp_path: Path, task: str) -> None:
     runs = SmallRuns(task, "fedproto", tmp_path, **TWO)
     for invariant in (cohorts_equal_their_clients, kills_change_nothing):

@@ -114,11 +114,7 @@ def class_replies(name: str, clients: Mapping[str, Mapping[int, Any]]) -> list[C
 
 
 def class_sums_of(
-    width: int,
-    seed: int,
-    scale: float = 1.0,
-    samples: int = SAMPLES,
-    classes: Sequence[int] = (),
+    width: int, seed: int, scale: float = 1.0, samples: int = SAMPLES, classes: Sequence[int] = ()
 ) -> Arrays:
     """Sums of this many random vectors, of two classes in turn or of `classes`."""
     draws = torch.Generator().manual_seed(seed)

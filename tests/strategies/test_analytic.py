@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,10 +13,8 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.maths.ridge import symmetric
 from fedproto_app.models.forecaster import COEFFICIENTS
-from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort
-from tests.helpers.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.helpers.tiny_cohort import (
     NAMES,
     cohort_of,
@@ -194,22 +190,3 @@ def test_a_rule_leaves_out_sums_that_suit_nobody_and_levels_the_others(
     np.testing.assert_allclose(robust_totals["gram"], [[12, 0, 12, 0, 0, 12]], rtol=1e-6)
     slope = 12 if accepted != "abc" else 4
     np.testing.assert_allclose(robust_totals["moment"], [[slope, 0, slope]], rtol=1e-6)
-
-
-def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, method="analytic", rounds=7, **{"data.calendar": "phase"})
-    assert settings.rounds == 1
-    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
-    [line] = read_rounds(folder.path)
-    values = 30 * 31 // 2 + 30
-    assert values == 495
-    assert line["parameters_up"] == line["parameters_down"] == 8 * values
-    errors = read_clients(folder.path).by_client("mse")
-    assert len(errors) == 8
-    # One node with all clients sends the same sums, so ends at the same errors.
-    one_node_settings = small_settings(
-        tmp_path, method="analytic", **{"data.calendar": "phase", "output.name": "one"}
-    )
-    alone, _ = run_locally(one_node_settings, synthetic_nodes(1, tmp_path / "other"))
-    errors_of_one_node = read_clients(alone.path).by_client("mse")
-    assert errors_of_one_node == pytest.approx(errors, rel=1e-12)

@@ -56,11 +56,7 @@ from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
 from tests.helpers.tiny_cohort import cohort_of
 from tests.helpers.tiny_images import at_round, image_cohort, image_learner
-from tests.helpers.tiny_sequences import (
-    sequence_client,
-    sequence_settings,
-    task_of,
-)
+from tests.helpers.tiny_sequences import sequence_client, sequence_settings, task_of
 from tests.strategies.server_half import (
     NO_GRID,
     NODE,
@@ -536,8 +532,7 @@ def test_clients_without_samples_hide_nobodys_cluster() -> None:
 
 
 def test_too_much_work_is_not_begun(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(class_groups, "MOST_WORK", 10)
     strategy = clustered()
@@ -610,15 +605,6 @@ def test_shares_and_maxima_of_a_constant() -> None:
     shares, maxima = features.split(30)
     assert ((shares - shares.sign()).abs() < 0.25).all()  # only the ends differ
     assert (maxima >= -1).all()
-
-
-def test_the_same_for_all_and_others_for_another_seed() -> None:
-    sequences, lengths = torch.randn(1, 2, 20, 2), torch.tensor([[20, 20]])
-    first, repeated, other_seed = (
-        model_of(seed).encode({}, sequences, lengths) for seed in (0, 0, 1)
-    )
-    torch.testing.assert_close(first, repeated, atol=0, rtol=0)
-    assert not torch.allclose(first, other_seed)
 
 
 # --- clusters of clients --------------------------------------------------------------------------

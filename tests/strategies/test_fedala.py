@@ -131,7 +131,6 @@ def test_it_is_judged_by_what_it_would_begin_with() -> None:
     cohort.memory.trained[1] = False
     before = copied(cohort)
     judged = learner.personalised(cohort, Guidance(model))
-    assert judged is not None
     assert judged.keys() == model.keys()
     after = copied(cohort)
     assert all(torch.equal(value, after[name]) for name, value in before.items())
@@ -143,8 +142,7 @@ def test_it_is_judged_by_what_it_would_begin_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "mixed"),
-    [(1, {"head"}), (2, {"head", "encoder.linear"}), (0, None), (99, None)],
+    ("layers", "mixed"), [(1, {"head"}), (2, {"head", "encoder.linear"}), (0, None), (99, None)]
 )
 def test_layers_count_from_the_top(layers: int, mixed: set[str] | None) -> None:
     learner = image_learner("fedala", **{"fedala.layers": layers})

@@ -34,14 +34,7 @@ from fedproto_app.strategies.fedpcl import (
     prototype_contrast,
 )
 from fedproto_app.tasks.table import small_run
-from tests.helpers.tiny_cohort import (
-    PERIOD,
-    WIDTH,
-    tiny_batches,
-    tiny_cohort,
-    tiny_learner,
-    train,
-)
+from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner, train
 from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
 from tests.helpers.tiny_images import WIDTH as IMAGE_WIDTH
 from tests.strategies.server_half import (
@@ -103,6 +96,8 @@ def test_clients_are_judged_with_a_head_of_their_own_on_the_averaged_encoder(
     assert not torch.equal(personalised["decoder.weight"][0], personalised["decoder.weight"][1])
     plain = tiny_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
     assert plain.personalised(cohort, FIRST) is None
+    assert learner.personalises()
+    assert not plain.personalises()
 
 
 def test_the_server_sends_the_mean_or_all_in_the_order_of_names_and_refuses_the_longest() -> None:
@@ -167,35 +162,6 @@ def test_the_loss_by_hand(weight: float) -> None:
     loss = contrast(learner, received, [[1.0], [0.0, 1.0]])
     aligned = weight * math.log(1 + math.exp(-2))
     torch.testing.assert_close(loss, torch.tensor([aligned, aligned]))
-
-
-def test_a_class_without_a_prototype_adds_nothing() -> None:
-    learner = image_learner("fedpcl", **{"classification.batch-size": 3})
-    loss = contrast(learner, guidance_with({0: [1.0], 2: [0.0, 1.0]}), [[1.0], [0.0, 1.0]])
-    matching_loss = math.log(1 + math.exp(-1 / 0.07))
-    torch.testing.assert_close(loss, torch.tensor([2 * matching_loss / 3, 0.0]))
-
-
-def test_a_client_with_one_class_contrasts_with_nothing() -> None:
-    """Of "multiple": the first client has class 1 alone, so it adds 0; the second adds log 2, as
-    both its prototypes are alike, and the mean is half of that."""
-    learner = image_learner("fedpcl", **MULTIPLE, **{"classification.batch-size": 3})
-    received = guidance_of_clients({1: [0.0, 1.0]}, {0: [1.0, 1.0], 1: [1.0, 1.0]})
-    loss = contrast(learner, received, [[1.0], [0.0, 1.0]])
-    of_a = (2 * math.log(2) + math.log(2) / 2) / 3
-    torch.testing.assert_close(loss, torch.tensor([of_a, math.log(2) / 2]))
-
-
-def test_clients_are_judged_with_a_head_of_their_own() -> None:
-    learner = image_learner("fedpcl")
-    cohort = image_cohort(learner)
-    personalised: Any = learner.personalised(cohort, guidance_with({}))
-    for name, value in cohort.parameters.items():
-        assert torch.equal(personalised[name], value) == name.startswith(learner.task.encoder), name
-    plain = image_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
-    assert plain.personalised(cohort, guidance_with({})) is None
-    assert learner.personalises
-    assert not plain.personalises
 
 
 def test_clients_answer_by_the_most_similar_of_all_clients_prototypes() -> None:

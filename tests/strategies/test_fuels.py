@@ -26,17 +26,8 @@ from fedproto_app.strategies.fuels.learner import (
     inter_client_loss,
     intra_client_loss,
 )
-from tests.helpers.tiny_cohort import (
-    NAMES as TWO,
-)
-from tests.helpers.tiny_cohort import (
-    PERIOD,
-    WIDTH,
-    tiny_batches,
-    tiny_cohort,
-    tiny_learner,
-    train,
-)
+from tests.helpers.tiny_cohort import NAMES as TWO
+from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner, train
 from tests.strategies.server_half import NAMES, NODE, Rows, accept, guidance, replies, server_of
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -57,16 +48,6 @@ def guidance_for(guided: list[str], **options: float) -> Guidance:
         shape = (len(guided), rows, PROTOTYPE)
         arrays = {k: rng.normal(size=shape).astype(np.float32) for k in ("positive", "negative")}
     return Guidance(arrays, guided, options=dict(options))
-
-
-def test_all_three_losses_and_the_prototype() -> None:
-    losses, sent_arrays, clients = train(learner(), guidance_for(TWO))
-    assert set(losses) == {"prediction", "intra", "inter", "total"}
-    total = losses["prediction"] + losses["intra"] + losses["inter"]
-    torch.testing.assert_close(losses["total"], total)
-    assert sent_arrays["prototypes"].shape == (2, PERIOD, PROTOTYPE)
-    assert sent_arrays["prototypes"].dtype == np.float32
-    assert (clients.parameters[FILTER] != 1).any()
 
 
 def test_only_guided_clients_have_an_inter_loss() -> None:
@@ -190,15 +171,19 @@ def test_diagnostics_change_no_result() -> None:
 @pytest.mark.parametrize(
     ("change", "dropped"),
     [
+        ({}, set()),
         ({"fuels.inter": False}, {"inter"}),
         ({"fuels.intra": False}, {"intra"}),
         ({"fuels.intra": False, "fuels.inter": False}, {"intra", "inter"}),
     ],
 )
 def test_ablations_drop_their_loss(change: dict[str, bool], dropped: set[str]) -> None:
-    losses, sent_arrays, _ = train(learner(**change), guidance_for(TWO))
+    losses, sent_arrays, clients = train(learner(**change), guidance_for(TWO))
     assert set(losses) == {"prediction", "intra", "inter", "total"} - dropped
+    terms = torch.stack([value for name, value in losses.items() if name != "total"])
+    torch.testing.assert_close(losses["total"], terms.sum(dim=0))
     assert sent_arrays["prototypes"].shape == (2, PERIOD, PROTOTYPE)
+    assert FILTER not in clients.parameters or (clients.parameters[FILTER] != 1).any()
     train(learner(**change), guidance_for([]))  # nor does it need guidance, as in the first round
 
 
@@ -301,6 +286,16 @@ def report(fuels: Any, prototypes: dict[str, Rows]) -> None:
 ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
 UNLIKE = [[0.0, 3.0], [3.0, 0.0]]
 SHARE = {"aggregation.hostile-share": 0.4}
+
+
+def test_guidance_by_hand() -> None:
+    """a and b are alike, c differs from both; rows are in the order of the clients asked for."""
+    fuels = strategy(**{"fuels.beta": 40})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
+    sent, mean = guidance(fuels, "c", "a"), np.mean([ALIKE_A, ALIKE_B], axis=0)
+    assert sent.clients == ["c", "a"]
+    np.testing.assert_allclose(sent.arrays["positive"], [UNLIKE, mean], rtol=1e-6)
+    np.testing.assert_allclose(sent.arrays["negative"], [mean, UNLIKE], rtol=1e-6)
 
 
 def test_without_negatives_there_is_no_guidance() -> None:
@@ -508,16 +503,6 @@ def test_nothing_overflows_at_a_temperature_of_002(dtype: torch.dtype) -> None:
         assert gradient.isfinite().all()
     agreeing = intra_client_loss(rows, rows.detach(), weight, 0.02, "filtered")
     assert agreeing.item() == pytest.approx(math.log(2), rel=0.1)  # bfloat16 rounds at 50
-
-
-def test_clients_losses_are_their_own() -> None:
-    generator = torch.Generator().manual_seed(1)
-    projected, augmented = (torch.randn(2, 4, 3, generator=generator) for _ in range(2))
-    weight = torch.rand(2, 4, 4, generator=generator)
-    together = intra_client_loss(projected, augmented, weight, 0.1, "filtered")
-    for k, alone in enumerate(zip(projected, augmented, weight, strict=True)):
-        loss = intra_client_loss(*(part[None] for part in alone), 0.1, "filtered")
-        torch.testing.assert_close(together[k : k + 1], loss)
 
 
 def test_norms_of_two_clients_by_hand() -> None:

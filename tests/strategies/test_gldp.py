@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Guidance, Reply
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import Round
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution, train_cohort
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
 from fedproto_app.strategies.gldp.learner import (
@@ -20,12 +19,7 @@ from fedproto_app.strategies.gldp.learner import (
     local_relation_of_predictions,
 )
 from tests.helpers.tiny_cohort import global_model
-from tests.helpers.tiny_images import (
-    at_round,
-    class_guidance,
-    image_cohort,
-    image_learner,
-)
+from tests.helpers.tiny_images import at_round, class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import accept, class_replies, class_server, guidance
 
 
@@ -201,13 +195,6 @@ def test_a_node_weighs_by_its_clients_not_by_their_samples() -> None:
     assert class_server("gldp").weight(samples=10, clients=2) == 2
 
 
-def test_what_a_client_sends_is_counted_for_itself() -> None:
-    strategy = class_server("gldp")
-    model = sum(value.size for value in strategy.initial_arrays().values())
-    reply = Reply(["a", "b"], [9, 9], classes=[[0, 2], [1]])
-    assert strategy.expected(Round(1)).values(reply) == 2 * model + 3 * 2
-
-
 # --- the relations --------------------------------------------------------------------------------
 
 
@@ -242,7 +229,6 @@ def test_without_an_old_class_there_is_no_local_relation() -> None:
     )
     value.sum().backward()
     assert value.tolist() == [0]
-    assert means.grad is not None
     assert means.grad.abs().sum() == 0
 
 
@@ -267,7 +253,6 @@ def test_the_old_prediction_is_a_target_without_gradient() -> None:
         logits, torch.tensor([[1]]), torch.ones(1, 1), old_logits, torch.ones(1, 2).bool()
     ).sum().backward()
     assert old_logits.grad is None
-    assert logits.grad is not None
     assert logits.grad.abs().sum() > 0
 
 

@@ -16,12 +16,7 @@ from fedproto_app.maths.linear_heads import classifier_loss
 from fedproto_app.strategies.common.learner import AnyLearner, train_cohort
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from tests.helpers.tiny_cohort import cohort_of
-from tests.helpers.tiny_sequences import (
-    ENCODER_ROUNDS,
-    WIDTH,
-    head_learner,
-    vector_client,
-)
+from tests.helpers.tiny_sequences import ENCODER_ROUNDS, WIDTH, head_learner, vector_client
 from tests.strategies.fed_react.by_hand import Head, come_back, leave, play, server
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -246,13 +241,6 @@ def test_who_left_does_not_count_until_the_return() -> None:
     assert strategy.federation.history.log.figures["rand_index"] == 5 / 6
     labels = strategy.findings()["clusters"]["labels"].tolist()
     assert labels == [[0, 0, 1, 1], [-1, -1, 1, 1], [0, 0, 1, 1]]
-
-
-@pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "west"}])
-def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
-    strategy = ifca("abcd", groups=groups)
-    play(strategy, 1, HEADS, chosen=BY_GROUP)
-    assert strategy.federation.history.log.figures["rand_index"] is None
 
 
 def flsc(**changes: Any) -> Any:

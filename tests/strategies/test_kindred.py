@@ -36,12 +36,9 @@ from tests.helpers.tiny_cohort import (
     complete_and_holed,
     tiny_cohort,
     tiny_learner,
-    tiny_windows,
     train,
 )
-from tests.helpers.tiny_cohort import (
-    PERIOD as TINY_PERIOD,
-)
+from tests.helpers.tiny_cohort import PERIOD as TINY_PERIOD
 from tests.strategies.kindred_pair import (
     CLIENTS,
     FEATURES,
@@ -86,13 +83,6 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
         present_rows = np.setdiff1d(used, lacking_rows)
         expected = features[present_rows].T @ residuals[present_rows, step] / len(present_rows)
         np.testing.assert_allclose(context.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
-
-
-def test_validation_samples_lie_between_those_of_train_and_test() -> None:
-    learner = tiny_learner("kindred", **SMALL)
-    client = tiny_windows(learner.task.settings)[0]
-    span = extent(tiny_cohort(learner).samples.is_validation)
-    assert span == (client.validation.start, client.validation.stop)
 
 
 def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,24 +430,6 @@ def test_a_liar_takes_from_the_others_what_they_gain_and_little_more(tmp_path: P
         assert np.mean(list(with_liar.values())) < 1.15 * np.mean(list(alone.values())), name
 
 
-def test_a_run_is_one_message_up_and_down_of_which_every_value_counts(tmp_path: Path) -> None:
-    small = {"data.calendar": "phase", "kindred.features": 10, "data.horizon": 2}
-    errors = []
-    for nodes in (1, 3):
-        settings = small_settings(
-            tmp_path, method="kindred", **small, **{"output.name": str(nodes)}
-        )
-        assert settings.rounds == 1
-        folder, _ = run_locally(settings, synthetic_nodes(nodes, tmp_path / f"of {nodes}"))
-        [line] = read_rounds(folder.path)
-        width = 3 + 3 * 2 + 24 + 2 * 10
-        means = width * (width + 1) // 2 + 2 * width
-        assert line["parameters_up"] == 8 * (24 + means)
-        assert line["parameters_down"] == 8 * 2 * means  # two priors
-        errors.append(read_clients(folder.path).by_client("mse"))
-    assert errors[0] == pytest.approx(errors[1], rel=1e-5)
-
-
 # --- the formulas ---------------------------------------------------------------------------------
 
 
@@ -559,12 +531,6 @@ def test_waves_are_bounded_and_of_two_scales() -> None:
     for scale, block in ((1.0, slice(5, 5 + width)), (0.5, slice(5 + width, None))):
         kernel = math.exp(-(scale**2) * float(distance) / 2)
         assert float(first[block] @ second[block]) == pytest.approx(kernel, abs=0.06)
-
-
-def test_the_seed_alone_says_which_waves() -> None:
-    first, repeated, other_seed = (forecaster(seed=seed).encode({}, SAMPLE) for seed in (0, 0, 1))
-    assert torch.equal(first, repeated)
-    assert not torch.equal(first, other_seed)
 
 
 def test_a_forecast_is_the_newest_value_and_what_the_coefficients_add() -> None:

@@ -25,11 +25,7 @@ from fedproto_app.strategies.knn_per import (
 )
 from tests.helpers.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
 from tests.helpers.tiny_images import image_cohort, image_learner
-from tests.helpers.tiny_sequences import (
-    sequence_client,
-    sequence_settings,
-    task_of,
-)
+from tests.helpers.tiny_sequences import sequence_client, sequence_settings, task_of
 
 GUIDANCE = Guidance()
 
@@ -124,18 +120,6 @@ def test_who_has_no_train_samples_has_the_shared_model() -> None:
     judged = learner.task.evaluate(parameters, cohort.samples)
     plain = learner.task.evaluate(cohort.parameters, cohort.samples)
     assert judged[Metric("accuracy")][1] == plain[Metric("accuracy")][1]
-
-
-def test_a_memory_of_what_is_asked_knows_it() -> None:
-    """The test images are the train images, and λ = 1 by hand: the nearest is the image itself."""
-    learner = image_learner("knn-per")
-    cohort = image_cohort(learner)
-    parameters = remembered(learner, cohort)
-    parameters["memory.share"].fill_(1)
-    parameters["memory.neighbours"].fill_(1)
-    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
-    predictions = learner.task.predict(parameters, vectors).argmax(dim=2)
-    assert torch.equal(predictions, cohort.samples.labels)
 
 
 def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -> None:

@@ -15,13 +15,7 @@ from fedproto_app.settings import OptimizerSettings
 from fedproto_app.strategies.common.learner import make_optimizer, train_cohort
 from fedproto_compared.creff import CLASSIFIER
 from tests.helpers.tiny_cohort import global_model, tiny_cohort, tiny_learner
-from tests.helpers.tiny_images import (
-    CLASSES,
-    WIDTH,
-    class_guidance,
-    image_cohort,
-    image_learner,
-)
+from tests.helpers.tiny_images import CLASSES, WIDTH, class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import server_of
 
 
@@ -95,6 +89,7 @@ def test_without_what_only_the_method_has_a_client_trains_as_fedavgs_or_solos(
         *((m, 100_865, {}) for m in ("ditto", "pfedme", "per-fedavg")),
         ("fedrep", 100_608, {}),
         ("fedproto", 24 * 256, {}),
+        ("analytic", 495, {"data.calendar": "phase"}),  # 30 · 31 / 2 products, and 30
         ("fedpcl", 100_865 + 24 * 256, {}),  # the papers' heads have 129 values, ours 257
         ("fuels", 768, {}),
         ("fuels", 6_144, {"fuels.prototype-dim": 0}),

@@ -48,7 +48,7 @@ def test_the_most_frequent_class_of_all_stages_so_far() -> None:
 
 
 @pytest.mark.parametrize(
-    "task", ["classification", "sequence-classification", "sequence-regression"]
+    "task", ["forecasting", "classification", "sequence-classification", "sequence-regression"]
 )
 def test_a_run_sends_nothing(tmp_path: Path, task: str) -> None:
     folder = SmallRuns(task, "naive", tmp_path).run("once", 2)

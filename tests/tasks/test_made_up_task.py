@@ -136,9 +136,8 @@ def test_its_clients_and_its_class_and_its_report() -> None:
     assert report_for("gambling").metrics.name == "winnings"
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_methods_train_on_it(tmp_path: Path, method: str) -> None:
-    runs = SmallRuns("gambling", method, tmp_path)
+def test_methods_train_on_it(tmp_path: Path) -> None:
+    runs = SmallRuns("gambling", "ditto", tmp_path)
     deviation = one_node_equals_eight(runs)
     assert deviation.held, deviation
     run = runs.run("eight", 8)

@@ -142,8 +142,7 @@ def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["gldp", *(pytest.param(method, marks=slow) for method in ("creff", "census"))],
+    "method", ["gldp", *(pytest.param(method, marks=slow) for method in ("creff", "census"))]
 )
 def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, method: str) -> None:
     changes = {"method": method, "aggregation.rule": "median"}

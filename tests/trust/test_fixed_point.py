@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.sends import Expected
-from fedproto_app.trust.fixed_point import (
-    Layout,
-    OutOfRange,
-    Sums,
-    largest,
-    packed,
-    unpacked,
-)
+from fedproto_app.trust.fixed_point import Layout, OutOfRange, Sums, largest, packed, unpacked
 
 
 def sums(values: list[float], clients: int = 1) -> Sums:

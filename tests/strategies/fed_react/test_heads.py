@@ -19,13 +19,7 @@ from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.node.store import ClientStore
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
 from tests.helpers.tiny_cohort import cohort_of
-from tests.helpers.tiny_sequences import (
-    CLASSES,
-    ENCODER_ROUNDS,
-    WIDTH,
-    head_learner,
-    vector_client,
-)
+from tests.helpers.tiny_sequences import CLASSES, ENCODER_ROUNDS, WIDTH, head_learner, vector_client
 from tests.helpers.whole_orders import WholeNode
 from tests.node.stored import rounds_in
 
@@ -86,18 +80,6 @@ def test_each_round_draws_anew_and_every_sequence_has_its_turn() -> None:
     counts = np.bincount(np.concatenate(rounds), minlength=9)
     # Each is drawn with probability 1/3: 67 of 200 times, and the standard deviation is 6.7.
     assert (abs(counts - 200 / 3) < 30).all()
-
-
-def test_the_seed_decides() -> None:
-    first, repeated, other_seed = (drawn(head_learner(seed=seed), FIRST)["a"] for seed in (0, 0, 3))
-    assert first == repeated != other_seed
-
-
-def test_neighbours_and_shards_change_nothing() -> None:
-    learner = head_learner()
-    together = drawn(learner, FIRST + 4)
-    for client in (A, B, C):
-        assert drawn(learner, FIRST + 4, (client,)) == {client.name: together[client.name]}
 
 
 def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_heads() -> None:
@@ -211,16 +193,6 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
             right = (scores.argmax(axis=1) == part.targets).mean()
             expected = right if name == "accuracy" else 1 - right
             assert metrics[Metric(name)][row] == pytest.approx(expected)
-
-
-def test_labels_never_trained_on_count_as_mistakes() -> None:
-    client = vector_client("u", [0, 1, 0, 1], tested=[2, 2])
-    learner = head_learner(**{"fed-react.samples": 0})
-    cohort, *_ = trained(learner, (client,))
-    # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
-    metrics = learner.evaluate(cohort, NO_GUIDANCE)
-    assert metrics[Metric("accuracy")] == [0]
-    assert metrics[Metric("validation-error")] == [1]
 
 
 @pytest.mark.parametrize("cohort_size", [1, 16])

@@ -151,15 +151,14 @@ def test_a_file_of_another_kind_cannot_be_read(tmp_path: Path, content: Any) -> 
     assert reason in error_message(tmp_path, file)
 
 
-def test_a_path_without_a_file_says_which_file_is_missing(tmp_path: Path) -> None:
-    assert f"there is no {tmp_path / 'none'}" in error_message(tmp_path, tmp_path / "none")
-
-
-def test_a_folder_that_is_no_run_says_which_file_is_missing(tmp_path: Path) -> None:
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    missing = folder / "model" / "global.safetensors"
-    assert f"there is no {missing}" in error_message(tmp_path, folder)
+@pytest.mark.parametrize(
+    ("path", "missing"), [("none", "none"), ("empty", "empty/model/global.safetensors")]
+)
+def test_a_path_without_a_file_or_run_says_what_is_missing(
+    tmp_path: Path, path: str, missing: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert f"there is no {tmp_path / missing}" in error_message(tmp_path, tmp_path / path)
 
 
 def _changed(arrays: Arrays, change: Callable[[NDArray[np.float32]], Any]) -> Arrays:
