@@ -255,8 +255,8 @@ class ClientModel:
     """The model that a client ended with.
 
     parameters: without a client axis, under the method's names. scale: of the client's values
-    (forecasting: mean, std). errors: its validation and test metrics. kept_round: the model's
-    round.
+    (forecasting: the numbers of `TrainedSeries`, such as mean and std). errors: its validation and
+    test metrics. kept_round: the model's round.
     """
 
     client: str

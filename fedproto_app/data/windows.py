@@ -31,7 +31,7 @@ class ClientWindows:
 
     n samples of H targets each; N = n + H - 1 values are forecast.
 
-    inputs: [n, c + Q·H + j] float32, see `sample_inputs`.
+    inputs: [n, …] float32, see `sample_inputs`.
     targets: [n, H] float32, 0 where missing. present: [n, H] bool, False where missing.
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
         is p consecutive samples, and its row b has phase b of the source's clock, so that row b
@@ -116,7 +116,10 @@ def lookback_text(settings: DataSettings) -> str:
 
 
 def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    """Return the positions [n, c + Q·H] of the inputs of samples with first targets at `first`."""
+    """Return the positions of the past values in samples with first targets at `first` [n].
+
+    They are in the order of `sample_inputs`, a row for each sample.
+    """
     close = first[:, None] - np.arange(settings.close_window, 0, -1)
     offsets = [_offsets(distance, settings) for distance in settings.distances]
     return np.concatenate([close, *(first[:, None] + offset for offset in offsets)], axis=1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.forecasting import charts
 from fedproto_app.report.forecasting.report import ForecastingReport
+from fedproto_app.report.runs import read_clients, read_table
+from fedproto_app.serving import open_state
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.metrics import (
     BLOCK_METRICS,
@@ -19,6 +23,7 @@ from fedproto_app.tasks.forecasting.metrics import (
     STEP_SECONDS,
     block_metric,
 )
+from tests.helpers.made_series import made_series, train_on
 from tests.report.made_federation import MadeFederation
 
 
@@ -92,6 +97,24 @@ def test_a_step_without_targets_is_missing_and_counts_nowhere(tmp_path: Path) ->
     [line] = section.charts[0].lines  # type: ignore[union-attr]
     assert (line.x.tolist(), line.y.tolist()) == ([1, 3], [2, 4])
     assert section.charts[0].text.endswith("run: 2 at step 1, 4 at step 3.")
+
+
+def test_a_run_goes_on_where_a_client_has_no_target_at_a_step(tmp_path: Path) -> None:
+    """Of the test part of "steady" only the last value is there, which is a second target."""
+    frame = made_series()
+    frame.iloc[-23:-1, 2] = np.nan
+    frame.to_csv(tmp_path / "sites.csv")
+    run, folder = train_on(tmp_path / "sites.csv", tmp_path, **{"data.horizon": 2})
+    state = open_state(folder)
+    errors = {name: state.store.record(name).metrics for name in state.store.kept_clients()}
+    first = {name: error["mse/step-1"] for name, error in errors.items()}
+    assert np.isnan(first.pop("steady"))
+    rows = {row["client"]: row for row in read_clients(run.path)}
+    assert float(rows["steady"]["mse"]) == pytest.approx(errors["steady"]["mse/step-2"])
+    steps = read_table(run.path / "steps.csv")
+    assert float(steps[0]["mse"]) == pytest.approx(np.mean(list(first.values())))
+    rounds = (run.path / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["refused"] for line in rounds] == [[], []]
 
 
 def test_one_step_ahead_has_no_table_of_steps() -> None:
