@@ -39,7 +39,7 @@ def test_a_new_method_changes_no_document_by_hand(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(METHODS._modules, "copied", "fedproto_app.strategies.fedprox")
     pages = ("docs/methods.md", "docs/secure-sum.md")
     rendered = {name: DOCUMENTS[name]((ROOT / name).read_text(encoding="utf-8")) for name in pages}
-    row = "| `copied` | all | model |  | FedProx (Li et al., MLSys 2020) |"
+    row = "| `copied` | all | model | | FedProx (Li et al., MLSys 2020) |"
     assert row in rendered["docs/methods.md"].splitlines()
     [summed] = [n for n in rendered["docs/secure-sum.md"].splitlines() if "`copied`" in n]
     assert summed.endswith(" | yes | totals of model |")

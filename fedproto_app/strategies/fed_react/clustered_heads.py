@@ -17,6 +17,7 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -154,7 +155,7 @@ def _walk(steps: int, q: float, r: float) -> _Walk:
 
 
 AnyHead = NDArray[np.floating[Any]]
-State = Mapping[str, NDArray[Any]]
+State = Mapping[str, AnyArray]
 
 
 class HeadSmoother(ABC):
@@ -165,7 +166,7 @@ class HeadSmoother(ABC):
         """Return the estimate after this round's head. forgetting_factor: α_t, 0 … 1."""
 
     @abstractmethod
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the state for a checkpoint; empty before the first update."""
 
     @abstractmethod
@@ -179,7 +180,7 @@ class NoSmoothing(HeadSmoother):
     def update(self, head: AnyHead, forgetting_factor: float) -> AnyHead:
         return head
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         return {}
 
     def restore(self, state: State) -> None:
@@ -207,7 +208,7 @@ class _Average(HeadSmoother):
         self._rounds += 1
         return self._estimate.astype(head.dtype)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         if self._estimate is None:
             return {}
         return {"rounds": np.array(self._rounds), "estimate": self._estimate}
@@ -254,7 +255,7 @@ class KalmanSmoothing(HeadSmoother):
         )
         return newest_state(observations, q, r).reshape(head.shape).astype(head.dtype)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         return {"history": np.stack(self._history)} if self._history else {}
 
     def restore(self, state: State) -> None:
@@ -361,7 +362,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
             for key in clients:
                 self._pending.pop(key, None)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the clients that have sent a head, and the heads that still must be sent."""
         if not self._heard:
             return {}
@@ -370,7 +371,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         reported, pending = key_arrays(sorted(self._heard)), key_arrays(self._pending)
         return under("heard", reported) | under("pending", {**pending, "heads": heads})
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`. All nodes get the encoder again."""
         if reported := of_group(state, "heard"):
             self._heard = set(keys_of(reported))
