@@ -9,6 +9,7 @@ The rooms and their order come from the import-linter contract in pyproject.toml
 from __future__ import annotations
 
 import argparse
+import ast
 import tomllib
 from collections import Counter
 from itertools import chain
@@ -56,6 +57,31 @@ def lines_of(files: list[Path]) -> int:
     return sum(path.read_text().count("\n") for path in files)
 
 
+def hooks() -> dict[str, int]:
+    """Count what an author of a method reads: a learner's hooks, and a strategy's methods.
+
+    A hook is a public method that is not final.
+    """
+    strategy = _methods("strategy.py", "BaseStrategy")
+    learner = _methods("learner.py", "Learner")
+    final = [m for m in learner if "final" in map(ast.unparse, m.decorator_list)]
+    public = [m for m in learner if not m.name.startswith("_") and m not in final]
+    return {"hooks of a learner": len(public), "methods of BaseStrategy": len(strategy)}
+
+
+def _methods(file: str, name: str) -> list[ast.FunctionDef]:
+    tree = ast.parse((ROOT / PACKAGE / "strategies" / "common" / file).read_text())
+    [named] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    return [node for node in named.body if isinstance(node, ast.FunctionDef)]
+
+
+def untyped() -> int:
+    """Count how often the package names `Any`, imports left out."""
+    trees = (ast.parse(path.read_text()) for path in (ROOT / PACKAGE).rglob("*.py"))
+    nodes = chain.from_iterable(map(ast.walk, trees))
+    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in nodes)
+
+
 def upward(imports: Counter[tuple[str, str]]) -> int:
     """Count the imports of a room on the same level or above."""
     level_of = {room: number for number, level in enumerate(levels()) for room in level}
@@ -86,6 +112,9 @@ def print_tables(imports: Counter[tuple[str, str]]) -> None:
     )
     totals.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
     totals.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))
+    for figure, count in hooks().items():
+        totals.add_row(figure, str(count))
+    totals.add_row("Any, of types that are not said", str(untyped()))
     totals.add_row("imports that run upwards", str(upward(imports)))
     totals.add_row("words of documentation", str(sum(len(p.read_text().split()) for p in pages)))
     console.print(totals)

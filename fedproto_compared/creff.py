@@ -14,14 +14,13 @@ on all of S, becomes the next φ. FedAvg's model does not depend on φ.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Guidance
@@ -327,15 +326,15 @@ class CreffStrategy(FedAvgStrategy):
         before, after = (distances / len(means)).tolist()
         round_.figures |= {"distance_before": before, "distance_after": after}
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         return {"features": self._features.numpy(), "classifier": self._classifier.numpy()}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         if state:
             self._features = torch.from_numpy(state["features"])
             self._classifier = torch.from_numpy(state["classifier"])
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """``retrained-classifier``: φ, one row per class, bias last, and the classes' names."""
         names = np.array(self.federation.shape.classes)
         return {CLASSIFIER: {"classifier": self._classifier.numpy(), "names": names}}

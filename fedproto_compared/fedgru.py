@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -394,7 +395,7 @@ class FedGruStrategy(Asks, FedAvgStrategy):
         parts = np.array_split(np.arange(len(clients)), min(number, max(1, len(clients))))
         return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """``organisations``: the numbers of each client's organisation and cluster."""
         clients, organisations, clusters = self._groups()
         labels = {"organisation": organisations, "cluster": clusters}

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
@@ -141,7 +140,7 @@ class FedTgpLearner(FedProtoClassesLearner):
     task: ClassificationTask
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [replace(class_prototypes(sizes, "images"), combine="each", clip="")]
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
@@ -210,11 +209,11 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
         self._known[labels] = True
         round_.figures |= {"margin": margin, "server_loss": loss}
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         network = {name: value.numpy() for name, value in self._network.items()}
         return {**network, "known": self._known.numpy()}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         if state:
             self._network = {name: torch.from_numpy(state[name]) for name in self._network}
             self._prototypes = generated(self._network)

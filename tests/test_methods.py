@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tomllib
 from dataclasses import replace
@@ -90,16 +89,6 @@ class Mine(SoloLearner):
 METHOD = Method('x', SoloStrategy, Mine)
 """
 
-# What docs/methods.md calls tasks.
-WORKS_ON = {
-    "all": TASK_NAMES,
-    "series": ("forecasting",),
-    "in a simulation": (),
-    "images": ("classification",),
-    "sequences": SEQUENCE_TASKS,
-    "sequences of classes": ("sequence-classification",),
-}
-
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,16 +112,6 @@ def test_both_halves_of_every_method_are_there(method: Method) -> None:
     if method.pretraining:
         for target in (method.pretraining.learner, method.pretraining.strategy):
             assert isinstance(load(target, "it"), type)
-
-
-def test_the_page_of_the_methods_has_every_one_with_its_tasks() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "methods.md").read_text()
-    documented = {}
-    for first, second in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", page, re.MULTILINE):
-        tasks = [WORKS_ON[cell] for cell in second.split(", ")]
-        for name in re.findall(r"`([^`]+)`", first):
-            documented[name] = {task for group in tasks for task in group}
-    assert documented == {name: set(method.tasks or TASK_NAMES) for name, method in METHODS.items()}
 
 
 @pytest.mark.parametrize("part", ["strategy", "learner", "model"])

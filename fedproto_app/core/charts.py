@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedproto_app.core.arrays import AnyArray
 
 MOST_POINTS = 600  # of a line; more would be finer than a screen
 _WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better
@@ -150,7 +151,7 @@ class Points:
     x: Axis
     y: Axis
     places: NDArray[np.float64]
-    values: NDArray[Any]
+    values: AnyArray
     meaning: str
     kinds: Sequence[str] = ()
 
@@ -183,7 +184,7 @@ def distribution(label: str, values: NDArray[np.float64], look: int) -> Line:
     return Line(label, np.append(x[:1], x), np.linspace(0, 1, len(x) + 1), look)
 
 
-def is_wide(values: NDArray[Any]) -> bool:
+def is_wide(values: AnyArray) -> bool:
     """Whether the values above 0 span so much that a logarithmic axis shows them better."""
     positive = values[values > 0]
     return bool(positive.size and positive.max() / positive.min() > _WIDE_SPAN)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.messages import SampleTimes
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
 
@@ -48,7 +49,7 @@ def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:
     }
 
 
-def keys_of(arrays: Mapping[str, NDArray[Any]]) -> list[ClientKey]:
+def keys_of(arrays: Mapping[str, AnyArray]) -> list[ClientKey]:
     """Return the clients that `key_arrays` wrote."""
     names, nodes = arrays["names"].tolist(), arrays["nodes"].tolist()
     return [ClientKey(name, node) for name, node in zip(names, nodes, strict=True)]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.sends import Sends
@@ -202,18 +203,18 @@ class Received:
             means[label] = self._combine(np.stack(class_rows))
         return means, np.isin(np.arange(classes), list(rows))
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return everything for a checkpoint: the remembered arrays in the order of `heard`, and
         the arrays that the next round's guidance may use."""
         if self._total is not None:
             return self._state_of_total(self._total)
-        latest: dict[str, NDArray[Any]] = {}
+        latest: dict[str, AnyArray] = {}
         if self._latest:
             stacked = {name: self.stacked(name, self.heard) for name in self._remembered}
             latest = {**key_arrays(self.heard), **stacked}
         return {**latest, **self._state_of_round()}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Go on from what `state` returned."""
         self._means = {}
         if total := of_group(state, _TOTAL):
@@ -225,7 +226,7 @@ class Received:
         if replies := of_group(state, _REPLIES):
             self.fresh = _replies_of(replies)
 
-    def _state_of_total(self, total: Total) -> dict[str, NDArray[Any]]:
+    def _state_of_total(self, total: Total) -> dict[str, AnyArray]:
         """Return the state of the sums without the model's, because their mean is the model."""
         names = [n for n in (*self._remembered, *self._of_round) if n in total.values]
         if not names:
@@ -234,7 +235,7 @@ class Received:
         counts = {"clients": np.array(total.clients), "by-class": np.array(total.by_class)}
         return under(_TOTAL, {**values, **counts})
 
-    def _state_of_round(self) -> dict[str, NDArray[Any]]:
+    def _state_of_round(self) -> dict[str, AnyArray]:
         if not (self._of_round and self.fresh):
             return {}
         arrays = {
@@ -255,7 +256,7 @@ class Received:
         return under(_REPLIES, {**table, **under(_VALUES, arrays)})
 
 
-def _replies_of(state: Mapping[str, NDArray[Any]]) -> list[ClientReply]:
+def _replies_of(state: Mapping[str, AnyArray]) -> list[ClientReply]:
     """Return the replies that this state holds."""
     replies, start = [], 0
     arrays, by_class = of_group(state, _VALUES), set(state["by-class"].tolist())
@@ -270,12 +271,12 @@ def _replies_of(state: Mapping[str, NDArray[Any]]) -> list[ClientReply]:
     return replies
 
 
-def under(group: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def under(group: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the arrays with ``group/`` before their names, as in a state."""
     return {f"{group}/{name}": array for name, array in arrays.items()}
 
 
-def of_group(state: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray[Any]]:
+def of_group(state: Mapping[str, AnyArray], group: str) -> dict[str, AnyArray]:
     """Return the arrays of a state whose names begin with ``group/``, without this prefix."""
     start = group + "/"
     return {n.removeprefix(start): array for n, array in state.items() if n.startswith(start)}

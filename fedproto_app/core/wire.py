@@ -25,6 +25,7 @@ from flwr.app import (
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import name_fault
 from fedproto_app.core.messages import (
     Arrays,
@@ -256,7 +257,7 @@ def read_array(
     array: Array,
     shape: tuple[int, ...] | None = None,
     kind: type[np.number[Any]] = np.float32,
-) -> NDArray[Any]:
+) -> AnyArray:
     """Return an array of numbers from Flower's NumPy serialisation; raise `Unusable`, whatever it
     holds.
 

@@ -19,8 +19,8 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.messages import Reply
 from fedproto_app.core.metrics import metric_of, metric_row
 
@@ -60,7 +60,7 @@ def read_order_frame(content: bytes) -> OrderFrame:
 
 def part_bytes(replies: Sequence[Reply]) -> bytes:
     """Return a process's replies as an npz of their arrays and of a JSON text with the rest."""
-    arrays: dict[str, NDArray[np.generic]] = {}
+    arrays: dict[str, AnyArray] = {}
     tables = []
     for number, reply in enumerate(replies):
         metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
@@ -78,7 +78,7 @@ def read_part(content: bytes) -> list[Reply]:
     """Return the replies that `part_bytes` wrote."""
     with np.load(BytesIO(content), allow_pickle=False) as file:
         tables = json.loads(file[_TABLE].tobytes())
-        groups: dict[tuple[int, str], dict[str, NDArray[np.generic]]] = {}
+        groups: dict[tuple[int, str], dict[str, AnyArray]] = {}
         for key in file.files:
             if key != _TABLE:
                 number, group, name = key.split("/", 2)

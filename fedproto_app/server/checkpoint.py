@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush
@@ -60,7 +61,7 @@ class OtherFormatError(SettingsError):
 
 
 Memory = dict[str, Any]  # of values that JSON has
-State = Mapping[str, NDArray[Any]]
+State = Mapping[str, AnyArray]
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _read(place: Path) -> Checkpoint:
             f"{place}: has format {file_format}, and this fedproto-app {__version__} reads "
             f"{FORMAT}; resume the run with the version that wrote it"
         )
-    strategy: dict[str, NDArray[Any]] = {}
+    strategy: dict[str, AnyArray] = {}
     if STRATEGY in digests:
         file = (place / STRATEGY).open("rb")  # np.load leaves a damaged archive open
         with file, np.load(file, allow_pickle=False) as arrays:

@@ -1,8 +1,9 @@
-"""The settings as the two documents show them: pyproject.toml's table and docs/settings.md's.
+"""The settings and the methods as documents show them: pyproject.toml and three pages of docs/.
 
     python -m fedproto_app.settings.tables --write
 
-rewrites both after a change of `Settings`; without ``--write`` it says which is out of date.
+rewrites them after a change of `Settings`, or when there is a new method. Without ``--write`` it
+says which is out of date.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.section import Section, without_markdown
 from fedproto_app.settings.faults import fields, subtable
+from fedproto_app.settings.method_tables import with_masks_table, with_methods_table
 from fedproto_app.settings.reading import BESIDE
 from fedproto_app.settings.run import Settings
 
@@ -110,7 +112,12 @@ def with_docs_table(text: str) -> str:
     return text[:start] + docs_tables() + text[end:]
 
 
-DOCUMENTS = {"pyproject.toml": with_pyproject_tables, "docs/settings.md": with_docs_table}
+DOCUMENTS = {
+    "pyproject.toml": with_pyproject_tables,
+    "docs/settings.md": with_docs_table,
+    "docs/methods.md": with_methods_table,
+    "docs/secure-sum.md": with_masks_table,
+}
 
 
 def _toml(section: type[Section], above: tuple[str, ...]) -> Iterator[str]:

@@ -103,7 +103,7 @@ class FedAlaLearner(SoloLearner):
     personalises = True
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model(sizes.encoder, sizes.head)]
 
     def __init__(self, training: Training, section: FedAlaSettings, task: AnyTask) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -52,10 +51,10 @@ class FedAvgLearner(SoloLearner):
     section: FedAvgSettings
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model()]
 
-    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
+    def __init__(self, training: Training, section: Section, task: AnyTask) -> None:
         super().__init__(training, section, task)
         # A user's method that builds on this learner has its own section.
         self._fine_tuning = getattr(section, "fine_tune_epochs", 0)
@@ -81,7 +80,7 @@ class FedAvgStrategy(BaseStrategy):
 
     judges_trained = True
 
-    def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
+    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
         super().__init__(settings, section, federation)
         parameters = self.learner.initial_parameters()
         self._initial: Arrays = {

@@ -23,10 +23,10 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
@@ -296,12 +296,12 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
         by_head = self.section.inference == "head"
         return Guidance() if by_head else self.guide(received, clients, round_)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Keep the means, and the round's prototypes if all clients receive them."""
         multiple = self.section.prototypes == "multiple"
         return {**super().state(), **(self.received.state() if multiple else {})}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         super().restore(state)
         self.received.restore(state)
 

@@ -45,7 +45,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
     section: FedProxSettings
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model()]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ProximalContext:

@@ -7,7 +7,6 @@ the encoder is sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
@@ -31,7 +30,7 @@ class FedRepLearner(SoloLearner):
     section: FedRepSettings
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model(sizes.encoder)]
 
     def phases(self) -> Sequence[Phase]:

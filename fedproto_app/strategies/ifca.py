@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 from torch import Tensor
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -61,7 +61,7 @@ class IfcaLearner(EvolutionaryClusterLearner):
     section: FedReactSettings
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: FedReactSettings, sizes: Sizes) -> Sequence[Sends]:
         (head,) = super().sends(section, sizes)
         chosen = Sends(
             "cluster", {CHOSEN: (section.clusters,)}, any_size=True, reveals="its cluster"
@@ -143,7 +143,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
             round_.figures["rand_index"] = rand
             self._history.add(round_.number, labels, None, None, rand)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         state = super().state() | {"heads": self._heads}
         if not self._chosen:
             return state
@@ -156,7 +156,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
             "chosen": np.stack(list(self._chosen.values())),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         super().restore(state)
         if "chosen" not in state:
             return
@@ -167,7 +167,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         for cluster, mean in enumerate(self._means):
             mean.restore(of_group(state, _mean(cluster)))
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """Return ``clusters``, if each client belongs to a single cluster."""
         return self._history.findings(list(self._chosen), self.federation.members.facts)
 

@@ -77,7 +77,7 @@ class PerFedAvgLearner(SoloLearner):
     personalises = True
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model()]
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Pair]:

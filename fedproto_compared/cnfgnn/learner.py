@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ class CnfgnnLearner(Answers, SoloLearner):
     """Train the server's model on the supervised loss; the server takes the unweighted mean."""
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [
             # Named by prefix, because g travels with the model.
             model(sizes.encoder, sizes.head, weight="clients", clip=""),

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Guidance, Refusal, SampleTimes
@@ -176,7 +176,7 @@ class GraphLearning:
         )
         self._adam.step(self._values, dict(zip(proposal.leaves, slopes, strict=True)))
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the arrays for a checkpoint; all names share a prefix."""
         kinds = {"value": self._values, **self._adam.state}
         return {
@@ -185,7 +185,7 @@ class GraphLearning:
             for name, value in tensors.items()
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore what `state` returned; other arrays are ignored."""
         kinds = {"value": self._values, **self._adam.state}
         for key, array in state.items():
@@ -352,7 +352,7 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
         facts = self.federation.members.facts
         return {key: times for key in clients if (times := facts[key].times) is not None}
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         outputs = {
             **key_arrays(self._trained.keys),
             "first": np.array(self._trained.first),
@@ -360,7 +360,7 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
         }
         return super().state() | {_OUTPUTS + name: array for name, array in outputs.items()}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         if not state:
             return
         super().restore(state)

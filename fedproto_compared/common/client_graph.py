@@ -10,11 +10,11 @@ The learner answers the question for a profile with `profile`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance, Refusal
 from fedproto_app.core.round import ClientReply, Received, Round
@@ -127,11 +127,11 @@ class ClientGraph:
                 profiles[row] = reported[PROFILE]
         return profiles
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the arrays for a checkpoint, with a prefix that keeps them apart from others."""
         return {_STATE + name: array for name, array in self._profiles.state().items()}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`; arrays without the prefix are ignored."""
         profiles = {n.removeprefix(_STATE): a for n, a in state.items() if n.startswith(_STATE)}
         self._profiles.restore(profiles)

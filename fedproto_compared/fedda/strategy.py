@@ -9,7 +9,6 @@ models into one per cluster, and the clusters' models into one for all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -183,16 +183,16 @@ class TrafficClusters:
             labels = nearest(_flat(statistics, keys), self._centres)
             self.label_of |= dict(zip(keys, labels.tolist(), strict=True))
 
-    def members(self) -> dict[str, NDArray[Any]]:
+    def members(self) -> dict[str, AnyArray]:
         """Return names, nodes and clusters, rows in the same order."""
         keys = sorted(self.label_of)
         return {**key_arrays(keys), "clusters": np.array([self.label_of[key] for key in keys])}
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         assert self._centres is not None
         return {**self.members(), "centres": self._centres}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         if state:
             labels = state["clusters"].tolist()
             self.label_of = dict(zip(keys_of(state), labels, strict=True))
@@ -334,7 +334,7 @@ class FedDaStrategy(Asks, FedAvgStrategy):
         near = self._near(models, round_)
         return self._attended(near) if near else self.model
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         if not self._quasi:
             return {}
         arrays = {_QUASI + name: value for name, value in self._quasi.items()}
@@ -342,14 +342,14 @@ class FedDaStrategy(Asks, FedAvgStrategy):
             arrays |= {f"{_CLUSTER}{label}.{name}": value for name, value in model.items()}
         return {**self._clusters.state(), **arrays}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         self._clusters.restore(state)
         self._quasi = _with_prefix(state, _QUASI)
         prefixes = {label: f"{_CLUSTER}{label}." for label in self._clusters.label_of.values()}
         models = {label: _with_prefix(state, prefix) for label, prefix in prefixes.items()}
         self._of_cluster = {label: model for label, model in models.items() if model}
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """``traffic-clusters``: names, nodes, and the cluster of each."""
         return {"traffic-clusters": self._clusters.members()} if self._quasi else {}
 
@@ -430,7 +430,7 @@ def _tensors(model: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(value) for name, value in model.items()}
 
 
-def _with_prefix(state: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+def _with_prefix(state: Mapping[str, AnyArray], prefix: str) -> Arrays:
     return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
 
 

@@ -4,7 +4,6 @@ model, because the server asks all of them one by one."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.strategies.solo import SoloLearner
@@ -16,5 +15,5 @@ class FedicLearner(SoloLearner):
     needs_representation = True
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model(combine="groups", clip="")]

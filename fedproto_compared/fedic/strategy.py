@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import Round, SentModel
@@ -150,7 +149,7 @@ class EnsembleDistillation:
             "auxiliary_accuracy_student": self._accuracy(self.judged(student).logits[0]),
         }
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """``<kind>.<parameter>``: the calibration's "value", its Adam's moments and steps."""
         kinds = {"value": self._net, **self._adam.state}
         return {
@@ -159,7 +158,7 @@ class EnsembleDistillation:
             for name, value in tensors.items()
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         kinds = {"value": self._net, **self._adam.state}
         for key, array in state.items():
             kind, name = key.split(".")

@@ -1,9 +1,7 @@
-"""Which methods go with masked sums, by their declarations; the page's table; the refusals."""
+"""Which methods go with masked sums, by their declarations, and the refusals."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from fedproto_app.core.sends import Sends, unmaskable
 from fedproto_app.settings import settings_from
 from fedproto_app.settings.fit import releases_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "secure-sum.md"
 MASKED = {"aggregation.secure": True}
 
 
@@ -26,27 +23,6 @@ def settings_of(method: str, **changes: Any) -> Any:
 
 def declared(method: str) -> tuple[Sends, ...]:
     return releases_of(METHODS[method], settings_of(method))
-
-
-def row(method: str) -> tuple[str, bool, str]:
-    """Return the method's row of the page's table."""
-    reason = unmaskable(declared(method))
-    totals = " and of ".join(declaration.name for declaration in declared(method))
-    return method, not reason, reason or f"totals of {totals}"
-
-
-def test_the_page_has_the_declarations_table() -> None:
-    """Maskable methods come first; methods with the same reason share a row."""
-    rows = re.findall(r"^\| (`[^|]+`) \| (yes|no) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
-    on_page = [
-        (name, answer == "yes", reason)
-        for names, answer, reason in rows
-        for name in re.findall(r"`([^`]+)`", names)
-    ]
-    assert sorted(on_page) == sorted(map(row, METHODS))
-    answers = [answer for _, answer, _ in rows]
-    assert answers == sorted(answers, reverse=True)
-    assert len({reason for _, _, reason in rows}) == len(rows)
 
 
 @pytest.mark.parametrize("method", METHODS)

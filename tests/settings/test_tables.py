@@ -12,6 +12,7 @@ from pydantic import Field
 from fedproto_app.core.methods import METHODS
 from fedproto_app.settings import Section, Settings, flat_settings, setting
 from fedproto_app.settings.faults import fields
+from fedproto_app.settings.method_tables import works_on
 from fedproto_app.settings.tables import DOCUMENTS, allowed, docs_tables, main
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,33 @@ def test_a_document_that_is_out_of_date_is_mended() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert DOCUMENTS["docs/settings.md"](page.replace("| `seed=0` |", "| `sed=0` |")) == page
     assert main([]) == 0
+
+
+def test_a_new_method_changes_no_document_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of FedProx has a row on both pages of methods, which stays as it is."""
+    monkeypatch.setitem(METHODS._modules, "copied", "fedproto_app.strategies.fedprox")
+    pages = ("docs/methods.md", "docs/secure-sum.md")
+    rendered = {name: DOCUMENTS[name]((ROOT / name).read_text(encoding="utf-8")) for name in pages}
+    row = "| `copied` | all | model | | FedProx (Li et al., MLSys 2020) |"
+    assert row in rendered["docs/methods.md"].splitlines()
+    [summed] = [n for n in rendered["docs/secure-sum.md"].splitlines() if "`copied`" in n]
+    assert summed.endswith(" | yes | totals of model |")
+    again = {name: DOCUMENTS[name](text) for name, text in rendered.items()}
+    assert again == rendered
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("solo", "all"),
+        ("fuels", "series"),
+        ("cnfgnn", "series, in a simulation"),
+        ("analytic", "series, images, sequences of classes"),
+        ("fed-react", "sequences"),
+    ],
+)
+def test_what_a_method_works_on_follows_from_its_record(name: str, expected: str) -> None:
+    assert works_on(METHODS[name]) == expected
 
 
 def test_every_key_has_one_row_with_its_default_and_meaning() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 from torch import Tensor
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.round import Received, Round, of_group, under
@@ -304,21 +304,19 @@ class ClassGroups:
         labelled = dict(zip(self._keys, labels.tolist(), strict=True))
         self._history.add(round_.number, labelled, None, None, rand)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the arrays for a checkpoint."""
         if not self._keys:
             return {}
         return under("clusters", {**self._history.state(self._keys), **key_arrays(self._keys)})
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`."""
         if arrays := of_group(state, "clusters"):
             self._keys = keys_of(arrays)
             self._history.restore(arrays, self._keys)
 
-    def findings(
-        self, facts: Mapping[ClientKey, ClientFacts]
-    ) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, dict[str, AnyArray]]:
         """Return ``clusters`` (docs/artefacts.md)."""
         return self._history.findings(self._keys, facts)
 
@@ -357,6 +355,6 @@ class AnalyticClassesStrategy(SumsStrategy):
         cluster_guidance = self._groups.sums_for(clients)
         return replace(cluster_guidance, arrays={**self._totals, **cluster_guidance.arrays})
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """Return ``clusters``: the clusters of each round."""
         return self._groups.findings(self.federation.members.facts)

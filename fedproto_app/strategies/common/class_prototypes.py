@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.section import Section
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
@@ -71,7 +72,7 @@ class ClassPrototypes(BaseStrategy):
     memory = 0.0
 
     def __init__(
-        self, settings: Settings, section: Any, federation: Federation | None = None
+        self, settings: Settings, section: Section, federation: Federation | None = None
     ) -> None:
         super().__init__(settings, section, federation)
         self._prototypes = torch.zeros(self.sizes.classes, self.sizes.width)
@@ -96,7 +97,7 @@ class ClassPrototypes(BaseStrategy):
             return Guidance()
         return Guidance({PROTOTYPES: self._prototypes[classes].numpy()}, classes=classes)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return `classes`, which have a global prototype, and `prototypes`, [len(classes), D]."""
         classes = self._classes()
         return {
@@ -104,13 +105,13 @@ class ClassPrototypes(BaseStrategy):
             "prototypes": self._prototypes[classes].numpy(),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         if state:
             classes = torch.from_numpy(state["classes"])
             self._prototypes[classes] = torch.from_numpy(state["prototypes"])
             self._known[classes] = True
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """Return ``prototypes``: the global prototypes, with the names of their classes."""
         names = np.array([self.federation.shape.classes[label] for label in self._classes()])
         return {"prototypes": {**ClassPrototypes.state(self), "names": names}}

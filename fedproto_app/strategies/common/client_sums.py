@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, limited_samples
 from fedproto_app.core.round import ClientReply, Received, Round
@@ -106,11 +105,11 @@ class ClientSums(ABC):
     def robust_totals(self, averaging: Averaging) -> Arrays:
         """Return robust totals. At least one client must have reported."""
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the arrays for a checkpoint."""
         return dict(self._total) or self.latest.state()
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`."""
         if state.keys() == self.shapes.keys():
             self._total = dict(state)
@@ -145,7 +144,7 @@ class SumsOfClasses(ClientSums):
         fault = self.impossible(sums, self.weighed_samples(key), share)
         return fault and f"its sums cannot be true: {fault}"
 
-    def _fewer(self, counts: NDArray[Any], before: NDArray[Any]) -> bool:
+    def _fewer(self, counts: AnyArray, before: AnyArray) -> bool:
         return bool(counts.sum() < before.sum() if self.reclassed else (counts < before).any())
 
     def impossible(
@@ -191,7 +190,7 @@ class SumsOfClasses(ClientSums):
         """
         return {**self._sizes, **reported}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         super().restore(state)
         latest = {key: self.latest.latest(key) for key in self.latest.clients}
         self._sizes = {key: sizes(_unpacked(sums)) for key, sums in latest.items() if sums}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
 from fedproto_app.maths.clustering import ABSENT
 from fedproto_app.maths.even_choice import evenly
@@ -66,7 +66,7 @@ class ClusterHistory:
 
     def findings(
         self, keys: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
-    ) -> dict[str, dict[str, NDArray[Any]]]:
+    ) -> dict[str, dict[str, AnyArray]]:
         """Return ``clusters`` (docs/artefacts.md); nothing before the first round.
 
         Absent clients have the label ABSENT and NaN in the round's matrix.
@@ -78,12 +78,12 @@ class ClusterHistory:
         groups = np.array([facts[key].group for key in keys])
         return {"clusters": {**key_arrays(keys), "groups": groups, **arrays}}
 
-    def state(self, keys: Sequence[ClientKey]) -> dict[str, NDArray[Any]]:
+    def state(self, keys: Sequence[ClientKey]) -> dict[str, AnyArray]:
         """Return the history as arrays, with the clients in the order of ``keys``; empty without
         rounds."""
         if not self._rounds:
             return {}
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, AnyArray] = {
             "every": np.array(self._every),
             "rounds": np.array(self._rounds),
             "labels": np.array(
@@ -102,7 +102,7 @@ class ClusterHistory:
             arrays["similarity_rounds"] = np.array([self._rounds[i] for i in self._matrices])
         return arrays
 
-    def restore(self, state: Mapping[str, NDArray[Any]], keys: Sequence[ClientKey]) -> None:
+    def restore(self, state: Mapping[str, AnyArray], keys: Sequence[ClientKey]) -> None:
         """Restore the arrays that `state` returned for these clients."""
         if not state:
             return
@@ -128,7 +128,7 @@ def divergence_findings(
     facts: Mapping[ClientKey, ClientFacts],
     prototypes: NDArray[np.float32],
     divergence_of: Callable[[NDArray[np.intp]], NDArray[np.float32]],
-) -> dict[str, dict[str, NDArray[Any]]]:
+) -> dict[str, dict[str, AnyArray]]:
     """Return the artefact of N clients and their prototypes [N, …], in the same order.
 
     divergence_of: returns the matrix [n, n] of the clients at n places. With more than

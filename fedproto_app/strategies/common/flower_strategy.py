@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import INFO
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, node_keys
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
@@ -57,7 +56,7 @@ class FlowerStrategy(Strategy):
         """Return the arrays for a checkpoint, without the global model."""
         return self.method.state()
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`."""
         self.method.restore(state)
 

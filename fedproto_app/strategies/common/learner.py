@@ -22,7 +22,7 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.data.shard import Shard
 from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
-from fedproto_app.settings import OptimizerSettings, Settings, Training
+from fedproto_app.settings import OptimizerSettings, Section, Settings, Training
 from fedproto_app.tasks.task import AnyTask
 
 
@@ -147,11 +147,11 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         by their samples.
     """
 
-    section: Any
+    section: Section
     needs_representation = False
     personalises = False
 
-    def __init__(self, training: Training, section: Any, task: TaskT) -> None:
+    def __init__(self, training: Training, section: Section, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
         self.releases = tuple(self.sends(section, Sizes(encoder=task.encoder, head=task.head)))
         model = next((release for release in self.releases if release.parameters), None)

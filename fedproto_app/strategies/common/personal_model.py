@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Training
 from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner
@@ -33,12 +34,12 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     The parameters of v are named as in w, with the prefix ``personal.``. Both start equal.
     """
 
-    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
+    def __init__(self, training: Training, section: Section, task: AnyTask) -> None:
         super().__init__(training, section, task)
         self.encoder = (*self.encoder, PERSONAL + task.encoder)
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model(sizes.encoder, sizes.head)]
 
     def initial_parameters(self) -> dict[str, Tensor]:

@@ -6,24 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
-
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.round import ClientReply, Received, Round, SentModel
 from fedproto_app.core.sends import Expected, Sends, Sizes
 from fedproto_app.data.shape import DataShape
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Section, Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.tasks.table import make_task
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import Sums
 
-State = dict[str, NDArray[Any]]  # what checkpoints keep, by name
-Findings = dict[str, dict[str, NDArray[Any]]]  # arrays by file and name
+State = dict[str, AnyArray]  # what checkpoints keep, by name
+Findings = dict[str, dict[str, AnyArray]]  # arrays by file and name
 
 
 class Saved(Protocol):
@@ -32,7 +31,7 @@ class Saved(Protocol):
     def state(self) -> State:
         """Return the arrays for a checkpoint, without the global model."""
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`."""
 
 
@@ -49,14 +48,14 @@ class BaseStrategy:
     """
 
     settings: Settings
-    section: Any
+    section: Section
     learner: AnyLearner
     sizes: Sizes
     shared_names: Collection[str] = ()
     pretrains = False
 
     def __init__(
-        self, settings: Settings, section: Any, federation: Federation | None = None
+        self, settings: Settings, section: Section, federation: Federation | None = None
     ) -> None:
         """federation: None if no node is asked, as in a test that calls only `update` and
         `guide`."""
@@ -163,7 +162,7 @@ class BaseStrategy:
     def state(self) -> State:
         return {name: array for part in self.saved for name, array in part.state().items()}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         for part in self.saved:
             part.restore(state)
 

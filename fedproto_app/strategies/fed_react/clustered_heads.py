@@ -10,12 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Any
 
 import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -129,7 +129,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
             for key in clients:
                 self._pending.pop(key, None)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return the clients that have sent a head, and the heads that still must be sent."""
         if not self._heard:
             return {}
@@ -138,7 +138,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         reported, pending = key_arrays(sorted(self._heard)), key_arrays(self._pending)
         return under("heard", reported) | under("pending", {**pending, "heads": heads})
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`. All nodes get the encoder again."""
         if reported := of_group(state, "heard"):
             self._heard = set(keys_of(reported))

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.sends import Sends, Sizes, model
@@ -207,7 +207,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     section: EncoderSettings
 
     @classmethod
-    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+    def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:
         return [model(sizes.encoder)]
 
     def initial_parameters(self) -> dict[str, Tensor]:
@@ -309,7 +309,7 @@ def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:
     return encoder
 
 
-def _kind(array: NDArray[Any] | None) -> str:
+def _kind(array: AnyArray | None) -> str:
     return "no array" if array is None else f"{array.dtype} {list(array.shape)}"
 
 

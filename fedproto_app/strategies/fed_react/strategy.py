@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
@@ -426,7 +427,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         }
         self._history.add(round_.number, self._labels, psi, forgetting, rand)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         state = super().state()
         if not self._keys:
             return state
@@ -444,7 +445,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             "smoothers": np.array(list(self._smoothers)),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         super().restore(state)
         if "labels" not in state:
             return
@@ -459,7 +460,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             self._smoothers[cluster] = make_smoother(self.section)
             self._smoothers[cluster].restore(of_group(state, _smoother(cluster)))
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """Return ``clusters``: the clusters, similarities and forgetting factors of the rounds."""
         return self._history.findings(self._keys, self.federation.members.facts)
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
@@ -114,7 +113,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         streams = (numpy_stream(self.settings.seed, "place", key.client) for key in self._rows_of)
         return torch.tensor([stream.random() for stream in streams])
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the prototypes; the divergence is computed from them."""
         super().restore(state)
         if self.received.heard:
@@ -124,7 +123,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
             self._batches = self._prototypes.shape[1] // self.settings.data.period
             self.sizes = replace(self.sizes, batches=self._batches)
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(self) -> dict[str, dict[str, AnyArray]]:
         """Return ``divergence``: the state, the clients' true groups and the divergence matrix."""
         if self._prototypes is None or self._divergence is None:
             return {}

@@ -7,8 +7,7 @@ the class now (GLDP, eq. 11).
 
 from __future__ import annotations
 
-from typing import Any
-
+from fedproto_app.core.section import Section
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.federation import Federation
@@ -21,6 +20,6 @@ class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
 
     section: GldpSettings
 
-    def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
+    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
         super().__init__(settings, section, federation)
         self.memory = self.section.memory
