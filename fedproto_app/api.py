@@ -277,7 +277,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         stored = read_run(path)
         self.path = path
-        self.summary: Mapping[str, Any] = stored.summary
+        self.summary = stored.summary
         self.settings: Settings = settings_from(stored.settings)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, is_alone, mean_errors, pairs
+from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, mean_errors, pairs
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.table import (
@@ -214,7 +214,7 @@ def _shown_groups(groups: Sequence[Group], chosen: Candidate | None) -> list[int
     Then follow up to two groups that shared nothing, and the others in the order of the table.
     """
     places = list(range(len(groups)))
-    alone = [place for place in places if all(map(is_alone, groups[place].runs))]
+    alone = [place for place in places if groups[place].is_alone]
     first = [place for place in places if chosen is not None and groups[place] is chosen.group]
     order = list(dict.fromkeys([*first, *alone[:2], *places]))
     return order[:_MOST_METHODS]

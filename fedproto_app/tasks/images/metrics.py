@@ -28,11 +28,6 @@ def class_metric(quantity: str, label: int) -> Metric:
     return Metric(f"{quantity}/class-{label}")
 
 
-def is_of_class(metric: Metric) -> bool:
-    """Return whether this is a `class_metric`, of any model and rule."""
-    return metric.name.startswith((f"{CORRECT}/class-", f"{COUNT}/class-"))
-
-
 _percent = partial(Field, text=percent_text)
 _A_GLO = _percent("accuracy_global", "A_glo %", spread=True)
 _A_LOC = _percent("accuracy_local", "A_loc %", spread=True)

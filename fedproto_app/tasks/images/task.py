@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,7 +35,6 @@ from fedproto_app.tasks.images.metrics import (
     COUNT,
     ERROR,
     class_metric,
-    is_of_class,
     stage_metric,
 )
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
@@ -165,9 +165,14 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
                     )
         return None
 
-    @staticmethod
-    def is_of_class(metric: Metric) -> bool:
-        return is_of_class(metric)
+    def is_of_class(self, metric: Metric) -> bool:
+        return metric.name in self._names_of_classes
+
+    @cached_property
+    def _names_of_classes(self) -> set[str]:
+        """The names of the counts by class, which `judge` reports for each class of the shape."""
+        labels = range(len(self.shape.classes))
+        return {class_metric(name, label).name for name in (CORRECT, COUNT) for label in labels}
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
