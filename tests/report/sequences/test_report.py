@@ -16,7 +16,7 @@ from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.charts import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
 from fedproto_app.report.sequences.report import settled
-from fedproto_app.report.table import clients_table, comparison_rows, run_table
+from fedproto_app.report.table import clients_table, comparison_columns, run_table
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.table import task_class
@@ -243,7 +243,7 @@ def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert [group.task for group in groups] == [CLASSES, NUMBERS]
     accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
-    assert comparison_rows(groups)[0][3] == f"{100 * accuracy:.1f} ± -"
+    assert comparison_columns(groups[:1])[1].texts[0] == f"{100 * accuracy:.1f} ± -"
     draw_comparison(groups, tmp_path / "comparison.png")
     assert (tmp_path / "comparison.png").exists()
 
