@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
@@ -276,7 +276,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         stored = read_run(path)
         self.path = path
-        self.summary: Mapping[str, Any] = stored.summary
+        self.summary = stored.summary
         self.settings: Settings = settings_from(stored.settings)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.period import period_of, step_seconds
 from fedproto_app.experiments.run_settings import NODES, require_writable
-from fedproto_app.report.comparison import Errors, client_errors, is_alone, questions
+from fedproto_app.report.comparison import Errors, client_errors, questions
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
@@ -327,7 +327,7 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     metrics = report_for(runs[0].task).metrics
     errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
     errors = {row: of_row for row, of_row in errors.items() if of_row}
-    local = [row for row in errors if all(map(is_alone, runs_of_rows[row]))]
+    local = [row for row in errors if all(run.is_alone for run in runs_of_rows[row])]
 
     def best_local(client: str) -> str:
         rivals = [row for row in local if client in errors[row]]

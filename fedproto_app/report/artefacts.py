@@ -19,7 +19,7 @@ from importlib.metadata import version
 from logging import WARNING
 from pathlib import Path
 from platform import python_version
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import tomli_w
@@ -37,7 +37,7 @@ from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush, write_whole
 from fedproto_app.report.export import require_tensorboard
-from fedproto_app.report.run_files import csv_text
+from fedproto_app.report.run_files import Record, csv_text
 from fedproto_app.report.runs import GIVEN_ENCODER, has_converged, read_rounds
 from fedproto_app.report.task_report import Row, report_for
 from fedproto_app.server.checkpoint import (
@@ -140,7 +140,7 @@ class RunFolder:
         """Return the seconds that the run has taken, including the time before a resume."""
         return self._earlier + time.monotonic() - self._started
 
-    def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
+    def append_round(self, server_round: int, line: Record) -> None:
         """Add one line to rounds.jsonl."""
         with (self.path / ROUNDS).open("a") as rounds:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
@@ -225,7 +225,7 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
             _save_tensors(folder / "global.safetensors", model)
 
-    def write_findings(self, findings: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+    def write_findings(self, findings: Mapping[str, Mapping[str, NDArray[np.generic]]]) -> None:
         """Write a ``<name>.npz`` for each of the method's findings, such as ``divergence.npz``."""
         for name, arrays in findings.items():
             _save_npz(self.path / f"{name}.npz", arrays)
@@ -255,7 +255,7 @@ def round_line(
     seconds: Mapping[str, float],
     evaluated: bool,
     task: str = FIRST_TASK,
-) -> dict[str, Any]:
+) -> Record:
     """Return a round's line of rounds.jsonl; losses are plain means over the trained clients."""
     terms = sorted({name for losses in log.losses.values() for name in losses})
     losses = {
@@ -300,7 +300,7 @@ def _save_tensors(path: Path, tensors: Arrays) -> None:
     os.replace(beside, path)
 
 
-def _save_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def _save_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     beside = path.with_name(path.name + ".new")
     with beside.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -110,12 +110,6 @@ class Question:
         return report_for(self.groups[0].task).metrics
 
 
-def is_alone(run: Run) -> bool:
-    """Whether the run shared nothing; False if its summary does not say."""
-    parameters_sent = [run.summary.get(key) for key in ("parameters_up", "parameters_down")]
-    return parameters_sent == [0, 0]
-
-
 def question_key(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
     """Return a key that is equal for runs whose test errors can be compared client by client."""
     return run.summary["dataset"], tuple(sorted(_asked_data(run, metrics).items(), key=repr))
@@ -222,7 +216,7 @@ def share_better_off(errors: Mapping[str, Errors], alone: Mapping[str, float]) -
 
 def alone_groups(groups: Sequence[Group]) -> list[Group]:
     """Return the groups whose runs all shared nothing."""
-    return [group for group in groups if all(map(is_alone, group.runs))]
+    return [group for group in groups if group.is_alone]
 
 
 def with_better_off(groups: Sequence[Group]) -> list[Group]:
@@ -240,7 +234,7 @@ def with_better_off(groups: Sequence[Group]) -> list[Group]:
 
 def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
     share = None
-    if not is_alone(run) and (rivals := alone.errors(run)):
+    if not run.is_alone and (rivals := alone.errors(run)):
         share = share_better_off(client_errors(run, metrics), rivals)
     return replace(run, summary={**run.summary, BETTER_OFF: share})
 

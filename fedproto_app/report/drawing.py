@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
+Vector = NDArray[np.float64]
+Look = dict[Any, Any]  # matplotlib's arguments by name, of many types
 # The palette of Okabe and Ito (2008), safe for common colour blindness, darkened where text needs
 # it; dashes distinguish lines in grey print.
 COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#2e86b8", "#6b5bb5")
@@ -58,7 +60,7 @@ _PAGE_COLOURS = {
     _BAD: "bad",
     **{colour: f"c{place}" for place, colour in enumerate(COLOURS)},
 }
-STYLE: dict[Any, Any] = {
+STYLE: Look = {
     "font.size": 11,
     "axes.titlesize": 12,
     "axes.spines.top": False,
@@ -70,7 +72,7 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "savefig.dpi": 150,
 }
-_CHART_STYLE: dict[Any, Any] = STYLE | {
+_CHART_STYLE: Look = STYLE | {
     "font.size": 11.5,
     "legend.fontsize": 11,
     "svg.fonttype": "none",  # text stays text
@@ -106,7 +108,7 @@ _ATTRIBUTES = (
 )
 
 
-def look(place: int) -> dict[str, Any]:
+def look(place: int) -> Look:
     """Return colour and dashes of the line with this number; the first 28 differ."""
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -234,7 +236,8 @@ class _Panel:
 
     def _add_key(self, titled: bool) -> float:
         """Draw the legend if there are several entries, and return its height."""
-        if " = " not in " = ".join(self._key):  # a single name; equal lines share a label
+        # The chart's title names a single entry, unless that stands for several equal lines.
+        if len(self._key) < 2 and not any(" = " in label for label in self._key):
             return 0.0
         labels = [_short(label, _LONGEST_LABEL) for label in self._key]  # tooltips are not cut
         columns = int((self.width - 20) // (_LETTER * max(map(len, labels)) + 48))
@@ -265,7 +268,7 @@ class _Panel:
         return _HEIGHT if chart.wide else 1.1 * _HEIGHT
 
     def _line(self, line: Line, chart: Lines, bands: dict[str, Artist]) -> None:
-        ink: dict[str, Any] = {"color": _INK, "linewidth": 2.2}
+        ink: Look = {"color": _INK, "linewidth": 2.2}
         looks = ink if line.look is None else look(line.look)
         colour = looks["color"]
         x = (1000 * line.x).astype("datetime64[ms]") if chart.x.times else line.x
@@ -296,7 +299,9 @@ class _Panel:
             self._tip(marks, [f"{line.label}: {_text(value, chart.y)}" for value in y[dots]])
         self._key[line.label] = drawn if line.joined else marks
 
-    def _error_bars(self, x: Any, y: Any, ends: tuple[Any, Any], colour: str) -> None:
+    def _error_bars(
+        self, x: NDArray[np.generic], y: Vector, ends: tuple[Vector, Vector], colour: str
+    ) -> None:
         error = [y - ends[0], ends[1] - y]
         self.axes.errorbar(x, y, error, fmt="none", ecolor=colour, capsize=3, clip_on=False)
 
@@ -330,9 +335,7 @@ class _Panel:
         self._name_rows([row.label for row in rows])
         return 46 + height * len(rows)
 
-    def _row_of_dots(
-        self, values: NDArray[np.float64], row: float, colour: str, alpha: float
-    ) -> Artist:
+    def _row_of_dots(self, values: Vector, row: float, colour: str, alpha: float) -> Artist:
         [dots] = self.axes.plot(
             values, np.full(len(values), row), "o", color=colour, alpha=alpha, markersize=8,
             markeredgecolor=_PAPER, markeredgewidth=0.7, clip_on=False,
@@ -444,7 +447,7 @@ class _Panel:
     def _points(self, chart: Points) -> float:
         from matplotlib.lines import Line2D
 
-        looks: dict[str, Any] = {"cmap": "viridis", "c": chart.values}
+        looks: Look = {"cmap": "viridis", "c": chart.values}
         if chart.kinds:
             colours = category_colours(len(chart.kinds))
             looks = {"c": [colours[kind] for kind in chart.values]}
@@ -459,7 +462,7 @@ class _Panel:
         self._set_axis("y", chart.y, [])
         return 0.9 * _HALF
 
-    def _set_axis(self, name: str, axis: Axis, values: Sequence[NDArray[np.float64]]) -> None:
+    def _set_axis(self, name: str, axis: Axis, values: Sequence[Vector]) -> None:
         """Set scale, ticks and title of axis "x" or "y" for these values."""
         from matplotlib import dates, ticker
 
@@ -499,13 +502,13 @@ class _Panel:
         side.set_label_text(axis.title)
 
 
-def _ends(line: Line, width: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+def _ends(line: Line, width: Vector) -> tuple[Vector, ...]:
     """Return where a band of this line ends below and above, [n] each."""
     below, above = np.broadcast_to(width, (2, len(line.y)))
     return line.y - below, line.y + above
 
 
-def _drawable(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _drawable(values: Vector) -> Vector:
     """Return the values within what matplotlib can scale: the largest cut, the smallest 0."""
     cut = np.clip(values, -_LARGEST, _LARGEST)
     return np.where(np.abs(cut) < 1 / _LARGEST, 0.0, cut)

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.report.artefacts import ROUNDS, SUMMARY, RunFolder, round_line
+from fedproto_app.report.artefacts import SUMMARY, RunFolder, round_line
 from fedproto_app.report.export import FOLDER, EventLog
+from fedproto_app.report.run_files import Record
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.listeners import Listener, RoundEnd
 from fedproto_app.settings import Settings
@@ -48,7 +48,7 @@ class MetricsFile:
     before: the lines of rounds.jsonl that a resumed run already has.
     """
 
-    def __init__(self, run: str, method: str, before: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, run: str, method: str, before: Iterable[Record] = ()) -> None:
         self._labels = f'{{run="{_escaped(run)}",method="{_escaped(method)}"}}'
         folder = os.environ.get(METRICS_FOLDER, "")
         self._path = Path(folder) / f"{run}.prom" if folder else None
@@ -56,7 +56,7 @@ class MetricsFile:
         for line in before if self._path else ():
             self._count(line)
 
-    def write(self, line: Mapping[str, Any], timestamp: float) -> None:
+    def write(self, line: Record, timestamp: float) -> None:
         """Add a round's line and write the file. timestamp: seconds since 1970. Raises OSError."""
         if self._path is None:
             return
@@ -72,14 +72,14 @@ class MetricsFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, "".join(text).encode())
 
-    def _count(self, line: Mapping[str, Any]) -> None:
+    def _count(self, line: Record) -> None:
         changes = {**line, "rounds": 1, "refused": len(line.get("refused", ()))}
         changes["seconds"] = line.get("seconds", {}).get("total", 0.0)
         for name in self._totals:
             self._totals[name] += changes.get(name) or 0
 
     def _lines(
-        self, metrics: Mapping[str, tuple[str, str]], kind: str, values: Mapping[str, Any]
+        self, metrics: Mapping[str, tuple[str, str]], kind: str, values: Record
     ) -> Iterable[str]:
         for key, (name, meaning) in metrics.items():
             value = values.get(key)
@@ -88,7 +88,7 @@ class MetricsFile:
                 yield f"fedproto_{name}{self._labels} {float(value)!r}\n"
 
 
-def _epsilon(line: Mapping[str, Any]) -> Any:
+def _epsilon(line: Record) -> object:
     """Return the privacy spent by this round's end, None if it is not counted."""
     privacy = line.get("privacy")
     return privacy.get("epsilon") if isinstance(privacy, Mapping) else None
@@ -123,7 +123,7 @@ class RoundsFile(Listener):
 class Shown(Listener):
     """Hands each line of rounds.jsonl to a function that shows it."""
 
-    def __init__(self, show: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, show: Callable[[Record], None]) -> None:
         self._show = show
 
     def round_ended(self, ended: RoundEnd) -> None:
@@ -153,8 +153,7 @@ class Prometheus(Listener):
     """Writes the run's numbers as a text file for Prometheus."""
 
     def __init__(self, folder: RunFolder, method: str) -> None:
-        before = read_rounds(folder.path) if (folder.path / ROUNDS).exists() else []
-        self._file = MetricsFile(folder.name, method, before)
+        self._file = MetricsFile(folder.name, method, read_rounds(folder.path))
 
     def round_ended(self, ended: RoundEnd) -> None:
         self._file.write(ended.line, time.time())

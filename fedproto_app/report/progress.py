@@ -17,6 +17,7 @@ from rich.progress import TimeElapsedColumn as ElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
+from fedproto_app.report.run_files import Record
 from fedproto_app.tasks.metrics import UNKNOWN, Field, error_text
 
 _PACE_ROUNDS = 10  # the estimate of the remaining time uses the mean of these last rounds
@@ -58,7 +59,7 @@ class NewRounds:
         self._last = 0
         self.new()
 
-    def new(self) -> list[dict[str, Any]]:
+    def new(self) -> list[Record]:
         """Return the records that were not returned before."""
         size = self._path.stat().st_size if self._path.exists() else 0
         if size == self._size:

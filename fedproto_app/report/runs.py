@@ -79,6 +79,11 @@ class Run:
         return self.summary.get("converged") is False
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the run shared nothing; False if its summary does not say."""
+        return [self.summary.get(f"parameters_{way}") for way in ("up", "down")] == [0, 0]
+
+    @property
     def repetition(self) -> tuple[int, str]:
         """The seed and the window of a backtest: runs that differ in nothing else are a group."""
         return self.summary["seed"], str(self.settings.get("data.backtest", ""))
@@ -119,6 +124,11 @@ class Group:
     @property
     def method(self) -> str:
         return str(self.runs[0].summary["method"])
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether every run of the group shared nothing."""
+        return all(run.is_alone for run in self.runs)
 
     @property
     def had_not_converged(self) -> bool:

@@ -6,30 +6,49 @@ import csv
 import io
 from collections.abc import Sequence
 from math import isfinite, isnan
+from typing import NamedTuple
 
 from rich.table import Table
 
 from fedproto_app.report.comparison import PAIR_COLUMNS, Pair, Question
 from fedproto_app.report.fitting_table import FittingTable
 from fedproto_app.report.run_files import CsvTable, Record
-from fedproto_app.report.runs import NOT_CONVERGED, Group, Run, labels, marked_labels
+from fedproto_app.report.runs import NOT_CONVERGED, Group, Run, labels
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, Field
 
-NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
+_NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
 _NAMED_CLIENTS = 3  # clients named as best, and as worst
-_COSTS = {
-    "parameters_up_per_client_round": "parameters up",
-    "parameters_up_per_client": "in all",
-    "bytes_up": "bytes up",
-    "seconds": "seconds",
-}
 _ERRORS = {"none": "; no errors leave", "noised": "; noise in errors"}
 _ENDS = {
     "patience": "patience ran out",
     "privacy": "privacy.max-epsilon reached",
     "stages": "every stage learnt",
 }
+
+
+def count_text(value: float | None) -> str:
+    """Return a number without decimals."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def bytes_text(value: float | None) -> str:
+    """Return a number of bytes in the largest unit that it fills."""
+    if value is None:
+        return UNKNOWN
+    size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+_COSTS = (
+    Field("parameters_up_per_client_round", "parameters up", count_text),
+    Field("parameters_up_per_client", "in all", count_text),
+    Field("bytes_up", "bytes up", bytes_text),
+    Field("seconds", "seconds", count_text),
+)
 
 
 def run_table(run: Run) -> Table:
@@ -113,28 +132,66 @@ def by_task(groups: Sequence[Group]) -> list[list[Group]]:
     return [[group for group in groups if group.task == task] for task in tasks]
 
 
+class Column(NamedTuple):
+    """A figure of each group: its text, and the mean over the seeds to sort by, None if unknown."""
+
+    title: str
+    texts: list[str]
+    means: list[float | None]
+
+
+def comparison_columns(groups: Sequence[Group]) -> list[Column]:
+    """Return the number of seeds, the compared figures and the costs of groups of one task."""
+    seeds = [len(group.runs) for group in groups]
+    compared = report_for(groups[0].task).metrics.comparison
+    return [Column("seeds", list(map(str, seeds)), list(map(float, seeds)))] + [
+        Column(
+            shown.title,
+            [_cell(group, shown) for group in groups],
+            [group.spread(shown.name).mean for group in groups],
+        )
+        for shown in (*compared, *_COSTS)
+        if not shown.only_wide
+    ]
+
+
+def _cell(group: Group, shown: Field) -> str:
+    spread = group.spread(shown.name)
+    if spread.mean is None or not shown.spread:
+        return shown.text(spread.mean)
+    return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.name))}"
+
+
+def shown_columns(groups: Sequence[Group]) -> tuple[list[Column], str]:
+    """Return the columns with a known figure, seeds only if a group has several, and a caption."""
+    seeds, *figures = comparison_columns(groups)
+    figures = [column for column in figures if set(column.texts) != {UNKNOWN}]
+    caption = f"{report_for(groups[0].task).metrics.caption}; parameters up: per client and round"
+    if any(len(group.runs) > 1 for group in groups):
+        return [seeds, *figures], f"mean ± standard error over seeds; {caption}"
+    return [
+        column._replace(texts=[text.removesuffix(_NO_SPREAD) for text in column.texts])
+        for column in figures
+    ], caption
+
+
 def comparison_table(question: Question) -> FittingTable:
     """Return a table for a terminal, one row per group of a question.
 
     The number of seeds has a column only where a group has several, a figure where it is known.
     """
-    groups = question.groups
-    caption = f"{question.metrics.caption}; parameters up: per client and round, and in all rounds"
-    columns, rows = comparison_columns(groups), comparison_rows(groups)
-    shown = [1, *(n for n in range(2, len(columns)) if any(row[n] != UNKNOWN for row in rows))]
-    if all(len(group.runs) == 1 for group in groups):
-        shown.remove(2)
-        rows = [[cell.removesuffix(NO_SPREAD) for cell in row] for row in rows]
-    else:
-        caption = f"mean ± standard error over seeds; {caption}"
-    cells = [[row[place] for place in shown] for row in rows]
-    return FittingTable([columns[n] for n in shown], cells, 1, question.title, caption)
+    columns, caption = shown_columns(question.groups)
+    rows = list(zip(question.labels, *(column.texts for column in columns), strict=True))
+    titles = ["method", *(column.title for column in columns)]
+    return FittingTable(titles, rows, 1, question.title, f"{caption}, and in all rounds")
 
 
 def comparison_markdown(question: Question) -> str:
     """Return a Markdown table, one row per group of a question."""
-    columns, rows = comparison_columns(question.groups), comparison_rows(question.groups)
-    return _markdown(columns, [[question.title, *row[1:]] for row in rows], texts=2)
+    columns = comparison_columns(question.groups)
+    rows = zip(question.labels, *(column.texts for column in columns), strict=True)
+    titles = ["dataset", "method", *(column.title for column in columns)]
+    return _markdown(titles, [[question.title, *row] for row in rows], texts=2)
 
 
 def pairs_table(pairs: Sequence[Pair]) -> FittingTable:
@@ -181,76 +238,15 @@ def comparison_csv(groups: Sequence[Group]) -> str:
     """
     figures = [shown.name for shown in report_for(groups[0].task).metrics.comparison]
     heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
-    rows: list[list[object]] = [["dataset", "method", "seeds", *heads, *_COSTS, "not_converged"]]
+    rows: list[list[object]] = [
+        ["dataset", "method", "seeds", *heads, *(cost.name for cost in _COSTS), "not_converged"]
+    ]
     for group, label in zip(groups, labels(groups), strict=True):
         numbers = []
         for figure in figures:
             spread = group.spread(figure)
             numbers += [spread.mean, spread.std, group.standard_error(figure)]
-        means = [group.spread(figure).mean for figure in _COSTS]
+        means = [group.spread(cost.name).mean for cost in _COSTS]
         facts = (group.dataset, label, len(group.runs))
         rows.append([*facts, *numbers, *means, group.had_not_converged])
     return _csv(rows)
-
-
-def comparison_numbers(groups: Sequence[Group]) -> list[list[float | None]]:
-    """Return the columns seeds … seconds as numbers to sort by, means over the seeds."""
-    return [
-        [
-            float(len(group.runs)),
-            *(group.spread(shown.name).mean for shown in _listed(group)),
-            *(group.spread(figure).mean for figure in _COSTS),
-        ]
-        for group in groups
-    ]
-
-
-def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
-    """Return the cells of the columns dataset … seconds, one list per group of one task."""
-    return [
-        [
-            group.dataset,
-            label,
-            str(len(group.runs)),
-            *(_cell(group, shown) for shown in _listed(group)),
-            count_text(group.spread("parameters_up_per_client_round").mean),
-            count_text(group.spread("parameters_up_per_client").mean),
-            bytes_text(group.spread("bytes_up").mean),
-            count_text(group.spread("seconds").mean),
-        ]
-        for group, label in zip(groups, marked_labels(groups), strict=True)
-    ]
-
-
-def comparison_columns(groups: Sequence[Group]) -> list[str]:
-    """Return the titles of the columns dataset … seconds; all groups are of one task."""
-    titles = [shown.title for shown in _listed(groups[0])]
-    return ["dataset", "method", "seeds", *titles, *_COSTS.values()]
-
-
-def _listed(group: Group) -> list[Field]:
-    comparison = report_for(group.task).metrics.comparison
-    return [shown for shown in comparison if not shown.only_wide]
-
-
-def _cell(group: Group, shown: Field) -> str:
-    spread = group.spread(shown.name)
-    if spread.mean is None or not shown.spread:
-        return shown.text(spread.mean)
-    return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.name))}"
-
-
-def count_text(value: float | None) -> str:
-    """Return a number without decimals."""
-    return UNKNOWN if value is None else f"{value:,.0f}"
-
-
-def bytes_text(value: float | None) -> str:
-    """Return a number of bytes in the largest unit that it fills."""
-    if value is None:
-        return UNKNOWN
-    size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

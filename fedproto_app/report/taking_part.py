@@ -25,7 +25,6 @@ from fedproto_app.report.comparison import (
     best_alone,
     client_errors,
     gain_over,
-    is_alone,
     mean_errors,
     questions,
 )
@@ -129,7 +128,7 @@ def chosen_to_share(question: Question) -> Candidate | None:
     """
     metrics = question.metrics
     members = dict(zip(labels(question.groups), question.groups, strict=True))
-    alone = {label: group for label, group in members.items() if all(map(is_alone, group.runs))}
+    alone = {label: group for label, group in members.items() if group.is_alone}
     sharing = {label: group for label, group in members.items() if label not in alone}
     best = Rivals([*alone.values()], metrics)
     candidates = [
@@ -345,7 +344,7 @@ def totals_verdict(question: Question) -> list[str]:
     metrics = question.metrics
     kinds: dict[bool, list[tuple[float, str, float]]] = {True: [], False: []}
     for label, group in zip(question.labels, question.groups, strict=True):
-        alone = all(map(is_alone, group.runs))
+        alone = group.is_alone
         if not alone and mean_errors(group, metrics):
             return []
         mean = group.spread(metrics.kept.summary[0].name).mean
@@ -367,7 +366,7 @@ def totals_verdict(question: Question) -> list[str]:
 def _lowest_validation(group: Group, metrics: TaskMetrics) -> float:
     """Return the lowest mean validation error of any round, the mean over seeds."""
     field = metrics.validation.round.name
-    rounds = ([line.get(field) for line in read_rounds(run.folder)] for run in group.runs)
+    rounds = ([line.get(field) for line in run.rounds] for run in group.runs)
     return fmean(min((e for e in errors if e is not None), default=inf) for errors in rounds)
 
 

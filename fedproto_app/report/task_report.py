@@ -10,11 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from fedproto_app.core.tasks import task_record
+from fedproto_app.report.run_files import Record
 from fedproto_app.settings.fit import withholds_samples
 from fedproto_app.tasks.metrics import FACTS, Figure, Statistic, TaskMetrics
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     Results = Mapping[ClientKey, ClientResult]
 
 Row = Sequence[object]
+Statistic = Callable[[NDArray[np.float64]], Any]  # numpy's functions return their scalars
 WITHHELD = "The clients' errors stayed at their nodes"  # `in_words` of a run without errors
 
 
@@ -36,7 +39,7 @@ class TaskReport(ABC):
     metrics: ClassVar[TaskMetrics]
 
     @abstractmethod
-    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
+    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
         """Return the task's fields of a line of rounds.jsonl, all None without an evaluation."""
 
     @abstractmethod
@@ -44,37 +47,41 @@ class TaskReport(ABC):
         """Return the rows of each CSV file, by file name; the first row names the columns."""
 
     @abstractmethod
-    def summary_figures(
-        self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
         """Return the task's fields of summary.json. rounds: the lines of rounds.jsonl."""
 
     @abstractmethod
-    def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def run_rows(self, summary: Record) -> list[tuple[str, str]]:
         """Return name and text of the task's figures in the table of one run."""
 
     @abstractmethod
-    def in_words(self, summary: Mapping[str, Any]) -> str:
+    def in_words(self, summary: Record) -> str:
         """Return the run's result as a sentence without full stop, for a reader new to the run."""
 
     @abstractmethod
-    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    def curves(self, rounds: Sequence[Record]) -> dict[str, list[float | None]]:
         """Return the values after each round, by label, in the unit of the headline figure.
 
         rounds: the lines of rounds.jsonl.
         """
 
-    @abstractmethod
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Return the task's own sections of a page on runs with one dataset.
 
         runs: the run folders by label; a run's position sets the look of its lines. first: the
         label of the run that the page is mostly about.
         """
+        sections: list[Section] = self._charts().sections(runs, first)
+        return sections
 
-    @abstractmethod
     def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
         """Return the task's own charts that the run's artefacts allow, by PNG file name."""
+        pictures: dict[str, Sequence[Chart]] = self._charts().pictures(run_dir)
+        return pictures
+
+    def _charts(self) -> ModuleType:
+        """Return the module beside the report's, which loads what only charts need."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.charts")
 
 
 def client_rows(federation: Federation, figures: Sequence[Figure]) -> list[Row]:
@@ -145,7 +152,7 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return statistic_of(np.mean, values)
 
 
-def kept_model(summary: Mapping[str, Any]) -> str:
+def kept_model(summary: Record) -> str:
     """Return in words which model the run's clients end with."""
     return "best validation" if summary["keep"] == "best-validation" else str(summary["keep"])
 

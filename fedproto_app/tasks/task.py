@@ -107,8 +107,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return whether a metric of `evaluate` never leaves the client's node."""
         return False
 
-    @staticmethod
-    def is_of_class(metric: Metric) -> bool:
+    def is_of_class(self, metric: Metric) -> bool:
         """Return whether a metric of `evaluate` says something about a single class."""
         return False
 

@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
+from fedproto_app.core.clients import ClientFacts
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
-from fedproto_app.server.listeners import Spending
-from fedproto_app.server.membership import Roster
-from fedproto_app.server.round_log import History, RoundLog
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.server.round_log import RoundLog
+from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.findings import ClusterHistory
+from tests.report.made_federation import MadeFederation
 
 COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down": 3}
-
-
-@dataclass
-class MadeSequences:
-    """What a report looks at of a federation."""
-
-    settings: Settings
-    history: History
-    members: Roster
-    spending: Spending = field(default_factory=lambda: Spending(None))
 
 
 def made(
     metrics: dict[str, dict[Metric, float]], task: str = "sequence-classification", **settings: Any
 ) -> Any:
-    """A federation of the clients a, b, … of the node n; Fed-REACT with two encoder rounds."""
-    keys = {name: ClientKey(name, "n") for name in metrics}
+    """A federation of these clients; Fed-REACT with two encoder rounds."""
+    federation = MadeFederation(metrics)
     config = {"task": task, "method": "fed-react", "encoder.rounds": 2, **settings}
-    history = History()
-    history.results = {key: ClientResult(metrics[name], 5) for name, key in keys.items()}
-    history.trained = set(keys.values())
-    return MadeSequences(
-        settings_from(config),
-        history,
-        Roster(facts={key: ClientFacts(10, "g", 0.0) for key in keys.values()}),
-    )
+    federation.settings = settings_from(config)
+    return federation
 
 
 def make_sequence_run(

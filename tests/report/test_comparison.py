@@ -12,7 +12,6 @@ from fedproto_app.report.comparison import (
     alone_groups,
     client_errors,
     heavy_clients,
-    is_alone,
     pairs,
     with_better_off,
 )
@@ -188,7 +187,7 @@ def test_rivals_share_nothing_and_are_asked_the_same(
 
 
 def test_runs_that_do_not_tell_what_they_sent_are_no_rivals(tmp_path: Path) -> None:
-    assert not is_alone(read_run(make_run(tmp_path / "a")))
+    assert not read_run(make_run(tmp_path / "a")).is_alone
 
 
 def test_names_that_stand_at_two_nodes_are_left_out(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Runs as long tables, read back by pandas and by Arrow."""
+"""Runs as long tables, read back by pandas and by Arrow, and in MLflow, by its own client."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,6 +20,7 @@ from fedproto_app.report.export import (
     numbers,
     plain,
     write_csv,
+    write_mlflow,
     write_parquet,
 )
 from fedproto_app.report.runs import read_run
@@ -100,12 +103,16 @@ def test_parquet_has_the_same_rows_with_types(tmp_path: Path) -> None:
         assert types["run"] == "string"
 
 
+@pytest.mark.parametrize(
+    ("library", "extra", "write"),
+    [("pyarrow", "parquet", write_parquet), ("mlflow", "mlflow", write_mlflow)],
+)
 def test_without_the_library_one_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str, write: Any
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(SettingsError, match=r'pip install "fedproto-app\[parquet\]"'):
-        write_parquet([read_run(make_run(tmp_path / "run"))], tmp_path / "out")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SettingsError, match=rf'pip install "fedproto-app\[{extra}\]"'):
+        write([read_run(make_run(tmp_path / "run"))], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -131,3 +138,28 @@ def test_of_names_that_become_the_same_the_first_is_told() -> None:
 def test_no_name_is_a_way_out(text: str) -> None:
     name = plain(text)
     assert re.fullmatch(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*", name)
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own code, with newer libraries
+def test_mlflow_has_a_run_once(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    settings = {"seed": 0, "fuels": {"beta": 30.0}, "data": {"path": "x" * 7000}}
+    run = make_run(tmp_path / "my run;--", settings=settings, dataset="../toy")
+    (run / "flower.log").write_text("not told")
+    (run / "link.csv").symlink_to("/etc/hostname")
+    address = write_mlflow([read_run(run)], str(tmp_path / "store"))
+    client = mlflow.MlflowClient(address)
+    experiment = client.get_experiment_by_name("_/_/_2f_toy")
+    (exported,) = client.search_runs([experiment.experiment_id])
+    assert exported.info.run_name == "my_20_run_3b_--"
+    assert exported.info.status == "FINISHED"
+    assert exported.data.params["fuels/beta"] == "30.0"
+    assert len(exported.data.params["data/path"]) == 6000
+    assert exported.data.metrics["summary/mse"] == 0.375
+    assert exported.data.tags["method"] == "fuels"
+    history = client.get_metric_history(exported.info.run_id, "loss/total")
+    assert [(point.step, point.value) for point in history] == [(1, 4.0), (2, 2.0), (3, 4 / 3)]
+    names = {artifact.path for artifact in client.list_artifacts(exported.info.run_id)}
+    assert names == {"settings.toml", "summary.json", "rounds.jsonl", "clients.csv"}
+    with pytest.raises(FedProtoError, match="was already exported, as MLflow's run"):
+        write_mlflow([read_run(run)], str(tmp_path / "store"))

@@ -92,14 +92,14 @@ def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
     table = comparison_table(question(two_seeds_and_a_rival(tmp_path)))
     assert table.heading == "toy"
     assert table.rows == [
-        [
+        (
             *("solo", "1", "0.1250 ± -", "0.0625 ± -", "0.5000", "0.8750", "0.5000"),
             *("0", "0", "0 B", "12"),
-        ],
-        [
+        ),
+        (
             *("fuels", "2", "0.5000 ± 0.2500", "0.3125 ± 0.0000", "0.5000", "0.8750"),
             *("0.5000", "768", "2,304", "1.2 kB", "15"),
-        ],
+        ),
     ]
 
 
@@ -207,9 +207,9 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
     groups, _ = group_runs([read_run(run) for run in runs])
     table = comparison_table(question(groups))
     assert [row[0] for row in table.rows] == ["gldp", "solo", "fedavg"]  # unknown last
-    assert table.rows[0][1:5] == ["2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0"]
-    assert table.rows[1][1:5] == ["1", "37.5 ± -", "-", "50.0 ± -"]
-    assert table.rows[1][5:9] == ["62.5 ± -", "100.0", "25.0", "25.0"]  # no few-shot class
+    assert table.rows[0][1:5] == ("2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0")
+    assert table.rows[1][1:5] == ("1", "37.5 ± -", "-", "50.0 ± -")
+    assert table.rows[1][5:9] == ("62.5 ± -", "100.0", "25.0", "25.0")  # no few-shot class
     head, first, *_ = comparison_csv(groups).splitlines()
     assert head.startswith(
         "dataset,method,seeds,accuracy_local_mean,accuracy_local_std,accuracy_local_se,"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
@@ -111,7 +111,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_LISTED]) + more
 
 
-def span(values: NDArray[Any]) -> str:
+def span(values: NDArray[np.generic]) -> str:
     """Return the lowest and the highest of these numbers, or the only number."""
     low, high = (
         str(value) if values.dtype.kind == "i" else f"{value:.4g}"
@@ -127,6 +127,17 @@ def refusals(refused: Mapping[str, str | None]) -> list[str]:
         if reason is not None:
             by_reason.setdefault(reason, []).append(client)
     return [f"{listed(clients)}: {reason}" for reason, clients in by_reason.items()]
+
+
+def most_affected(
+    sizes: Mapping[str, float], text: str, strength: Callable[[float], float] = abs
+) -> list[str]:
+    """Return a line about these clients, the strongest first; [] without any.
+
+    text: with a place for the strongest client's size.
+    """
+    names = sorted(sizes, key=lambda name: -strength(sizes[name]))
+    return [f"{listed(names)}: {text.format(sizes[names[0]])}"] if names else []
 
 
 def too_large(largest: Iterable[tuple[str, float]]) -> list[str]:

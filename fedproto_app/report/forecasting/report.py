@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isnan
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedproto_app.core.clients import metric_values
 from fedproto_app.core.metrics import Model
+from fedproto_app.report.run_files import Record
 from fedproto_app.report.task_report import (
     WITHHELD,
     Row,
@@ -34,7 +34,6 @@ from fedproto_app.tasks.forecasting.metrics import (
 from fedproto_app.tasks.metrics import error_text, percent_text, short_text
 
 if TYPE_CHECKING:
-    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -48,7 +47,7 @@ class ForecastingReport(TaskReport):
 
     metrics = FORECASTING
 
-    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
+    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
         """Return mean errors over all clients, of their latest and then of their kept models."""
         figures = sorted(self.metrics.figures, key=lambda f: f.metric.model is Model.KEPT)
         return round_means(results if evaluated else {}, figures)
@@ -73,13 +72,11 @@ class ForecastingReport(TaskReport):
         blocks = _blocks_table(results) if federation.settings.privacy.reported == "exact" else {}
         return {"clients.csv": rows, **_steps_table(results), **blocks}
 
-    def summary_figures(
-        self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
         """Return plain means, medians, and means of the worst tenth over the clients."""
         return summary_statistics(federation, self.metrics.figures)
 
-    def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def run_rows(self, summary: Record) -> list[tuple[str, str]]:
         """Return errors on the standardised scale unless a row says otherwise."""
         relative = (error_text(summary.get(f"{name}_median")) for name in ("mase", "wape"))
         return [
@@ -95,7 +92,7 @@ class ForecastingReport(TaskReport):
             *(_interval_row(summary, level) for level in LEVELS),
         ]
 
-    def in_words(self, summary: Mapping[str, Any]) -> str:
+    def in_words(self, summary: Record) -> str:
         """Compare the median client's error with a naive forecast."""
         mase = summary.get("mase_median")
         if summary["mse"] is None:
@@ -107,7 +104,7 @@ class ForecastingReport(TaskReport):
             "value one period before, measured on the training data"
         )
 
-    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    def curves(self, rounds: Sequence[Record]) -> dict[str, list[float | None]]:
         """Return the MSE on the standardised scale."""
         validation, test = self.metrics.validation.round.name, self.metrics.latest.round.name
         return {
@@ -115,18 +112,6 @@ class ForecastingReport(TaskReport):
             "validation": [record[validation] for record in rounds],
             "test": [record[test] for record in rounds],
         }
-
-    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Return sections on error by step, forecasts of single clients, and similar clients."""
-        from fedproto_app.report.forecasting import charts
-
-        return charts.sections(runs, first)
-
-    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """Return the charts of divergence.png, filter.png and forecast.png."""
-        from fedproto_app.report.forecasting import charts
-
-        return charts.pictures(run_dir)
 
 
 def _steps_table(results: Results) -> dict[str, list[Row]]:
@@ -151,7 +136,7 @@ def _blocks_table(results: Results) -> dict[str, list[Row]]:
     return {"blocks.csv": [columns, *(row[: len(columns)] for row in rows)]} if rows else {}
 
 
-def _interval_row(summary: Mapping[str, Any], level: int) -> tuple[str, str]:
+def _interval_row(summary: Record, level: int) -> tuple[str, str]:
     """Return how often the test part's values lie in the intervals, and the intervals' width."""
     covered = percent_text(summary.get(f"coverage_{level}"))
     width = short_text(summary.get(f"width_{level}"))

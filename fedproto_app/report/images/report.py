@@ -8,17 +8,17 @@ accuracy weights all classes equally.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import metric_values
 from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.report.run_files import Record
 from fedproto_app.report.task_report import (
     WITHHELD,
     Row,
@@ -45,7 +45,6 @@ from fedproto_app.tasks.images.metrics import (
 from fedproto_app.tasks.metrics import UNKNOWN, Figure, percent_text
 
 if TYPE_CHECKING:
-    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.core.clients import ClientKey
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
@@ -64,7 +63,7 @@ class ClassificationReport(TaskReport):
 
     metrics = CLASSIFICATION
 
-    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
+    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
         """Return plain means over the clients of their latest evaluations."""
         results = results if evaluated else {}
         test, validation = self._figures(results)
@@ -84,9 +83,7 @@ class ClassificationReport(TaskReport):
             "classes.csv": _class_rows(federation),
         }
 
-    def summary_figures(
-        self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
         """Return the final round's figures, and figures over all rounds."""
         results = federation.history.results
         test, validation = self._figures(results)
@@ -111,7 +108,7 @@ class ClassificationReport(TaskReport):
             )
         return figures | _stages_by_model(results)
 
-    def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def run_rows(self, summary: Record) -> list[tuple[str, str]]:
         """Return figures in percent; "own / averaged" where a row has both models."""
         models = [("own model", "local"), ("averaged model", "global")]
         kept = f"test accuracy, kept model ({kept_model(summary)})"
@@ -136,7 +133,7 @@ class ClassificationReport(TaskReport):
                 rows.append((f"forgetting, {title}", _percent(summary[f"forgetting_{model}"])))
         return rows
 
-    def in_words(self, summary: Mapping[str, Any]) -> str:
+    def in_words(self, summary: Record) -> str:
         """Return the accuracy of the clients' own models, or else of the averaged model."""
         accuracy = summary["accuracy_local"]
         value, subject = (
@@ -149,7 +146,7 @@ class ClassificationReport(TaskReport):
         right = percent_text(value)
         return f"{subject} the right class of {right}% of the test images (mean over the clients)"
 
-    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    def curves(self, rounds: Sequence[Record]) -> dict[str, list[float | None]]:
         """Return accuracies as fractions."""
         errors = [record["validation_error"] for record in rounds]
         return {
@@ -158,18 +155,6 @@ class ClassificationReport(TaskReport):
             "own model, clients of the round (A_sel)": [r["accuracy_selected"] for r in rounds],
             "validation images": [None if error is None else 1 - error for error in errors],
         }
-
-    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Return sections on accuracy by class, accuracy by stage, and the clients' classes."""
-        from fedproto_app.report.images import charts
-
-        return charts.sections(runs, first)
-
-    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """Return the charts of stages.png, classes.png and partition.png."""
-        from fedproto_app.report.images import charts
-
-        return charts.pictures(run_dir)
 
     def _figures(self, results: Results) -> tuple[list[Figure], list[Figure]]:
         """Return the figures on test data, and on validation data."""

@@ -27,7 +27,6 @@ from fedproto_app.report.charts import errors_section, gains_chart, learning_sec
 from fedproto_app.report.comparison import (
     Question,
     heavy_clients,
-    is_alone,
     not_converged,
     questions,
     with_better_off,
@@ -97,7 +96,7 @@ def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
     if totals := totals_verdict(question):
         return totals[0], totals[1:]
     reached = f"{report_for(groups[0].task).in_words(groups[0].runs[0].summary)}."
-    alone = [all(map(is_alone, group.runs)) for group in groups]
+    alone = [group.is_alone for group in groups]
     if len(groups) == 1:
         shows = "it shows what clients can do alone" if alone[0] else "it has nothing to compare"
         return reached, [

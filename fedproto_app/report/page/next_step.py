@@ -10,7 +10,7 @@ from statistics import fmean
 
 from fedproto_app.core.endings import shown
 from fedproto_app.core.tasks import task_record
-from fedproto_app.report.comparison import Question, client_errors, is_alone
+from fedproto_app.report.comparison import Question, client_errors
 from fedproto_app.report.gain import Finding
 from fedproto_app.report.runs import Group, Run, known_settings
 from fedproto_app.report.taking_part import Candidate
@@ -30,7 +30,7 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
     """Return what a reader should do next. chosen: the runs that the verdict is about."""
     if chosen is not None:
         return _after_verdict(question, chosen)
-    alone = [all(map(is_alone, group.runs)) for group in question.groups]
+    alone = [group.is_alone for group in question.groups]
     if not any(alone):
         return _run_alone(question.groups[0])
     if all(alone):

@@ -11,17 +11,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, is_alone, mean_errors, pairs
+from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, mean_errors, pairs
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.runs import Group, Run
-from fedproto_app.report.table import (
-    NO_SPREAD,
-    comparison_columns,
-    comparison_numbers,
-    comparison_rows,
-    figure_texts,
-    samples_texts,
-)
+from fedproto_app.report.table import figure_texts, samples_texts, shown_columns
 from fedproto_app.report.taking_part import Candidate
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
@@ -99,26 +92,15 @@ def methods_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable:
     """Return one row per group of one task and dataset; seeds are shown if a group has several."""
-    seeds = any(len(group.runs) > 1 for group in groups)
-    columns, texts, keys = (
-        comparison_columns(groups), comparison_rows(groups), comparison_numbers(groups)
-    )  # fmt: skip
-    figures = [n for n in range(3, len(columns)) if any(row[n] != UNKNOWN for row in texts)]
-    shown = [2, *figures] if seeds else figures
+    columns, caption = shown_columns(groups)
     rows = []
-    for group, label, row, numbers in zip(groups, labels, texts, keys, strict=True):
-        cells = [
-            Cell(row[n] if seeds else row[n].removesuffix(NO_SPREAD), _key(numbers[n - 2]), True)
-            for n in shown
-        ]
+    for n, (group, label) in enumerate(zip(groups, labels, strict=True)):
+        cells = [Cell(column.texts[n], _key(column.means[n]), True) for column in columns]
         mark = chosen is not None and group is chosen.group
         rows.append(Row([Cell(label), *cells], marked=mark))
-    titles = [columns[1], *(columns[n] for n in shown)]
-    metrics = report_for(groups[0].task).metrics
-    caption = f"{metrics.caption}; parameters up: per client and round, and in all"
-    if seeds:
-        caption = f"mean ± standard error over seeds; {caption}"
+    titles = ["method", *(column.title for column in columns)]
     note = "● the way of sharing chosen by validation data" if chosen else ""
+    caption = f"{caption}, and in all"
     return PageTable("methods", "methods side by side", caption, titles, rows, 1, note)
 
 
@@ -214,7 +196,7 @@ def _shown_groups(groups: Sequence[Group], chosen: Candidate | None) -> list[int
     Then follow up to two groups that shared nothing, and the others in the order of the table.
     """
     places = list(range(len(groups)))
-    alone = [place for place in places if all(map(is_alone, groups[place].runs))]
+    alone = [place for place in places if groups[place].is_alone]
     first = [place for place in places if chosen is not None and groups[place] is chosen.group]
     order = list(dict.fromkeys([*first, *alone[:2], *places]))
     return order[:_MOST_METHODS]

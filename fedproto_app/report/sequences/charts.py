@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,7 @@ class Embeddings:
     """
 
     vectors: NDArray[np.float32]
-    targets: NDArray[Any]
+    targets: NDArray[np.generic]
     classes: tuple[str, ...]
     clients: NDArray[np.str_]
     groups: NDArray[np.str_]

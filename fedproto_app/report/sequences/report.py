@@ -5,11 +5,11 @@ Clusters are compared with the true groups by the Rand index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from fedproto_app.core.metrics import Metric
+from fedproto_app.report.run_files import Record
 from fedproto_app.report.task_report import (
     WITHHELD,
     Row,
@@ -24,7 +24,6 @@ from fedproto_app.tasks.metrics import UNKNOWN, Figure, short_text
 from fedproto_app.tasks.sequences.metrics import CLASSES, NUMBERS
 
 if TYPE_CHECKING:
-    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 class SequenceReport(TaskReport):
     """The common part of classification and regression."""
 
-    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
+    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
         """Return plain means over the clients of their latest evaluations."""
         means = round_means(results if evaluated else {}, self.metrics.figures)
         return {**means, "rand_index": log.figures.get("rand_index")}
@@ -42,9 +41,7 @@ class SequenceReport(TaskReport):
         """Return ``clients.csv``, a row per client."""
         return {"clients.csv": client_rows(federation, self.metrics.figures)}
 
-    def summary_figures(
-        self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
         """Return the last evaluation's figures, and means over the evaluated rounds."""
         in_use = (self.metrics.latest.round.name, self.metrics.validation.round.name)
         rand = [(line["round"], line["rand_index"]) for line in rounds]
@@ -59,7 +56,7 @@ class SequenceReport(TaskReport):
             "clusters": _last(_method_figures(rounds, "clusters")),
         }
 
-    def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def run_rows(self, summary: Record) -> list[tuple[str, str]]:
         """Return a row for each figure that the method has."""
         metrics, test = self.metrics, f"test {self._title(self.metrics.latest)}"
         name, validation = metrics.latest.round.name, metrics.validation.round.name
@@ -91,7 +88,7 @@ class SequenceReport(TaskReport):
             *_cluster_rows(summary),
         ]
 
-    def in_words(self, summary: Mapping[str, Any]) -> str:
+    def in_words(self, summary: Record) -> str:
         """Return the result of the models that clients end with."""
         kept = self.metrics.kept
         if summary[kept.summary[0].name] is None:
@@ -99,7 +96,7 @@ class SequenceReport(TaskReport):
         value = self._texts(summary, kept.summary[0].name)
         return f"The clients' mean test {self._title(kept)} is {value}"
 
-    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    def curves(self, rounds: Sequence[Record]) -> dict[str, list[float | None]]:
         """Return accuracies as fractions, or errors in the data's units."""
         name = self.metrics.latest.round.name
         errors = [record[self.metrics.validation.round.name] for record in rounds]
@@ -113,23 +110,11 @@ class SequenceReport(TaskReport):
             "test, kept models": [record[f"{name}_kept"] for record in rounds],
         }
 
-    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Return sections on clusters over the rounds, similar clients, and clients' classes."""
-        from fedproto_app.report.sequences import charts
-
-        return charts.sections(runs, first)
-
-    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """Return the charts of clusters and of embeddings.png."""
-        from fedproto_app.report.sequences import charts
-
-        return charts.pictures(run_dir)
-
     def _title(self, figure: Figure) -> str:
         name = figure.metric.name
         return name if self.metrics.is_accuracy else name.upper()
 
-    def _texts(self, summary: Mapping[str, Any], *fields: str) -> str:
+    def _texts(self, summary: Record, *fields: str) -> str:
         texts = [self.metrics.headline.summary[0].text(summary[field]) for field in fields]
         unit = " %" if self.metrics.is_accuracy else ""
         return UNKNOWN if set(texts) == {UNKNOWN} else f"{' / '.join(texts)}{unit}"
@@ -161,7 +146,7 @@ def settled(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
     return first
 
 
-def _cluster_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _cluster_rows(summary: Record) -> list[tuple[str, str]]:
     """Return the figures about clusters, [] for a method without clusters."""
     rows = []
     if summary["clusters"] is not None:
@@ -177,7 +162,7 @@ def _cluster_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _method_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[float | None]:
+def _method_figures(rounds: Sequence[Record], figure: str) -> list[float | None]:
     """Return a figure that the method reports for each round."""
     return [line["figures"].get(figure) for line in rounds]
 

@@ -7,7 +7,7 @@ Accuracies are fractions, 0 … 1, in the artefacts and percent on screen. The n
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.tasks.metrics import Field, Figure, TaskMetrics, percent_text
@@ -15,6 +15,7 @@ from fedproto_app.tasks.metrics import Field, Figure, TaskMetrics, percent_text
 ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
 CORRECT, COUNT = "correct", "count"  # test images, right or all, of a stage or a class
 INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
+MOST_STAGES, MOST_CLASSES = 9999, 10_000  # they bound a server's memory
 THIRDS = ("many", "medium", "few")
 
 
@@ -28,9 +29,19 @@ def class_metric(quantity: str, label: int) -> Metric:
     return Metric(f"{quantity}/class-{label}")
 
 
-def is_of_class(metric: Metric) -> bool:
-    """Return whether this is a `class_metric`, of any model and rule."""
-    return metric.name.startswith((f"{CORRECT}/class-", f"{COUNT}/class-"))
+@cache
+def totals() -> dict[str, str]:
+    """Return the name of the count of all images by that of a count, of right answers or of all.
+
+    It has every stage and class that a server accepts, so that no code takes a name apart.
+    """
+    makers = ((stage_metric, MOST_STAGES), (class_metric, MOST_CLASSES))
+    return {
+        make(quantity, number).name: make(COUNT, number).name
+        for make, most in makers
+        for number in range(most)
+        for quantity in (CORRECT, COUNT)
+    }
 
 
 _percent = partial(Field, text=percent_text)

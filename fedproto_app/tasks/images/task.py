@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,17 +29,16 @@ from fedproto_app.tasks.images.metrics import (
     CORRECT,
     COUNT,
     ERROR,
+    MOST_CLASSES,
     class_metric,
-    is_of_class,
     stage_metric,
+    totals,
 )
 from fedproto_app.tasks.task import Task, at_once, class_loss, in_padded, masked_mean, shuffled
 
 ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
-MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound a server's memory
-LARGEST_SIDE, MOST_CLASSES = 1024, 10_000
-
-_COUNT = re.compile(r"(correct|count)/(stage|class)-[0-9]{1,5}")
+MOST_IMAGES = 1e9  # of a client
+LARGEST_SIDE = 1024  # it bounds a server's memory, as MOST_CLASSES does
 
 Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted classes [K, n]
 
@@ -147,23 +146,25 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             has_rules = metric.name == ACCURACY.name
             if metric.name in cls.metrics.names and (has_rules or not metric.rule):
                 limit = 1.0
-            elif _COUNT.fullmatch(metric.name) and not metric.rule:
+            elif metric.name in totals() and not metric.rule:
                 limit = MOST_IMAGES
             else:
                 return f"{str(metric)[:80]!r} is no metric of classification"
             if not 0 <= value <= limit:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
-            if metric.name.startswith("correct/"):
-                count_metric = replace(metric, name=metric.name.replace("correct/", "count/"))
-                if value > metrics.get(count_metric, 0):
-                    return (
-                        f"its metrics have more correct answers than images: {metric} = {value:g}"
-                    )
+            total = totals().get(metric.name)
+            if total and value > metrics.get(replace(metric, name=total), 0):
+                return f"its metrics have more correct answers than images: {metric} = {value:g}"
         return None
 
-    @staticmethod
-    def is_of_class(metric: Metric) -> bool:
-        return is_of_class(metric)
+    def is_of_class(self, metric: Metric) -> bool:
+        return metric.name in self._names_of_classes
+
+    @cached_property
+    def _names_of_classes(self) -> set[str]:
+        """The names of the counts by class, which `judge` reports for each class of the shape."""
+        labels = range(len(self.shape.classes))
+        return {class_metric(name, label).name for name in (CORRECT, COUNT) for label in labels}
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:

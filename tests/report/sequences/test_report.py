@@ -16,7 +16,7 @@ from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.charts import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
 from fedproto_app.report.sequences.report import settled
-from fedproto_app.report.table import clients_table, comparison_rows, run_table
+from fedproto_app.report.table import clients_table, comparison_columns, run_table
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.table import task_class
@@ -69,32 +69,40 @@ def a_line(number: int, accuracy: float | None = None, **figures: Any) -> dict[s
     }
 
 
-def test_a_round_tells_the_means_over_the_clients_that_have_a_metric() -> None:
+@pytest.mark.parametrize(
+    ("task", "metrics", "expected"),
+    [
+        (
+            CLASSES,
+            ACCURACIES,
+            {
+                "accuracy": 0.75,
+                "accuracy_local": 0.25,
+                "accuracy_global": None,
+                "accuracy_kept": 0.5,
+                "validation_error": 0.5,
+            },
+        ),
+        (
+            NUMBERS,
+            ERRORS,
+            {
+                "rmse": 3.0,
+                "rmse_local": None,
+                "rmse_global": 6.0,
+                "rmse_kept": 1.5,
+                "mae": 2.0,
+                "validation_rmse": 6.0,
+            },
+        ),
+    ],
+)
+def test_a_round_has_the_means_over_the_clients_that_have_a_metric(
+    task: str, metrics: Any, expected: dict[str, float | None]
+) -> None:
     log = RoundLog(figures={"rand_index": 0.5, "forgetting_factor": 0.25})
-    figures = REPORTS[CLASSES].round_figures(log, made(ACCURACIES).history.results, True)
-    assert figures == {
-        "accuracy": 0.75,
-        "accuracy_local": 0.25,
-        "accuracy_global": None,
-        "accuracy_kept": 0.5,
-        "validation_error": 0.5,
-        "rand_index": 0.5,
-    }
-
-
-def test_a_round_of_regression_tells_errors() -> None:
-    figures = REPORTS[NUMBERS].round_figures(
-        RoundLog(), made(ERRORS, NUMBERS).history.results, True
-    )
-    assert figures == {
-        "rmse": 3.0,
-        "rmse_local": None,
-        "rmse_global": 6.0,
-        "rmse_kept": 1.5,
-        "mae": 2.0,
-        "validation_rmse": 6.0,
-        "rand_index": None,
-    }
+    figures = REPORTS[task].round_figures(log, made(metrics, task).history.results, True)
+    assert figures == expected | {"rand_index": 0.5}
 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
@@ -122,8 +130,8 @@ def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
         "validation_error,kept_validation_error"
     )
     assert rows == [
-        ["a", "n", "g", 10, 5, 0.5, 0.25, 0.75, 0.25, 0.125],
-        ["b", "n", "g", 10, 5, 1.0, None, 0.25, 0.75, None],
+        ["a", "n", "g", 10, 7, 0.5, 0.25, 0.75, 0.25, 0.125],
+        ["b", "n", "g", 10, 7, 1.0, None, 0.25, 0.75, None],
     ]
 
 
@@ -133,7 +141,7 @@ def test_clients_of_regression_have_errors() -> None:
         "client,node,group,samples,kept_round,rmse,rmse_local,rmse_kept,mae,validation_rmse,"
         "kept_validation_rmse"
     )
-    assert rows[0] == ["a", "n", "g", 10, 5, 4.0, None, 2.0, 3.0, 5.0, None]
+    assert rows[0] == ["a", "n", "g", 10, 7, 4.0, None, 2.0, 3.0, 5.0, None]
 
 
 def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
@@ -243,7 +251,7 @@ def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert [group.task for group in groups] == [CLASSES, NUMBERS]
     accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
-    assert comparison_rows(groups)[0][3] == f"{100 * accuracy:.1f} ± -"
+    assert comparison_columns(groups[:1])[1].texts[0] == f"{100 * accuracy:.1f} ± -"
     draw_comparison(groups, tmp_path / "comparison.png")
     assert (tmp_path / "comparison.png").exists()
 
