@@ -34,11 +34,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.pages import ROOT
+
 LAST_LOG = "f11d518"  # the last commit whose nodes kept an append-only log of files
 COHORT = 16
 STEPS = ("write all", "write 1%", "load a cohort", "load all")
 TRAINING = "train and write"
-ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:

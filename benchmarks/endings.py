@@ -20,10 +20,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.pages import ROOT
+from benchmarks.parts import PROGRAM
 from fedproto_app.ops.guardian import marked_processes
 
-ROOT = Path(__file__).parents[1]
-PROGRAM = "from fedproto_app.cli.main import main; main()"
 SMALL = ["--set=data.synthetic.clients=4", "--set=output.pictures=false", "--set=patience=0"]
 ROUNDS = 40
 

@@ -115,21 +115,25 @@ class Client:
         learner.receive(cohort, Guidance(priors, cohort.names))
 
 
+def joined(contributions: Sequence[Arrays]) -> Arrays:
+    """Return what each client sends, [1, …], as arrays of all clients, [N, …]."""
+    return {
+        name: np.concatenate([arrays[name] for arrays in contributions])
+        for name in (PROTOTYPE, GRAM, MOMENT)
+    }
+
+
 def priors_of(
-    row: int, prototypes: NDArray[Any], contributions: Sequence[Arrays], learner: Any
+    contributions: Arrays, temperatures: Sequence[float], rows: slice = slice(None)
 ) -> Arrays:
-    """Return what the server sends to the client of this row, [1, T, …], from the others' means."""
-    divergence = pairwise_divergence(torch.from_numpy(prototypes)[:, None])
-    weights = torch.stack(
-        [kinship(divergence, temperature)[row] for temperature in learner.section.temperatures]
-    )
+    """Return what the server sends to the clients of these rows, [R, T, …]."""
+    divergence = pairwise_divergence(torch.from_numpy(contributions[PROTOTYPE])[:, None])
+    weights = torch.stack([kinship(divergence, temperature) for temperature in temperatures], dim=1)
     priors = {}
     for name in (GRAM, MOMENT):
-        arrays = torch.from_numpy(
-            np.concatenate([contribution[name] for contribution in contributions])
-        ).double()
-        mixed = torch.tensordot(weights, arrays, dims=1)
-        priors[name] = mixed[None].float().numpy()
+        arrays = torch.from_numpy(contributions[name]).double()
+        mixed = [torch.tensordot(row, arrays, dims=1).float() for row in weights[rows]]
+        priors[name] = torch.stack(mixed).numpy()
     return priors
 
 
@@ -147,9 +151,9 @@ def with_equal_history(
         errors[ALONE].append(client.error(kindred, cohort))
         fitted.append(cohort)
         contributions.append(arrays)
-    prototypes = np.concatenate([arrays[PROTOTYPE] for arrays in contributions])
+    priors = priors_of(joined(contributions), kindred.section.temperatures)
     for row, (client, cohort) in enumerate(zip(clients, fitted, strict=True)):
-        client.receive(kindred, cohort, priors_of(row, prototypes, contributions, kindred))
+        client.receive(kindred, cohort, {name: p[row : row + 1] for name, p in priors.items()})
         errors[KINDRED].append(client.error(kindred, cohort))
     return errors, contributions
 
@@ -164,7 +168,7 @@ def newcomers(
     """
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     errors: Errors = {method: [] for method in (LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED)}
-    prototypes = np.concatenate([arrays_sent[PROTOTYPE] for arrays_sent in contributions])
+    sent = joined(contributions)
     for row, client_series in enumerate(series):
         client = Client(client_series, settings, days or settings.data.periodic_window)
         if not days:
@@ -175,9 +179,10 @@ def newcomers(
         copies = {LAST_VALUE: blocks.close[..., -1:], LAST_PERIOD: blocks.lagged[..., -1, :]}
         for method, repeated in copies.items():
             errors[method].append(client.judged(kindred.task.judge(repeated, cohort.samples)))
-        prototypes_now = prototypes.copy()
-        prototypes_now[row] = mean_day(cohort.samples)[0].numpy()
-        arrays = priors_of(row, prototypes_now, contributions, kindred)
+        prototypes = sent[PROTOTYPE].copy()
+        prototypes[row] = mean_day(cohort.samples)[0].numpy()
+        now = {**sent, PROTOTYPE: prototypes}
+        arrays = priors_of(now, kindred.section.temperatures, slice(row, row + 1))
         if days:
             errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
             cohort, _ = client.fitted_alone(kindred)

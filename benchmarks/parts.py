@@ -1,4 +1,4 @@
-"""Shared by benchmarks: time a call, end a process."""
+"""Shared by benchmarks: time a call, start and end a process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+# For `python -c`: the command line with this tree's code, without an installed program.
+PROGRAM = "from fedproto_app.cli.main import main; main()"
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:

@@ -3,16 +3,15 @@
     python -m benchmarks.privacy_results [--page]
 
 Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, on
-the test data, of the clients' last models. Clips were chosen by the clients' validation error at
-ε = 10 among three each, on seed 0, which is no seed of the tables; for `fed-react` they were not
-chosen at all.
+the test data, of the clients' last models. privacy.toml declares the lines.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
+from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.table import small_run
 
 SEEDS = (1,)
@@ -36,86 +36,36 @@ EPSILONS = (100.0, 10.0, 3.0, 1.0)
 DELTA = 1e-5
 MANY_AT = 10.0  # the ε of the second table
 CLIENTS = (10, 40, 160)
-SERIES: Mapping[str, Any] = {"data.synthetic.clients": 10, "data.synthetic.days": 28, "rounds": 10}
-IMAGES: Mapping[str, Any] = {
-    "data.partition.clients": 10,
-    "data.partition.classes": 4,
-    "data.partition.stages": 1,
-    "data.partition.validation-share": 0.2,
-    "data.partition.samples": 30,
-    "rounds": 10,
-    "keep": "best-validation",
-}
-SEQUENCES: Mapping[str, Any] = {
-    "data.clusters.clients": 10,
-    "data.clusters.clusters": 3,
-    "data.synthetic.sequences": 800,
-    "encoder.rounds": 5,
-    "encoder.steps": 10,
-    "encoder.negative-terms": "mean",
-    "fed-react.clusters": 3,
-    "fed-react.samples": 0,
-    "rounds": 5,
-}
-SAMPLE: Mapping[str, Any] = {"privacy.unit": "sample", "privacy.neighbours": "replace"}
-ONE_MODEL: Mapping[str, Any] = {"method": "analytic", "analytic.sharing": "federated"}
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A line of a table.
-
-    settings: changes to a small run of the task. clips: the lengths. alone: the settings for
-    clients that share nothing. figure: of rounds.jsonl.
-    """
+    """A line of a table, as privacy.toml declares it. settings: of a whole run."""
 
     title: str
-    task: str
     settings: Mapping[str, Any]
     clips: Mapping[str, Any]
     alone: Mapping[str, Any]
-    figure: str = "kept_test_mse"
+    figure: str
+    by_clients: bool
 
 
-def _series(
-    title: str, settings: Mapping[str, Any], clips: Mapping[str, Any], alone: Mapping[str, Any]
-) -> Case:
-    return Case(title, "forecasting", {**SERIES, **settings}, clips, alone)
+def _cases() -> Iterator[Case]:
+    file = ROOT / "benchmarks" / "privacy.toml"
+    declared = tomllib.loads(file.read_text(encoding="utf-8"))
+    for case in declared["cases"]:
+        of_task = {**small_run(case["task"]), **AT_ONCE, **flat(declared["tasks"][case["task"]])}
+        yield Case(
+            case["title"],
+            {**of_task, **flat(case["settings"])},
+            flat(case["clips"]),
+            flat(case["alone"]),
+            case["figure"],
+            case.get("by-clients", False),
+        )
 
 
-_SOLO: Mapping[str, Any] = {"method": "solo"}
-_UNSHARED: Mapping[str, Any] = {"analytic.sharing": "none"}
-_FEDAVG = _series("`fedavg`, MSE", {"method": "fedavg"}, {"privacy.step-clip": 0.1}, _SOLO)
-_ANALYTIC = _series(
-    "`analytic`, one shared model, MSE", ONE_MODEL, {"privacy.clip": 1.0}, _UNSHARED
-)
-CASES = (
-    _series("`fuels`, MSE", {"method": "fuels"}, {"privacy.clip": 3.0}, _SOLO),
-    _FEDAVG,
-    _series(
-        "`analytic`, personal models, MSE", {"method": "analytic"}, {"privacy.clip": 1.0}, _UNSHARED
-    ),
-    _ANALYTIC,
-    _series(
-        "the same, ε per sample, MSE", {**ONE_MODEL, **SAMPLE}, {"privacy.clip": 1.0}, _UNSHARED
-    ),
-    Case(
-        "`gldp`, accuracy",
-        "classification",
-        {**IMAGES, "method": "gldp"},
-        {"privacy.clip": 1.0, "privacy.step-clip": 0.3},
-        _SOLO,
-        "accuracy_selected",
-    ),
-    Case(
-        "`fed-react`, accuracy",
-        "sequence-classification",
-        {**SEQUENCES, "method": "fed-react"},
-        {"privacy.clip": 1.0, "privacy.step-clip": 0.1},
-        _SOLO,
-        "accuracy",
-    ),
-)
+CASES = tuple(_cases())
 
 
 @dataclass(frozen=True)
@@ -138,7 +88,8 @@ def trials() -> list[Trial]:
     ]
     second = [
         Trial(case, epsilon, clients, seed)
-        for case in (_FEDAVG, _ANALYTIC)
+        for case in CASES
+        if case.by_clients
         for clients in CLIENTS
         for epsilon in (None, MANY_AT)
         for seed in SEEDS
@@ -159,8 +110,6 @@ def figure_of(trial: Trial) -> float:
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_from(
             {
-                **small_run(case.task),
-                **AT_ONCE,
                 **case.settings,
                 **noise,
                 **synthetic,
@@ -216,7 +165,8 @@ def by_clients(figures: Mapping[Trial, float]) -> list[str]:
         ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)],
         [
             [case.title, noise, *(_mean(figures, case, epsilon, clients) for clients in CLIENTS)]
-            for case in (_FEDAVG, _ANALYTIC)
+            for case in CASES
+            if case.by_clients
             for noise, epsilon in (("none", None), (f"ε = {MANY_AT:g}", MANY_AT))
         ],
     )

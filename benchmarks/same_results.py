@@ -31,13 +31,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.pages import ROOT
+from benchmarks.parts import PROGRAM
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.tasks.table import small_run
 
-ROOT = Path(__file__).parents[1]
 DEADLINE = 600  # seconds of a run
-PROGRAM = "from fedproto_app.cli.main import main; main()"
 PAIRS = [f"{method}@{task}" for task in TASKS for method in methods_of(task)]
 SEVERAL_VARIANTS = [
     "fedavg@forecasting",

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
+from benchmarks.pages import ROOT
+from benchmarks.parts import PROGRAM
 
-ROOT = Path(__file__).parents[1]
-PROGRAM = "from fedproto_app.cli.main import main; main()"
 SETTINGS = {"method": "fuels", "data.source": "synthetic-traffic", "data.synthetic.days": 8}
 ROUND = re.compile(r"round \d+/\d+ ")  # has ended
 INTERVAL = 0.5  # seconds between two looks at the processes

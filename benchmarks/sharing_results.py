@@ -25,30 +25,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.history_results import Client, settings_of
+from benchmarks.history_results import Client, joined, priors_of, settings_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from benchmarks.results.declared import page
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.messages import Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
 from fedproto_app.maths.candidates import Family
-from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.report.comparison import percent_gain
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import (
-    GRAM,
-    MOMENT,
-    PROTOTYPE,
     Fits,
     KindredLearner,
     Means,
 )
-from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -184,10 +179,7 @@ def errors_of(
         errors[ALONE + suffix] = [of_client.mse for of_client in judged]
         if not suffix:
             blocks[ALONE] = [of_client.blocks for of_client in judged]
-        contributions = {
-            name: np.concatenate([arrays[name] for _, arrays in fitted])
-            for name in (PROTOTYPE, GRAM, MOMENT)
-        }
+        contributions = joined([arrays for _, arrays in fitted])
         priors = priors_of(contributions, settings.method_table(KindredSettings).temperatures)
         for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
             judged = []
@@ -200,18 +192,6 @@ def errors_of(
             if method + suffix == KINDRED:
                 blocks[KINDRED] = [of_client.blocks for of_client in judged]
     return errors, blocks
-
-
-def priors_of(contributions: Arrays, temperatures: Sequence[float]) -> Arrays:
-    """Return what the server sends to all clients, [N, T, …]; the last prior takes all alike."""
-    divergence = pairwise_divergence(torch.from_numpy(contributions[PROTOTYPE])[:, None])
-    weights = torch.stack([kinship(divergence, temperature) for temperature in temperatures], dim=1)
-    return {name: _mixed(weights, contributions[name]) for name in (GRAM, MOMENT)}
-
-
-def _mixed(weights: Tensor, arrays: NDArray[Any]) -> NDArray[Any]:
-    result = [torch.tensordot(row, torch.from_numpy(arrays).double(), dims=1) for row in weights]
-    return torch.stack([part.float() for part in result]).numpy()
 
 
 # --- the page ---------------------------------------------------------------------------------

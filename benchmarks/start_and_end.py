@@ -13,7 +13,6 @@ clients are judged, evaluation: `--evaluate-every` of all rounds leaves hardly m
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,11 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
+from benchmarks.pages import ROOT, data_root
+from benchmarks.parts import PROGRAM
 from fedproto_app.report.runs import read_rounds
-
-ROOT = Path(__file__).parents[1]
-PROGRAM = "from fedproto_app.cli.main import main; main()"
-DATA = Path(os.environ.get("FEDPROTO_DATA", "../shared/data"))
 
 
 @dataclass
@@ -92,7 +89,7 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=1, metavar="ROUNDS")
     parser.add_argument("--data", default="electricity_2014_hourly.csv.gz", metavar="FILE")
     arguments = parser.parse_args()
-    data = DATA / arguments.data
+    data = data_root() / arguments.data
     options = [
         f"--set=rounds={arguments.rounds}",
         f"--set=evaluate-every={arguments.evaluate_every}",

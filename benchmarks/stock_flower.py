@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
-from benchmarks.parts import end
+from benchmarks.parts import PROGRAM, end
 from benchmarks.peers.pfl_home import pfl_python
 from fedproto_app.core.errors import FederationError
 from fedproto_app.data.sources import load_series
@@ -50,7 +50,6 @@ WARM_UP = 2  # rounds
 DEADLINE = 180.0  # seconds without a new round
 SAME_LOSS = 0.1  # of the mean of all; first models and orders of batches differ
 OURS = "fedproto run"
-PROGRAM = "from fedproto_app.cli.main import main; main()"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 

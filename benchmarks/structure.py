@@ -1,6 +1,7 @@
 """How large both packages are, the app's room by room, and which room imports which.
 
-    python -m benchmarks.structure            # the table
+    python -m benchmarks.structure            # the tables
+    python -m benchmarks.structure --page     # also writes the figures into docs/design.md
     python -m benchmarks.structure --picture  # also draws docs/rooms.svg
 
 The rooms and their order come from the import-linter contract in pyproject.toml.
@@ -10,21 +11,30 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import grimp
 import matplotlib as mpl
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import FancyArrowPatch
 from rich.console import Console
 from rich.table import Table
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-ROOT = Path(__file__).parents[1]
+from benchmarks import prototype_way
+from benchmarks.pages import ROOT, read_section, table_texts, write_section
+
 PACKAGE = "fedproto_app"
 COMPARED = "fedproto_compared"  # further methods, which use the app as a user's package does
+PAGE, SECTION, MAKER = ROOT / "docs" / "design.md", "size", "benchmarks.structure"
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 PICTURE = ROOT / "docs" / "rooms.svg"
 
 
@@ -57,16 +67,16 @@ def lines_of(files: list[Path]) -> int:
     return sum(path.read_text().count("\n") for path in files)
 
 
-def hooks() -> dict[str, int]:
-    """Count what an author of a method reads: a learner's hooks, and a strategy's methods.
-
-    A hook is a public method that is not final.
-    """
-    strategy = _methods("strategy.py", "BaseStrategy")
+def learner_hooks() -> list[str]:
+    """Return the methods that an author of a learner may override: public ones that are not final."""
     learner = _methods("learner.py", "Learner")
     final = [m for m in learner if "final" in map(ast.unparse, m.decorator_list)]
-    public = [m for m in learner if not m.name.startswith("_") and m not in final]
-    return {"hooks of a learner": len(public), "methods of BaseStrategy": len(strategy)}
+    return [m.name for m in learner if not m.name.startswith("_") and m not in final]
+
+
+def strategy_methods() -> list[str]:
+    """Return all methods of the base of strategies."""
+    return [method.name for method in _methods("strategy.py", "BaseStrategy")]
 
 
 def _methods(file: str, name: str) -> list[ast.FunctionDef]:
@@ -88,36 +98,88 @@ def upward(imports: Counter[tuple[str, str]]) -> int:
     return sum(n for (room, imported), n in imports.items() if level_of[imported] <= level_of[room])
 
 
-def print_tables(imports: Counter[tuple[str, str]]) -> None:
-    console = Console()
+class Figure(NamedTuple):
+    """A line of the table on the page. aim: what the project wants it to be."""
+
+    title: str
+    value: str
+    aim: str
+
+
+def figures(imports: Counter[tuple[str, str]]) -> list[Figure]:
+    """Return the figures on the page that a program can count."""
+    package, compared, tests, benchmarks = (
+        sorted((ROOT / name).rglob("*.py")) for name in (PACKAGE, COMPARED, "tests", "benchmarks")
+    )
+    lines = lines_of(package)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pages = [p.read_text() for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    words = sum(len(page.split()) for page in pages)
+    *_, way = read_section(prototype_way.PAGE, prototype_way.SECTION, prototype_way.MAKER)
+    return [
+        Figure("a prototype's way, traced", way.partition(":")[0], "16 files, 7 forms"),
+        Figure("files of the package", f"{len(package)}", "300"),
+        Figure("lines of the package", _thousands(lines), "51.0k"),
+        Figure(
+            "files, lines of the compared methods' package",
+            f"{len(compared)}, {_thousands(lines_of(compared))}",
+            "",
+        ),
+        Figure("lines of tests", _thousands(lines_of(tests)), "46.0k"),
+        Figure("lines of benchmarks", _thousands(lines_of(benchmarks)), "12.5k"),
+        Figure(
+            "lines of tests for each line of both packages",
+            f"{lines_of(tests) / lines_of([*package, *compared]):.2f}",
+            "0.80",
+        ),
+        Figure("`Any` in the package", f"{untyped()}", "250"),
+        Figure("hooks of a learner", f"{len(learner_hooks())}", "14"),
+        Figure("methods of the base strategy", f"{len(strategy_methods())}", "25"),
+        Figure("imports that run upwards", f"{upward(imports)}", "0"),
+        Figure("circles of modules", f"{circles()}", "0"),
+        Figure("files of FUELS", f"{len(files_of('strategies/fuels'))}", "5"),
+        Figure(
+            "keys in pyproject.toml", f"{_keys(project['tool']['flwr']['app']['config'])}", "120"
+        ),
+        Figure("words of documentation", _thousands(words), "45.0k"),
+        Figure("semicolons in a thousand words of documentation", _semicolons(pages), "2.0"),
+    ]
+
+
+def circles() -> int:
+    """Count the groups of modules that import each other in a circle."""
+    graph = grimp.build_graph(PACKAGE)
+    modules = sorted(graph.modules)
+    places = {module: place for place, module in enumerate(modules)}
+    pairs = [
+        (places[module], places[imported])
+        for module in modules
+        for imported in graph.find_modules_directly_imported_by(module)
+    ]
+    rows, columns = zip(*pairs, strict=True)
+    matrix = coo_array(([1] * len(pairs), (rows, columns)), shape=(len(modules),) * 2)
+    _, component = connected_components(matrix, connection="strong")
+    return sum(size > 1 for size in Counter(component.tolist()).values())
+
+
+def _thousands(count: int) -> str:
+    return f"{count / 1000:.1f}k"
+
+
+def _semicolons(pages: Iterable[str]) -> str:
+    """Return the semicolons in a thousand words, code left out."""
+    prose = [_CODE.sub("", page) for page in pages]
+    words = sum(len(text.split()) for text in prose)
+    return f"{1000 * sum(text.count(';') for text in prose) / words:.1f}"
+
+
+def print_rooms(imports: Counter[tuple[str, str]]) -> None:
     rooms = Table("room", "files", "lines", "imports")
     for room in chain.from_iterable(levels()):
         imported = sorted(imported for importer, imported in imports if importer == room)
         files = files_of(room)
         rooms.add_row(room, str(len(files)), str(lines_of(files)), " ".join(imported))
-    console.print(rooms)
-    package = sorted((ROOT / PACKAGE).rglob("*.py"))
-    compared = sorted((ROOT / COMPARED).rglob("*.py"))
-    tests = sorted((ROOT / "tests").rglob("*.py"))
-    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    totals = Table("figure", "value", title="the whole")
-    totals.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
-    totals.add_row(
-        "the same of the compared methods' package", f"{len(compared)} / {lines_of(compared)}"
-    )
-    totals.add_row(
-        "lines of tests per line of both packages",
-        f"{lines_of(tests) / lines_of([*package, *compared]):.2f}",
-    )
-    totals.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
-    totals.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))
-    for figure, count in hooks().items():
-        totals.add_row(figure, str(count))
-    totals.add_row("Any, of types that are not said", str(untyped()))
-    totals.add_row("imports that run upwards", str(upward(imports)))
-    totals.add_row("words of documentation", str(sum(len(p.read_text().split()) for p in pages)))
-    console.print(totals)
+    Console().print(rooms)
 
 
 def _keys(table: dict[str, object]) -> int:
@@ -131,7 +193,7 @@ def draw(imports: Counter[tuple[str, str]]) -> None:
     """
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 11})
     rows = levels()
-    figure = Figure(figsize=(6.6, 0.5 * (len(rows) + 1)))
+    figure = Canvas(figsize=(6.6, 0.5 * (len(rows) + 1)))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-3.2, 2.4), ylim=(-len(rows) + 0.4, 1.4))
     axes.axis("off")
@@ -169,10 +231,15 @@ def draw(imports: Counter[tuple[str, str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--page", action="store_true", help="also write docs/design.md")
     parser.add_argument("--picture", action="store_true", help="also draw docs/rooms.svg")
     arguments = parser.parse_args()
     imports = imports_between_rooms()
-    print_tables(imports)
+    print_rooms(imports)
+    lines = table_texts([("figure", "now", "aim"), *figures(imports)])
+    print("\n".join(lines))
+    if arguments.page:
+        write_section(PAGE, SECTION, MAKER, [*lines, "", f"`python -m {MAKER} --page`"])
     if arguments.picture:
         draw(imports)
 

@@ -1,6 +1,6 @@
 """What honest clients pay for `aggregation.weight-limit` and `aggregation.step-limit`.
 
-The tables of the result pages, shortened to a few rounds, with three seeds. A run whose
+The rows that honest.toml names, shortened to a few rounds, with three seeds. A run whose
 clients were neither shortened nor weighed less is the run without limits, so only others are
 repeated without them.
 """
@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 
 import fedproto_app
 from benchmarks.pages import ROOT, data_root
-from benchmarks.results.declared import Table, page
+from benchmarks.results.declared import page
 from fedproto_app.report.comparison import client_errors
 from fedproto_app.report.runs import Run, read_rounds, read_run
 from fedproto_app.report.task_report import report_for
@@ -32,20 +32,6 @@ from fedproto_app.settings.reading import flat
 SEEDS = (0, 1, 2)
 NO_LIMITS: Mapping[str, Any] = {"aggregation.weight-limit": 0.0, "aggregation.step-limit": 0.0}
 SKEWED = 20  # clients of the digits with sizes that differ much
-_DIRICHLET: Mapping[str, Any] = {
-    "data.partition.scheme": "dirichlet",
-    "data.partition.stages": 1,
-    "data.partition.imbalance-factor": 1.0,
-}
-
-
-class Part(NamedTuple):
-    """Rows of a result page's table. changes: also how many rounds are run."""
-
-    title: str
-    table: Table
-    rows: Sequence[str]
-    changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,73 +59,20 @@ class Cost(NamedTuple):
     free: float
 
 
-def parts() -> list[Part]:
-    """Return what is run."""
-    series, classes, sequences = (
-        page(name).tables for name in ("forecasting", "classification", "sequences")
-    )
-    averaging = ("fedavg", "fedprox", "fedrep", "ditto", "apfl")
-    images = ("fedavg", "fedprox", "fedrep", "apfl", "gldp")
-    lstm = ("lstm-fedavg", "lstm-fedprox", "lstm-ditto", "lstm-apfl")
-    one_stage = {**_DIRICHLET, "rounds": 15}
-    return [
-        Part("Milan", series["milano"], averaging, {"rounds": 10}),
-        Part("electricity", series["electricity"], averaging, {"rounds": 5}),
-        Part("M4, 100 series", series["m4-100"], averaging, {"rounds": 5}),
-        Part("METR-LA", series["metr-la"], averaging[:3], {"rounds": 3}),
-        Part("digits, long tail, five stages", classes["digits"], images, {"rounds": 15}),
-        Part(
-            "digits, Dirichlet, α = 0.1",
-            classes["digits"],
-            images,
-            {**one_stage, "data.partition.alpha": 0.1},
-        ),
-        Part(
-            "digits, Dirichlet, α = 0.5",
-            classes["digits"],
-            images,
-            {**one_stage, "data.partition.alpha": 0.5},
-        ),
-        Part(
-            "digits, sizes log-normal, σ = 1",
-            classes["digits"],
-            images[:-1],
-            {
-                "rounds": 25,
-                "data.source": "image-npz",
-                "data.partition.scheme": "given",
-                "data.partition.stages": 1,
-            },
-        ),
-        Part(
-            "CIFAR-10, long tail, five stages",
-            classes["cifar10-if50"],
-            ("fedavg", "fedrep", "gldp"),
-            {"rounds": 5},
-        ),
-        Part("pen digits", sequences["pendigits-encoder"], lstm, {"rounds": 3}),
-        Part("air writing, ten people", sequences["airwriting-subjects"], lstm[:1], {"rounds": 3}),
-        Part("Japanese vowels", sequences["vowels"], lstm[:1], {"rounds": 3}),
-        Part(
-            "pen digits, encoder",
-            sequences["pendigits-encoder"],
-            ("encoder-svm",),
-            {"encoder.rounds": 3, "encoder.steps": 10},
-        ),
-    ]
-
-
 def cases() -> Iterator[Case]:
     """Yield the rows of the table, without those whose data are absent."""
-    for title, shown, rows, changes in parts():
+    declared = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    for part in declared["parts"]:
+        page_name, _, name = part["table"].partition("/")
+        shown = page(page_name).tables[name]
         if not shown.is_possible:
             continue
         config = tomllib.loads((ROOT / "configs" / shown.config).read_text(encoding="utf-8"))
         path = {"data.path": str(data_root() / shown.data)} if shown.data else {}
-        for row in rows:
-            settings = {**flat(config), **path, **shown.rows[row].changes, **changes}
+        for row in part["rows"]:
+            settings = {**flat(config), **path, **shown.rows[row].changes, **flat(part["settings"])}
             settings["patience"] = 0
-            yield Case(title, row.removeprefix("lstm-"), settings)
+            yield Case(part["title"], row.removeprefix("lstm-"), settings)
 
 
 def skewed_digits(folder: Path, seed: int) -> Path:

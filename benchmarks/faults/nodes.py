@@ -122,29 +122,25 @@ def late_joiner(folder: Path) -> Iterator[Row]:
 
 @fault("node-hangs")
 def node_hangs(folder: Path) -> Iterator[Row]:
-    with Trial(folder, {"nodes.round-deadline": 30.0}) as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        trial.nodes[HIT].stop()
-        trial.require_unfinished(HIT, 2)
-        trial.wait_for_rounds(2)
-        trial.nodes[HIT].cont()
-        trial.finish()
-        back = log_lines(trial, "^event=back")
-        yield row(
-            trial,
-            "node stopped in training until after `nodes.round-deadline` = 30 s (SIGSTOP, SIGCONT)",
-            "not asked until its late reply, which is not used; then back",
-            good=counts(trial)[1:3] == [(2, 3), (2, 2)]
-            and counts(trial)[-1] == (3, 3)
-            and "late reply" in back,
-            also=back,
-        )
+    yield stopped_for_a_round(
+        Trial(folder, {"nodes.round-deadline": 30.0}),
+        "node stopped in training until after `nodes.round-deadline` = 30 s (SIGSTOP, SIGCONT)",
+        "not asked until its late reply, which is not used; then back",
+    )
 
 
 @fault("node-slow")
 def node_slow(folder: Path) -> Iterator[Row]:
-    with Trial(folder, {"nodes.enough": 0.6}) as trial:
+    yield stopped_for_a_round(
+        Trial(folder, {"nodes.enough": 0.6}),
+        "the same with `nodes.enough` = 0.6, deadline 180 s",
+        "waited for ten seconds, or as long as the others took; then as above",
+    )
+
+
+def stopped_for_a_round(stopped: Trial, harm: str, expected: str) -> Row:
+    """Stop a node in round 2 and let it go on after the round, which ends without it."""
+    with stopped as trial:
         trial.begin()
         trial.wait_for_order(HIT, 2)
         trial.nodes[HIT].stop()
@@ -153,10 +149,10 @@ def node_slow(folder: Path) -> Iterator[Row]:
         trial.nodes[HIT].cont()
         trial.finish()
         back = log_lines(trial, "^event=back")
-        yield row(
+        return row(
             trial,
-            "the same with `nodes.enough` = 0.6, deadline 180 s",
-            "waited for ten seconds, or as long as the others took; then as above",
+            harm,
+            expected,
             good=counts(trial)[1:3] == [(2, 3), (2, 2)]
             and counts(trial)[-1] == (3, 3)
             and "late reply" in back,

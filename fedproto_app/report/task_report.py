@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Results = Mapping[ClientKey, ClientResult]
 
 Row = Sequence[object]
-Statistic = Callable[[NDArray[np.float64]], Any]  # numpy's functions return their scalars
 WITHHELD = "The clients' errors stayed at their nodes"  # `in_words` of a run without errors
 
 
