@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
-from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.format import Format, Source, by_name
 from fedproto_app.data.row_order import in_order
 from fedproto_app.data.series import ClientSeries, ColumnNames, columns_on_a_clock, counted_columns
 from fedproto_app.settings import DataSettings
@@ -150,11 +150,8 @@ def _attribute(item: Any, name: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _fit(candidate: Candidate) -> Fit:
-    is_named_so = candidate.name.endswith((".h5", ".hdf5")) and not candidate.is_folder
-    return Fit.NAME if is_named_so else Fit.NONE
-
-
 FORMAT = Format(
-    (Source("hdf5", "series", load_hdf5, keys=("missing",)),), "an .h5 or .hdf5 file", _fit
+    (Source("hdf5", "series", load_hdf5, keys=("missing",)),),
+    "an .h5 or .hdf5 file",
+    by_name(".h5", ".hdf5"),
 )

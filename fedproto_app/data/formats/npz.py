@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.clock import Clock
-from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.format import Format, Source, by_name
 from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
@@ -110,9 +110,4 @@ def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64
     return numbers.astype(np.float64)
 
 
-def _fit(candidate: Candidate) -> Fit:
-    is_named_so = candidate.name.endswith(".npz") and not candidate.is_folder
-    return Fit.NAME if is_named_so else Fit.NONE
-
-
-FORMAT = Format((Source("npz", "series", load_npz),), "an .npz file", _fit)
+FORMAT = Format((Source("npz", "series", load_npz),), "an .npz file", by_name(".npz"))
