@@ -164,6 +164,9 @@ def by_name(*endings: str) -> Callable[[Candidate], Fit]:
     )
 
 
+by_name_of_none = by_name()  # a source without a path
+
+
 @dataclass(frozen=True)
 class Format:
     """A format of files, or an embedded data set.
@@ -176,7 +179,7 @@ class Format:
 
     sources: tuple[Source, ...]
     paths: str = ""
-    fit: Callable[[Candidate], Fit] = by_name()
+    fit: Callable[[Candidate], Fit] = by_name_of_none
     reading: Callable[[Candidate, Answers], Reading] | None = None
 
     def read(self, candidate: Candidate, answers: Answers) -> Reading:

@@ -79,17 +79,18 @@ def _microseconds(duration: np.timedelta64) -> int:
 
 def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     archive.require_names(["values", "names", "lengths", "starts", "clocks"], [])
-    values, lengths = archive.column("values", "f"), archive.column("lengths", "i")
+    values = archive.column("values", "f").astype(np.float64, copy=False)
+    lengths = archive.column("lengths", "i").astype(np.int64)
     count = len(lengths)
     names, starts = archive.texts_of("names", count, "lengths"), archive.column("starts", "i")
     clocks = archive.array("clocks")
+    is_clocks = clocks.shape == (count, 3) and clocks.dtype.kind == "i"
     if (
         (lengths < 0).any()
         or lengths.sum() != len(values)
         or len(starts) != count
-        or clocks.shape != (count, 3)
-        or clocks.dtype.kind != "i"
-        or (clocks < 0).any()
+        or not is_clocks
+        or (clocks.astype(np.int64) < 0).any()
     ):
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
