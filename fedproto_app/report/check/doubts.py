@@ -8,7 +8,7 @@ rule says what it requires.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.sequences.pool import NO_CLASS, SequencePool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import lookback
-from fedproto_app.report.check.findings import LARGEST_VALUE, listed
+from fedproto_app.report.check.findings import LARGEST_VALUE, listed, most_affected
 from fedproto_app.settings import DataSettings
 
 _FEWEST_REPEATS = 5  # of a value far outside, to be a code
@@ -183,26 +183,20 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
     short = {client.name: longest - len(client.values) for client in clients}
     gaps = {client.name: float(np.isnan(client.values).mean()) for client in clients}
     return [
-        *_line_about(
+        *most_affected(
             {name: steps for name, steps in early.items() if steps >= back},
             "the last value is up to {:.0f} steps older than the newest of all, and a forecast "
             "starts from it",
         ),
-        *_line_about(
+        *most_affected(
             {name: steps for name, steps in short.items() if 2 * steps > longest},
             "up to {:.0f} steps shorter than the longest, so with less to learn from",
         ),
-        *_line_about(
+        *most_affected(
             {name: share for name, share in gaps.items() if 3 * share > 1},
             "up to {:.0%} of the values are missing, and errors are of the others",
         ),
     ]
-
-
-def _line_about(sizes: Mapping[str, float], text: str) -> list[str]:
-    """Return a line about these clients, the largest first. text: with a place for its size."""
-    names = sorted(sizes, key=lambda name: -sizes[name])
-    return [f"{listed(names)}: {text.format(sizes[names[0]])}"] if names else []
 
 
 def _copies(clients: Sequence[ClientSeries]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,14 @@ def listed(names: Sequence[str]) -> str:
     """Return the first names, and the number of further names."""
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return ", ".join(names[:MOST_LISTED]) + more
+
+
+def most_affected(
+    values: Mapping[str, float], text: str, strength: Callable[[float], float] = abs
+) -> list[str]:
+    """Return a line about these clients, the strongest first. text: with a place for its value."""
+    names = sorted(values, key=lambda name: -strength(values[name]))
+    return [f"{listed(names)}: {text.format(values[names[0]])}"] if names else []
 
 
 def span(values: NDArray[Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -28,6 +28,7 @@ from fedproto_app.report.check.findings import (
     Findings,
     hint,
     listed,
+    most_affected,
     refusals,
     too_large,
 )
@@ -274,33 +275,23 @@ def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
             f"{listed(constant)}: the train part is constant, so errors cannot be standardised "
             "and are in the data's unit"
         )
-    lines += _most_affected(
+    lines += most_affected(
         {client.name: oddities.largest for client, oddities in odd if oddities.is_too_large},
-        abs,
         "values up to {:.4g} train deviations from the train mean; a server refuses such large "
         "errors",
     )
-    lines += _most_affected(
+    lines += most_affected(
         {client.name: oddities.shift for client, oddities in odd if oddities.is_shifted},
-        abs,
         f"the mean of the test part lies over {LARGEST_SHIFT:g} train deviation from that of the "
         "train part (at most {:+.2g})",
     )
-    lines += _most_affected(
+    lines += most_affected(
         {client.name: oddities.ratio for client, oddities in odd if oddities.is_spread},
-        lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
         f"the deviation of the test part is over {LARGEST_RATIO:g} times that of the train part, "
         "or as much below (at most ×{:.2g})",
+        lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
     )
     return lines
-
-
-def _most_affected(
-    values: Mapping[str, float], strength: Callable[[float], float], text: str
-) -> list[str]:
-    """Return a line about these clients, the strongest first. text: with a place for its value."""
-    names = sorted(values, key=lambda name: -strength(values[name]))
-    return [f"{listed(names)}: {text.format(values[names[0]])}"] if names else []
 
 
 def _summary(
