@@ -44,6 +44,7 @@ from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
+from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
 from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day, window_layout
@@ -137,6 +138,11 @@ def priors_of(
     return priors
 
 
+def temperatures_of(kindred: AnyLearner) -> Sequence[float]:
+    assert isinstance(kindred.section, KindredSettings)
+    return kindred.section.temperatures
+
+
 def with_equal_history(
     series: Sequence[ClientSeries], settings: Settings, days: int
 ) -> tuple[Errors, Any]:
@@ -151,7 +157,7 @@ def with_equal_history(
         errors[ALONE].append(client.error(kindred, cohort))
         fitted.append(cohort)
         contributions.append(arrays)
-    priors = priors_of(joined(contributions), kindred.section.temperatures)
+    priors = priors_of(joined(contributions), temperatures_of(kindred))
     for row, (client, cohort) in enumerate(zip(clients, fitted, strict=True)):
         client.receive(kindred, cohort, {name: p[row : row + 1] for name, p in priors.items()})
         errors[KINDRED].append(client.error(kindred, cohort))
@@ -182,7 +188,7 @@ def newcomers(
         prototypes = sent[PROTOTYPE].copy()
         prototypes[row] = mean_day(cohort.samples)[0].numpy()
         now = {**sent, PROTOTYPE: prototypes}
-        arrays = priors_of(now, kindred.section.temperatures, slice(row, row + 1))
+        arrays = priors_of(now, temperatures_of(kindred), slice(row, row + 1))
         if days:
             errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
             cohort, _ = client.fitted_alone(kindred)

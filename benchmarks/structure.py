@@ -68,7 +68,7 @@ def lines_of(files: list[Path]) -> int:
 
 
 def learner_hooks() -> list[str]:
-    """Return the methods that an author of a learner may override: public ones that are not final."""
+    """Return the methods that a learner may override: public ones that are not final."""
     learner = _methods("learner.py", "Learner")
     final = [m for m in learner if "final" in map(ast.unparse, m.decorator_list)]
     return [m.name for m in learner if not m.name.startswith("_") and m not in final]

@@ -157,8 +157,14 @@ class Reading:
         }
 
 
-def _fits_nothing(_: Candidate) -> Fit:
-    return Fit.NONE
+def by_name(*endings: str) -> Callable[[Candidate], Fit]:
+    """Return a `Format.fit` for files with these endings, in lower case."""
+    return lambda candidate: (
+        Fit.NAME if candidate.name.endswith(endings) and not candidate.is_folder else Fit.NONE
+    )
+
+
+by_name_of_none = by_name()  # a source without a path
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,7 @@ class Format:
 
     sources: tuple[Source, ...]
     paths: str = ""
-    fit: Callable[[Candidate], Fit] = _fits_nothing
+    fit: Callable[[Candidate], Fit] = by_name_of_none
     reading: Callable[[Candidate, Answers], Reading] | None = None
 
     def read(self, candidate: Candidate, answers: Answers) -> Reading:

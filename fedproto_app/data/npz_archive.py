@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_room
+
+Array = NDArray[np.generic]  # numbers or texts of any type
 
 # numpy and zipfile raise these for damaged bytes; RuntimeError: encrypted, or a later version.
 _FAULTS = (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error)
@@ -43,7 +44,7 @@ class Archive:
         self._arrays, self.path = arrays, path
         self.names: list[str] = arrays.files
 
-    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """Return the shape and type of an array without reading the values."""
         assert self._arrays.zip is not None  # the archive is open
         try:
@@ -55,7 +56,7 @@ class Archive:
             raise DataError(f"{self._where(name)} is damaged: {error}") from None
         return shape, dtype
 
-    def array(self, name: str) -> NDArray[Any]:
+    def array(self, name: str) -> Array:
         """Return an array of the archive."""
         shape, dtype = self.header(name)
         require_room(prod(shape) * dtype.itemsize, self._where(name))
@@ -82,7 +83,7 @@ class Archive:
                 f"expected, found {', '.join(sorted(unexpected))}"
             )
 
-    def column(self, name: str, kinds: str) -> NDArray[Any]:
+    def column(self, name: str, kinds: str) -> Array:
         """Return a 1-D array. kinds: allowed types, "iu" integers, "f" real numbers, "U" texts."""
         values = self.array(name)
         if values.ndim != 1:
@@ -93,7 +94,7 @@ class Archive:
             raise DataError(f"{self._where(name)} holds {values.dtype}, expected {allowed}")
         return values
 
-    def column_of(self, name: str, kinds: str, count: int, items: str) -> NDArray[Any] | None:
+    def column_of(self, name: str, kinds: str, count: int, items: str) -> Array | None:
         """Return a `column` of `count` values, None if there is none; items: their name in
         messages."""
         if name not in self.names:

@@ -28,20 +28,9 @@ if TYPE_CHECKING:
 
 INDEX = "__index_level_0__"  # pandas' name in Parquet files for an index without a name
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time", "ds"})
-MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
-MISSING += [
-    "1.#QNAN",
-    "<NA>",
-    "N/A",
-    "NA",
-    "NULL",
-    "NaN",
-    "None",
-    "n/a",
-    "nan",
-    "null",
-    "Null",
-    "?",
+MISSING = [
+    *("", "?", "NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "<NA>", "NULL", "Null", "null"),
+    *("NaN", "nan", "-NaN", "-nan", "None", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
 ]
 UNNAMED = ("", "unnamed: 0")  # names of pandas' index, lowered, in text files
 LOOKED_AT = 50  # lines or rows, to recognise the file's form
@@ -56,15 +45,8 @@ _MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as 
 _FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
 _TOTALS = {
-    "total",
-    "totals",
-    "grand total",
-    "sum",
-    "summe",
-    "gesamt",
-    "gesamtsumme",
-    "average",
-    "mean",
+    *("total", "totals", "grand total", "sum", "average", "mean"),
+    *("summe", "gesamt", "gesamtsumme"),
 }
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 _FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")

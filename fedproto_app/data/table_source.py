@@ -396,26 +396,26 @@ def _files(settings: DataSettings, tables: TableFormat) -> list[Path]:
 
 def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> None:
     """Raise `DataError` if only some files have times, or if their kinds of times differ."""
-    first = stamps[0]
-    for table, file_stamps in zip(tables, stamps, strict=True):
-        if (file_stamps is None) != (first is None):
-            having, lacking = (tables[0], table) if file_stamps is None else (table, tables[0])
-            raise DataError(
-                f"{lacking.where} has no time column, but {having.where} has one: "
-                "phases can be aligned only if all files have it or none"
-            )
-        if file_stamps and first and file_stamps.is_count != first.is_count:
-            having, lacking = (table, tables[0]) if file_stamps.is_count else (tables[0], table)
-            raise DataError(
-                f"{having.where} counts its steps, but {lacking.where} has times: "
-                "all files have the one or the other"
-            )
-        if file_stamps and first and file_stamps.utc != first.utc:
-            having, lacking = (table, tables[0]) if file_stamps.utc else (tables[0], table)
-            raise DataError(
-                f"{having.where} has times with an offset from UTC, but {lacking.where} without: "
-                "phases can be aligned only if all files have it or none"
-            )
+    alike = "phases can be aligned only if all files have it or none"
+    kinds: tuple[tuple[Callable[[Stamps | None], bool], str], ...] = (
+        (
+            lambda times: times is not None,
+            f"{{1}} has no time column, but {{0}} has one: {alike}",
+        ),
+        (
+            lambda times: times is not None and times.is_count,
+            "{0} counts its steps, but {1} has times: all files have the one or the other",
+        ),
+        (
+            lambda times: times is not None and times.utc,
+            f"{{0}} has times with an offset from UTC, but {{1}} without: {alike}",
+        ),
+    )
+    for table, of_table in zip(tables, stamps, strict=True):
+        for applies, message in kinds:
+            if applies(of_table) != applies(stamps[0]):
+                having, lacking = (table, tables[0])[:: 1 if applies(of_table) else -1]
+                raise DataError(message.format(having.where, lacking.where))
 
 
 def _require_step(times: Times, step: np.timedelta64 | None, where: str) -> None:

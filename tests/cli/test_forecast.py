@@ -241,4 +241,7 @@ def test_a_misspelt_source_is_named(fedproto: Fedproto, state: Path, tmp_path: P
     arguments = ("--state", state, "--data", tmp_path / "a.csv", "--source", "long-csw")
     outcome = fedproto("forecast", *arguments)
     assert outcome.code == 2
-    assert "--source long-csw: did you mean 'long-csv'? known are csv-folder, " in outcome.err
+    assert (
+        "--source long-csw: did you mean 'long-csv' or 'long-excel'? known are csv-folder, "
+        in outcome.err
+    )

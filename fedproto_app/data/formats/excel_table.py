@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from zipfile import ZipFile
 
 from fedproto_app.core.errors import DataError
@@ -31,6 +31,8 @@ from fedproto_app.data.table_source import TableFormat
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet._read_only import ReadOnlyWorksheet
     from pandas import DataFrame, Series
 
 EXCEL_SUFFIX = re.compile(r"\.xls[xm]$", re.IGNORECASE)
@@ -40,7 +42,7 @@ _UNCHECKED = 1 << 16  # cells that are read before the next look at the memory
 _SHARED_TEXTS = 4  # times the size of their XML: what they take as Python's texts
 _MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
 
-Row = list[Any]
+Row = list[object]
 
 
 class ExcelFile(TableFile):
@@ -92,7 +94,7 @@ def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[s
     raise DataError(f"{path}: no cell has a value")
 
 
-def _rows(sheet: Any, path: Path, most: int | None) -> tuple[list[Row], int]:
+def _rows(sheet: ReadOnlyWorksheet, path: Path, most: int | None) -> tuple[list[Row], int]:
     sheet.reset_dimensions()  # what a file says of its size may be wrong
     rows: list[Row] = []
     first, cells, width, checked = 0, 0, 0, 0
@@ -169,7 +171,7 @@ def _times(cells: Row) -> Series:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[Workbook]:
     """Open the file after a check of its unpacked size; a fault becomes a `DataError`."""
     try:
         from openpyxl import load_workbook

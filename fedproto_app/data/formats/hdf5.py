@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
-from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.format import Format, Source, by_name
 from fedproto_app.data.row_order import in_order
 from fedproto_app.data.series import ClientSeries, ColumnNames, columns_on_a_clock, counted_columns
 from fedproto_app.settings import DataSettings
+
+if TYPE_CHECKING:
+    from h5py import Dataset, File, Group
 
 
 def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
@@ -48,13 +51,13 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
     yield from columns_on_a_clock(names, rows, path, columns=columns)
 
 
-def _the_frame(file: Any, path: Path) -> Any:
+def _the_frame(file: File, path: Path) -> Group:
     """Return the only group of the file with a DataFrame; `visititems` follows no links."""
     import h5py
 
     frame_keys: list[str] = []
 
-    def look(key: str, item: Any) -> None:
+    def look(key: str, item: Group | Dataset) -> None:
         if isinstance(item, h5py.Group) and "pandas_type" in item.attrs:
             frame_keys.append(key)
 
@@ -76,7 +79,7 @@ def _the_frame(file: Any, path: Path) -> Any:
     return frame
 
 
-def _names(axis: Any, path: Path) -> list[str]:
+def _names(axis: Dataset, path: Path) -> list[str]:
     """Return the labels of an axis, bytes or integers in the file, as text."""
     labels = axis[()].tolist()
     names = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
@@ -86,7 +89,7 @@ def _names(axis: Any, path: Path) -> list[str]:
     return names
 
 
-def _values(frame: Any, names: list[str], path: Path) -> Matrix:
+def _values(frame: Group, names: list[str], path: Path) -> Matrix:
     """Return the values [T, N] float64, gathered from the blocks, one block per dtype."""
     rows = _array(frame, "axis1", 1, path).size
     require_room(8 * rows * len(names), path)  # the file may be small: its chunks are compressed
@@ -104,7 +107,7 @@ def _values(frame: Any, names: list[str], path: Path) -> Matrix:
     return values
 
 
-def _times(axis: Any, path: Path) -> Times | None:
+def _times(axis: Dataset, path: Path) -> Times | None:
     """Return the times [T] (``datetime64`` in ns or another unit), None if rows are numbered."""
     kind = _attribute(axis, "kind")
     if kind == "integer":
@@ -117,7 +120,7 @@ def _times(axis: Any, path: Path) -> Times | None:
     return stamps.astype(f"datetime64[{unit}]").astype("datetime64[us]")
 
 
-def _array(frame: Any, key: str, dimensions: int, path: Path) -> Any:
+def _array(frame: Group, key: str, dimensions: int, path: Path) -> Dataset:
     """Return a data set of the frame; refuse one that reads another file or unpickles objects."""
     import h5py
 
@@ -138,23 +141,20 @@ def _array(frame: Any, key: str, dimensions: int, path: Path) -> Any:
     return array
 
 
-def _is_here(group: Any, key: str) -> bool:
+def _is_here(group: Group, key: str) -> bool:
     """Return whether the group itself holds the item: no soft link, no link to another file."""
     import h5py
 
     return bool(group.id.links.get_info(key.encode()).type == h5py.h5l.TYPE_HARD)
 
 
-def _attribute(item: Any, name: str) -> str:
+def _attribute(item: Group | Dataset, name: str) -> str:
     value = item.attrs.get(name, "")
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _fit(candidate: Candidate) -> Fit:
-    is_named_so = candidate.name.endswith((".h5", ".hdf5")) and not candidate.is_folder
-    return Fit.NAME if is_named_so else Fit.NONE
-
-
 FORMAT = Format(
-    (Source("hdf5", "series", load_hdf5, keys=("missing",)),), "an .h5 or .hdf5 file", _fit
+    (Source("hdf5", "series", load_hdf5, keys=("missing",)),),
+    "an .h5 or .hdf5 file",
+    by_name(".h5", ".hdf5"),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from fedproto_app.data.images.pool import (
     all_classes,
     drawn_for_test,
 )
-from fedproto_app.data.npz_archive import Archive, open_archive
+from fedproto_app.data.npz_archive import Archive, Array, open_archive
 from fedproto_app.settings import DataSettings
 
 _SPLITS = ("train", "test")
@@ -133,7 +132,8 @@ class _Pixels:
             raise DataError(f"{self._path}: cannot be read any more: {error}") from None
         if self._layout.channel_axis == 3:
             pixels = np.moveaxis(pixels, 3, 1)
-        return pixels.reshape(self._layout.images, *self._layout.image)
+        shape = self._layout.images, *self._layout.image
+        return pixels.reshape(shape).astype(np.uint8, copy=False)
 
 
 def _require_arrays(archive: Archive) -> None:
@@ -193,7 +193,7 @@ def _labels(
     return classes, labels
 
 
-def _distinct(values: NDArray[Any]) -> list[str]:
+def _distinct(values: Array) -> list[str]:
     """Return the distinct values as texts; integers are sorted by value: "10" comes after "9"."""
     return [str(value) for value in np.unique(values)]
 

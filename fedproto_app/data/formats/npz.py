@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.clock import Clock
-from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.format import Format, Source, by_name
 from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
@@ -79,17 +79,18 @@ def _microseconds(duration: np.timedelta64) -> int:
 
 def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     archive.require_names(["values", "names", "lengths", "starts", "clocks"], [])
-    values, lengths = archive.column("values", "f"), archive.column("lengths", "i")
+    values = archive.column("values", "f").astype(np.float64, copy=False)
+    lengths = archive.column("lengths", "i").astype(np.int64)
     count = len(lengths)
     names, starts = archive.texts_of("names", count, "lengths"), archive.column("starts", "i")
     clocks = archive.array("clocks")
+    is_clocks = clocks.shape == (count, 3) and clocks.dtype.kind == "i"
     if (
         (lengths < 0).any()
         or lengths.sum() != len(values)
         or len(starts) != count
-        or clocks.shape != (count, 3)
-        or clocks.dtype.kind != "i"
-        or (clocks < 0).any()
+        or not is_clocks
+        or (clocks.astype(np.int64) < 0).any()
     ):
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
@@ -110,9 +111,4 @@ def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64
     return numbers.astype(np.float64)
 
 
-def _fit(candidate: Candidate) -> Fit:
-    is_named_so = candidate.name.endswith(".npz") and not candidate.is_folder
-    return Fit.NAME if is_named_so else Fit.NONE
-
-
-FORMAT = Format((Source("npz", "series", load_npz),), "an .npz file", _fit)
+FORMAT = Format((Source("npz", "series", load_npz),), "an .npz file", by_name(".npz"))

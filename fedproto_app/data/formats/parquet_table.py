@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_room
@@ -29,6 +29,7 @@ from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from pyarrow import Schema, parquet
 
 PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
 
@@ -115,7 +116,7 @@ def _sample(path: Path) -> Sample:
 
 
 @contextmanager
-def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[Any]:
+def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
     """Open the file; a pyarrow error becomes a `DataError` of one line.
 
     dictionaries: names of columns that are read as dictionaries.
@@ -135,7 +136,7 @@ def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[Any]:
         raise DataError(f"{path}: not a readable Parquet file: {line}") from None
 
 
-def _times(schema: Any) -> int | None:
+def _times(schema: Schema) -> int | None:
     """Return the place of the time column: by its name, else the only column of a time type.
 
     pandas writes the index of a frame as the last column.

@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
-from fedproto_app.data.npz_archive import Archive, open_archive
+from fedproto_app.data.npz_archive import Archive, Array, open_archive
 from fedproto_app.data.sequences.pool import (
     SequencePool,
     Targets,
@@ -53,7 +52,7 @@ class Part:
     """The sequences of an archive or of one split. labels, clients and groups: [n]."""
 
     sequences: list[NDArray[np.float32]]
-    labels: NDArray[Any]
+    labels: Array
     clients: NDArray[np.str_] | None
     groups: NDArray[np.str_] | None
 
@@ -142,7 +141,7 @@ def _numbers(archive: Archive, name: str, expected: str, axes: int) -> NDArray[n
     return float32_steps(numbers)
 
 
-def _targets(labels: Sequence[NDArray[Any]], path: Path) -> tuple[tuple[str, ...], Targets]:
+def _targets(labels: Sequence[Array], path: Path) -> tuple[tuple[str, ...], Targets]:
     """Return the classes, () for real numbers, and the label or number of each sequence, [n]."""
     kinds = {"integers" if array.dtype.kind in "iu" else array.dtype.kind for array in labels}
     if len(kinds) > 1:

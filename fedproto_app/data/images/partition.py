@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -33,6 +32,7 @@ from fedproto_app.data.source_checks import chosen
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 Counts = NDArray[np.int64]
+Column = NDArray[np.str_] | NDArray[np.int64]  # of each image
 Places = NDArray[np.int64]  # of images in one split of the pool
 ClassMask = NDArray[np.bool_]
 
@@ -377,7 +377,7 @@ def equal_share(mask: ClassMask, counts: Counts) -> int:
     def is_possible(images: int) -> bool:
         row_sums = images - mask.sum(axis=1)
         limits = np.concatenate([row_sums, spare[column], spare]).astype(np.int32)
-        edges: Any = (limits, (tails, heads))
+        edges = (limits, (tails, heads))
         network = csr_array(coo_array(edges, shape=(sink + 1, sink + 1)))
         return bool(maximum_flow(network, source, sink).flow_value == row_sums.sum())
 
@@ -391,10 +391,10 @@ def equal_share(mask: ClassMask, counts: Counts) -> int:
 def given_partition(
     train_labels: NDArray[np.int64],
     test_labels: NDArray[np.int64],
-    train_clients: NDArray[Any] | None,
-    train_stages: NDArray[Any] | None,
-    test_clients: NDArray[Any] | None,
-    test_stages: NDArray[Any] | None,
+    train_clients: Column | None,
+    train_stages: Column | None,
+    test_clients: Column | None,
+    test_stages: Column | None,
     settings: PartitionSettings,
     seed: int,
     default_name: str,
@@ -436,8 +436,8 @@ def given_partition(
 
 
 def _numbered(
-    train: NDArray[Any] | None,
-    test: NDArray[Any] | None,
+    train: Column | None,
+    test: Column | None,
     sizes: tuple[int, int],
     kind: str,
     default: str,

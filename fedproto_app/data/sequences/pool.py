@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ def numbered_dimensions(dimensions: int) -> tuple[str, ...]:
     return tuple(f"dimension-{number}" for number in range(1, dimensions + 1))
 
 
-def float32_steps(values: NDArray[Any]) -> NDArray[np.float32]:
+def float32_steps(values: NDArray[np.generic]) -> NDArray[np.float32]:
     """Return the values [T, d] as float32; too large values become infinite, and are refused."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
