@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -112,6 +113,16 @@ class WorkerPool:
                 f"worker process {worker + 1} of {self.count} has ended; the run stands as of its "
                 "newest checkpoint"
             ) from None
+
+
+def end_with(lifeline: int) -> None:
+    """End this process, busy or not, when the other end of the pipe is closed."""
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def worker_environment(import_path: Path | None = None) -> dict[str, str]:

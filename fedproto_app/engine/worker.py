@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import traceback
 from multiprocessing.connection import Connection
 
@@ -22,6 +21,7 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.wire import QUESTION, read_order
 from fedproto_app.engine import frames
 from fedproto_app.engine.flower_parts import RAISED, RUN_ID, from_bytes, take_identity, to_bytes
+from fedproto_app.engine.pool import end_with
 from fedproto_app.node import orders, process, store
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.table import parts_of
@@ -127,16 +127,6 @@ def flushed() -> bytes:
     except (FedProtoError, OSError) as fault:
         return frames.FAILED + orders.reason_of(fault).encode()
     return frames.DONE
-
-
-def end_with(lifeline: int) -> None:
-    """End this process, busy or not, when the other end of the pipe is closed."""
-
-    def wait() -> None:
-        os.read(lifeline, 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def main() -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,7 +32,7 @@ from rich.progress import (
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.loading import look_here_for_users_code
-from fedproto_app.engine.pool import cores, worker_environment
+from fedproto_app.engine.pool import cores, end_with, worker_environment
 from fedproto_app.experiments.run_settings import resumed_settings, simulated_settings
 from fedproto_app.experiments.simulation import simulate_here
 from fedproto_app.report.progress import clock_text
@@ -235,17 +233,12 @@ def make_run(settings: dict[str, object], nodes: int, workers: int) -> None:
 def main() -> None:
     """Make one run. Exit code 1: the run failed, and stderr ends with the reason."""
     order = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_the_sweep, daemon=True).start()
+    end_with(sys.stdin.fileno())
     try:
         make_run(**order)
     except (FedProtoError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
-
-
-def _end_with_the_sweep() -> None:
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
 
 
 if __name__ == "__main__":
