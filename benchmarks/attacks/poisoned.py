@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.formats.public_sets import load_digits
-from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.formats.synthetic_air_writing import synthetic_air_writing
-from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.formats.synthetic_traffic import load_synthetic_traffic
+from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 
