@@ -15,6 +15,7 @@ from fedproto_app.data import formats
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.experiments.trial import Wishes, plan_of
 from tests.data.made_tables import LONG, load, require_the_frame
+from tests.helpers.page_programs import write_programs
 
 TABLES = '''
 """Tables in JSON, a record each line."""
@@ -67,7 +68,7 @@ def _two_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     (folder / "numbers.py").write_text(SERIES)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder)])
     yield
-    for name in ("json_lines", "numbers"):
+    for name in ("json_lines", "numbers", "feather"):
         sys.modules.pop(f"{formats.__name__}.{name}", None)
 
 
@@ -112,3 +113,13 @@ def test_the_help_names_it() -> None:
     output = " ".join(checked("--help").replace("│", " ").split())
     assert "a .jsonl file" in output
     assert "wide-jsonl" in output
+
+
+def test_the_page_shows_a_format(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "page").mkdir()
+    program = write_programs("extending.md", tmp_path / "page")["feather.py"]
+    (tmp_path / "formats" / "feather.py").write_text(program)
+    LONG.to_feather(tmp_path / "loads.feather")
+    assert reading_of(tmp_path / "loads.feather").source == "long-feather"
+    require_the_frame(load(tmp_path / "loads.feather", "long-feather"))
