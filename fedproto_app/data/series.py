@@ -71,8 +71,8 @@ class ClientSeries:
         """Return the series with the values from number `first` up to `end` alone.
 
         end: None or more than there are: up to the last value. The known columns begin with the
-        first value, but they are not cut at the end: what is known in advance stays known where a
-        forecast begins earlier.
+        first value, but they are not cut at the end, because a weather forecast for tomorrow is
+        known today however many values are left out.
         """
         values = self.values[first : None if end is None else max(first, end)]
         return replace(self, values=values, known=self.known[first:], start=self.start + first)

@@ -59,8 +59,8 @@ class WindowLayout:
     last columns, numbers of the first target's time: none, its phase of the period, or also the
     number of its period modulo 7.
 
-    A method may put further columns between the values and the times of its samples; `blocks` and
-    `split` read these samples too.
+    A method may put further columns between the values and the times of its samples, because
+    `blocks` reads the values from the front and the times from the end, and `split` the times only.
     """
 
     close: int
@@ -91,7 +91,7 @@ class WindowLayout:
 
     @property
     def past_regressors(self) -> int:
-        """The number of `regressors` that are past values, c + Q; they come first."""
+        """The number of `regressors` that are past values, c + Q. They come first."""
         return self.close + self.distances
 
     @property
