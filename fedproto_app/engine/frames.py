@@ -16,7 +16,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class OrderFrame(NamedTuple):
     message: bytes
 
 
-def start_frame(run_config: Mapping[str, Any], nodes: int, memory: int) -> bytes:
+def start_frame(run_config: Mapping[str, object], nodes: int, memory: int) -> bytes:
     """Return the request that starts a worker.
 
     nodes: of the whole simulation. memory: bytes for the state of a node; 0: none.

@@ -26,7 +26,7 @@ from fedproto_app.engine.flower_parts import (
 from fedproto_app.settings import DataSettings, Settings, flat_settings
 
 # Settings for local runs: a node that has not answered at once will not answer.
-AT_ONCE: Mapping[str, Any] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
+AT_ONCE: Mapping[str, object] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
 
 
 def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[dict[str, Any]]:

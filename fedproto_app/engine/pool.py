@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from fedproto_app.core.errors import FederationError
 from fedproto_app.engine import frames
@@ -66,7 +66,7 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def start(self, run_config: Mapping[str, Any], nodes: int, memory: int) -> None:
+    def start(self, run_config: Mapping[str, object], nodes: int, memory: int) -> None:
         """Send the run's settings to all workers, without waiting for them."""
         frame = frames.start_frame(run_config, nodes, memory)
         for number in range(self.count):

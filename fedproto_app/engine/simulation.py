@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Message
 
@@ -40,7 +39,7 @@ from fedproto_app.server.rounds import Persistence
 from fedproto_app.server_app import conduct, reporting_errors
 from fedproto_app.settings import Settings, flat_settings
 
-Show = Callable[[Mapping[str, Any]], None]
+Show = Callable[[Mapping[str, object]], None]
 
 CHECKPOINT_EVERY = 5.0  # seconds of work that a killed run may have to repeat
 _RARITY = 4  # a checkpoint waits 4 times as long as writing the nodes' state took
