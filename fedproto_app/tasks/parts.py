@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from fedproto_app.data.shard import Shard
@@ -21,7 +21,7 @@ class TaskParts(ABC):
     small: settings of a run of seconds with 8 clients, for checks of methods.
     """
 
-    small: ClassVar[Mapping[str, Any]]
+    small: ClassVar[Mapping[str, object]]
 
     @abstractmethod
     def task_class(self) -> type[AnyTask]:

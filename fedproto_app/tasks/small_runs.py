@@ -6,20 +6,19 @@ For checks of methods (`experiments.invariants`), tests and comparisons of two v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-_COMMON: Mapping[str, Any] = {
+_COMMON: Mapping[str, object] = {
     "rounds": 3,
     "data.synthetic.clients": 8,
     "model.representation-dim": 16,
     "output.pictures": False,
 }
-SERIES: Mapping[str, Any] = {
+SERIES: Mapping[str, object] = {
     **_COMMON,
     "data.synthetic.days": 14,
     "fuels.prototype-dim": 4,
 }
-IMAGES: Mapping[str, Any] = {
+IMAGES: Mapping[str, object] = {
     **_COMMON,
     "keep": "last",
     "rounds": 4,
@@ -38,7 +37,7 @@ IMAGES: Mapping[str, Any] = {
     "gldp.encoder-epochs": 2,
     "gldp.head-epochs": 2,
 }
-_SEQUENCES: Mapping[str, Any] = {
+_SEQUENCES: Mapping[str, object] = {
     **_COMMON,
     "rounds": 4,
     "model.embedding-dim": 6,
@@ -53,7 +52,7 @@ _SEQUENCES: Mapping[str, Any] = {
     "fed-react.clusters": 2,
     "fed-react.samples": 16,
 }
-LABELLED_SEQUENCES: Mapping[str, Any] = {
+LABELLED_SEQUENCES: Mapping[str, object] = {
     **_SEQUENCES,
     "data.source": "synthetic-air-writing",
     "data.synthetic.sequences": 320,
@@ -61,7 +60,7 @@ LABELLED_SEQUENCES: Mapping[str, Any] = {
     "data.clusters.clients": 8,
     "data.clusters.clusters": 2,
 }
-MEASURED_SEQUENCES: Mapping[str, Any] = {
+MEASURED_SEQUENCES: Mapping[str, object] = {
     **LABELLED_SEQUENCES,
     "data.sequences.target": "seconds",
     "data.sequences.target-scale": 4.0,
