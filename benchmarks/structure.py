@@ -81,8 +81,8 @@ def strategy_methods() -> list[str]:
 
 def _methods(file: str, name: str) -> list[ast.FunctionDef]:
     tree = ast.parse((ROOT / PACKAGE / "strategies" / "common" / file).read_text())
-    [named] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
-    return [node for node in named.body if isinstance(node, ast.FunctionDef)]
+    [definition] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    return [node for node in definition.body if isinstance(node, ast.FunctionDef)]
 
 
 def untyped() -> int:

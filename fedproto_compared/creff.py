@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Guidance
@@ -30,6 +29,7 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import Count, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import class_fault, largest_rows

@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -30,6 +29,7 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states

@@ -13,7 +13,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
+from fedproto_app.core.stored import AnyArray
 
 MOST_POINTS = 600  # of a line; more would be finer than a screen
 _WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.messages import SampleTimes
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
+from fedproto_app.core.stored import AnyArray
 
 LONGEST_NAME = 256  # characters
 # Control characters, characters that change the writing direction, and halves of characters.

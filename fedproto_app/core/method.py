@@ -173,7 +173,7 @@ class Method:
     cannot_forecast: str = ""
     joined_clients: str = ""
     by_time: bool = False
-    small: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    small: Mapping[str, object] = field(default_factory=dict, hash=False)
     check: Callable[[RunSettings], None] | None = None
     check_clients: Callable[[RunSettings, int], None] | None = None
 

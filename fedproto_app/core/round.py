@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.sends import Sends
+from fedproto_app.core.stored import AnyArray
 
 # The rows [N, …] of N ≥ 1 clients → […]: their mean, or what a robust rule takes in its place.
 Combine = Callable[[NDArray[np.float32]], NDArray[np.float32]]

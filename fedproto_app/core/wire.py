@@ -25,7 +25,6 @@ from flwr.app import (
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import name_fault
 from fedproto_app.core.messages import (
     Arrays,
@@ -39,6 +38,7 @@ from fedproto_app.core.messages import (
     Reply,
 )
 from fedproto_app.core.metrics import Model, metric_row
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.core.version import __version__
 
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.messages import Reply
 from fedproto_app.core.metrics import metric_of, metric_row
+from fedproto_app.core.stored import AnyArray
 
 START, ORDER, FLUSH = b"S", b"O", b"F"
 REPLY, PART, DONE, FAILED = b"R", b"P", b"D", b"E"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 from pydantic import AfterValidator, Field
 
@@ -84,7 +84,7 @@ class Limits(Section):
     least_samples: CountOrZero = 10
 
 
-def require_named_code(config: Mapping[str, Any], code: CodePolicy) -> None:
+def require_named_code(config: Mapping[str, object], code: CodePolicy) -> None:
     """Refuse a run that names code which the site has not allowed, before it is imported.
 
     config: a run's settings as Flower brings them, dotted keys.

@@ -167,7 +167,7 @@ class Site(Section):
         return str(path)
 
 
-def read_site(node_config: Mapping[str, Any], *, deployed: bool = True) -> Site:
+def read_site(node_config: Mapping[str, object], *, deployed: bool = True) -> Site:
     """Return the site of a ``--node-config``; `SettingsError` names file, key and allowed values.
 
     deployed: whether unknown keys are refused; in a simulation they belong to Flower.

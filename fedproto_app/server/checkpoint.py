@@ -24,14 +24,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.stored import AnyArray, Memory
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush
 from fedproto_app.settings import Settings, flat_settings, settings_from
@@ -60,7 +59,6 @@ class OtherFormatError(SettingsError):
     """A checkpoint in the format of another version."""
 
 
-Memory = dict[str, Any]  # of values that JSON has
 State = Mapping[str, AnyArray]
 
 

@@ -8,13 +8,13 @@ counting are the same for all methods.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from flwr.serverapp import Grid
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.core.stored import Memory
 from fedproto_app.core.wire import is_answer
 from fedproto_app.data.shape import DataShape
 from fedproto_app.server.exchange import Exchange
@@ -116,11 +116,11 @@ class Federation:
         assert self._grid is not None, "this federation has no grid to ask over"
         return asking(self.pipeline, self._grid, server_round)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the state that a resumed run needs."""
         return self.members.memory() | self.history.memory()
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
         self.members.recall(memory)
         self.history.recall(memory)

@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord
 
 from fedproto_app.core.clients import ClientKey, metric_values
 from fedproto_app.core.events import tell
+from fedproto_app.core.stored import Memory
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import PrivacyPlan, Settings
 from fedproto_app.tasks.table import task_class
@@ -58,11 +59,11 @@ class Listener:
     def close(self) -> None:
         """Called at the end of the run, also after an error."""
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the state that a resumed run needs, under names that no other listener uses."""
         return {}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, which holds all listeners' values."""
 
 
@@ -106,10 +107,10 @@ class Costs(Listener):
             self.sums[cost] += ended.line[cost]
         self.sums[TRAININGS] += ended.line["clients"]
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         return {"costs": self.sums}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         self.sums |= memory["costs"]
 
 
@@ -139,11 +140,11 @@ class Patience(Listener):
     def stops(self, next_round: int) -> str:
         return PATIENCE if 0 < self._allowed <= self._waited else ""
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         best = self._best if math.isfinite(self._best) else None
         return {"best": best, "waited": self._waited}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         best = memory["best"]
         self._best, self._waited = math.inf if best is None else best, memory["waited"]
 
@@ -239,8 +240,8 @@ class Spending(Listener):
             "metrics": settings.reported,
         }
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         return {"spent": [[*key, count] for key, count in sorted(self._releases.items())]}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         self._releases = Counter({ClientKey(*key): count for *key, count in memory["spent"]})

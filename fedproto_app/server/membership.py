@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from logging import WARNING
-from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -20,6 +19,7 @@ from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.events import shown, tell
 from fedproto_app.core.messages import NodeRoster, Refusal, SampleTimes
+from fedproto_app.core.stored import Memory
 from fedproto_app.core.wire import Unusable, roster_query
 from fedproto_app.data.shape import DataShape
 from fedproto_app.server.exchange import PROBE_AFTER, Exchange, Probes, pause_on, push
@@ -223,7 +223,7 @@ class Membership:
         """Return Flower's id of the node with this name."""
         return self.roster.members[node].node_id
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the state about nodes and clients that a resumed run needs."""
         roster = self.roster
         return {
@@ -234,7 +234,7 @@ class Membership:
             "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
         }
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
         shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
         self.expect(memory["nodes"], shape)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 from statistics import median_low
-from typing import Any
 
 from fedproto_app.core.clients import ClientKey, ClientResult, node_keys
 from fedproto_app.core.events import shown, tell
 from fedproto_app.core.messages import Refusal, Reply
+from fedproto_app.core.stored import Memory
 
 MOST_REFUSALS = 1000  # of one node in a round that are reported
 FEWEST_STEPS = 5  # clients in whose steps a median stands for all
@@ -150,7 +150,7 @@ class History:
                 self.results[key].kept_round = reply.kept_rounds[row]
                 self.unevaluated.discard(key)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """Return the state for a checkpoint."""
         return {
             "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
@@ -159,7 +159,7 @@ class History:
             "usual_step": self.usual_step,
         }
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`."""
         for client, node, *result in memory["results"]:
             self.results[ClientKey(client, node)] = ClientResult.of(*result)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from fedproto_app.core.stored import Memory
 from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.server.checkpoint import Checkpoint, State
 from fedproto_app.server.federation import Federation
@@ -121,7 +121,7 @@ class Checkpoints(Listener):
         if not self._persistence.is_due(last=last):
             return
         self._persistence.prepare()
-        memory: dict[str, Any] = {}
+        memory: Memory = {}
         for listener in self._listeners:
             memory |= listener.memory()
         self._write(

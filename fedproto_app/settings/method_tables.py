@@ -77,10 +77,10 @@ def releases_by_default(method: Method) -> Sequence[Sends]:
 
 def _words(name: str) -> str:
     """Return a new row's words: what clients send, no cost, and the module's first sentence."""
-    sent = ", ".join(release.name for release in releases_by_default(METHODS[name]))
+    names = ", ".join(release.name for release in releases_by_default(METHODS[name]))
     documented = inspect.getdoc(import_module(METHODS._modules[name])) or ""
     source = " ".join(documented.partition("\n\n")[0].split()).partition(": ")[0].rstrip(".")
-    return f"{sent or 'nothing'} | | {source.replace('|', ' ')}"
+    return f"{names or 'nothing'} | | {source.replace('|', ' ')}"
 
 
 def _row(names: Sequence[str], *cells: str) -> str:

@@ -40,7 +40,7 @@ TEXT = "method-settings"
 BESIDE = ("encoder", "graph")  # tables that only some methods read
 
 
-def settings_from(config: Mapping[str, Any]) -> Settings:
+def settings_from(config: Mapping[str, object]) -> Settings:
     """Validate a run configuration, flat with dotted keys or nested.
 
     Raise `SettingsError` with one line per fault: the key, the value, what is allowed.
@@ -65,7 +65,7 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_tables(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration as nested tables, with `method-settings` merged into them.
 
     The text goes before the tables.
@@ -114,7 +114,7 @@ def flat_settings(settings: Settings) -> dict[str, Any]:
     return flat(settings.model_dump(by_alias=True))
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Return a nested table as a flat one, its keys joined by dots."""
     joined: dict[str, Any] = {}
     for key, value in table.items():
@@ -126,7 +126,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @cache
-def defaults_of(method: str) -> Mapping[str, Any]:
+def defaults_of(method: str) -> Mapping[str, object]:
     """With dotted keys what a run has by default whose method is this; `method` itself is `fuels`.
 
     Of a method from outside the app only what all runs have: its code is not imported.
@@ -141,7 +141,7 @@ def defaults_of(method: str) -> Mapping[str, Any]:
 _TABLES_OF_DATA = {"classification": "images", "sequence": "labelled sequences"}
 
 
-def unused_settings(given: Mapping[str, Any], settings: Settings) -> list[str]:
+def unused_settings(given: Mapping[str, object], settings: Settings) -> list[str]:
     """Return what was set and has no effect, such as the learning rate of a closed form.
 
     given: with dotted keys. A file that several methods share may have such settings, so they are
@@ -167,7 +167,7 @@ def unused_settings(given: Mapping[str, Any], settings: Settings) -> list[str]:
     ]
 
 
-def without_other_methods(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
+def without_other_methods(settings: Mapping[str, object], method: str) -> dict[str, Any]:
     """Return flat settings without the tables of all other methods."""
     table_name = METHODS[method].table_name if method in METHODS else ""
     return {
@@ -206,7 +206,7 @@ def _validated(
         return None
 
 
-def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(config: Mapping[str, object]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in config.items():
         *tables, leaf = key.split(".")
@@ -226,7 +226,7 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _table_in(text: object) -> Mapping[str, Any]:
+def _table_in(text: object) -> Mapping[str, object]:
     """Return the table in a text: lines of TOML, or several keys on one line between commas."""
     if isinstance(text, Mapping):
         return text
@@ -249,14 +249,14 @@ def parsed(text: str) -> Any:
         return text
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """Return the text of a value; a plain text stays as it is unless it would be read as TOML."""
     if isinstance(value, str) and value == value.strip() and parsed(value) == value:
         return value
     return _inline(value)
 
 
-def _inline(value: Any) -> str:
+def _inline(value: object) -> str:
     """Return the value in TOML, on one line."""
     if isinstance(value, Mapping):
         pairs = (f"{_inline(str(key))} = {_inline(inner)}" for key, inner in value.items())
@@ -266,7 +266,7 @@ def _inline(value: Any) -> str:
     return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
 
 
-def flags(settings: Mapping[str, Any]) -> str:
+def flags(settings: Mapping[str, object]) -> str:
     """Return settings as options of a command line."""
     pairs = (f"{key}={written(value)}" for key, value in settings.items())
     return " ".join(f"--set {shlex.quote(pair)}" for pair in pairs)

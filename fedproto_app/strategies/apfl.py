@@ -8,7 +8,6 @@ whose gradient is ⟨v − w, ∇f(v̄)⟩; only w is sent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from fedproto_app.core.section import Section, ShareOrEither, setting
 from fedproto_app.strategies.common.learner import Cohort, Context, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.tasks.task import Batch
 
 
 class ApflSettings(Section):
@@ -49,7 +49,7 @@ class ApflLearner(PersonalModelLearner[Context]):
         return Context()
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: Context
     ) -> dict[str, Tensor]:
         return {
             "prediction": self.loss_of(parameters, batch),

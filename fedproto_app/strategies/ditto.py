@@ -11,7 +11,6 @@ w_global is the model as received this round. Only w is sent, and v predicts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from fedproto_app.strategies.common.learner import Cohort, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.fedprox import ProximalContext
+from fedproto_app.tasks.task import Batch
 
 
 class DittoSettings(Section):
@@ -48,7 +48,7 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
         return ProximalContext(guidance, self.task.device, self.section.proximal_lambda)
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: ProximalContext
     ) -> dict[str, Tensor]:
         """Return the loss of the model that learns in this phase; the other's is not needed."""
         personal = self.personal_model(parameters)

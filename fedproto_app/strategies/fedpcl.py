@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
@@ -34,6 +33,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.settings import Training
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.learner import (

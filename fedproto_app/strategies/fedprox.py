@@ -8,7 +8,6 @@ The server half is FedAvg's; both sides read µ from the settings.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.strategies.common.learner import Cohort, Context, Learner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.tasks.task import AnyTask
+from fedproto_app.tasks.task import AnyTask, Batch
 
 
 class FedProxSettings(Section):
@@ -52,7 +51,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
         return ProximalContext(guidance, self.task.device, self.section.proximal_mu)
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: ProximalContext
     ) -> dict[str, Tensor]:
         prediction = self.task.predict(parameters, self.task.represent(parameters, batch), batch)
         return {

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 from torch import Tensor
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
@@ -29,6 +28,7 @@ from fedproto_app.core.method import SEQUENCE_TASKS, Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation

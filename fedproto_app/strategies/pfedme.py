@@ -30,6 +30,7 @@ from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.strategies.common.learner import Cohort, Context, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.tasks.task import Batch
 
 
 class PFedMeSettings(Section):
@@ -99,7 +100,7 @@ class PFedMeLearner(PersonalModelLearner[Context]):
         return Context()
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: Context
     ) -> dict[str, Tensor]:
         theta = self.personal_model(parameters)
         near = {name: parameters[name] for name in theta}

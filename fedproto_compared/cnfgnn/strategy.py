@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Guidance, Refusal, SampleTimes
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import Received, Round
 from fedproto_app.core.sends import Expected
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation

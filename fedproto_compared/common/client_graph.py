@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance, Refusal
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Contribution

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import ClientReply, Round, SentModel
 from fedproto_app.core.sends import Expected
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.windows import (
     lookback,
     lookback_text,

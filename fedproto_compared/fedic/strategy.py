@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import Round, SentModel
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings

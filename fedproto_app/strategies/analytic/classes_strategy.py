@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 from torch import Tensor
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.round import Received, Round, of_group, under
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
     class_means,

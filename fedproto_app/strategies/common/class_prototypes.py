@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import Section
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, limited_samples
 from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings

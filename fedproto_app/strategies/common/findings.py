@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.clustering import ABSENT
 from fedproto_app.maths.even_choice import evenly
 

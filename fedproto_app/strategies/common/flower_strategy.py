@@ -15,7 +15,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, node_keys
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import load
@@ -23,6 +22,7 @@ from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
 from fedproto_app.core.methods import method_named, part_of
 from fedproto_app.core.round import ClientReply, Round, SentModel, Total
 from fedproto_app.core.sends import Expected
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Training
 from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner
-from fedproto_app.tasks.task import AnyTask
+from fedproto_app.tasks.task import AnyTask, Batch
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
         """Return v under w's names."""
         return {n: parameters[PERSONAL + n] for n in parameters if self.is_shared(n)}
 
-    def loss_of(self, model: Mapping[str, Tensor], batch: Any) -> Tensor:
+    def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return the supervised loss of a model under w's names, [k]."""
         prediction = self.task.predict(model, self.task.represent(model, batch), batch)
         return self.task.loss(prediction, batch)

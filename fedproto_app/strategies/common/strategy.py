@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.round import ClientReply, Received, Round, SentModel
 from fedproto_app.core.sends import Expected, Sends, Sizes
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Section, Settings
 from fedproto_app.strategies.common.federation import Federation

@@ -15,11 +15,11 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation

@@ -22,10 +22,10 @@ from safetensors.numpy import load_file
 from torch import Tensor
 from torch.nn import functional
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.clustering import (
     ABSENT,
     MOST_CLUSTERS,

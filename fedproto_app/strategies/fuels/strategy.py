@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedproto_app.core.arrays import AnyArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Received, Round
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
     threshold,
