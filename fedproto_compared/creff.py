@@ -214,12 +214,12 @@ class CreffLearner(SoloLearner):
     def context(self, guidance: Guidance, cohort: Cohort) -> GradientContext:
         """Compute the gradients with the received model, before training changes it."""
         classifier, samples = self._received(guidance), cohort.samples
-        features = self.task.encode_all(cohort.parameters, samples.pixels)
+        features = self.task.encode_all(cohort.parameters, samples.values)
         classes = len(self.task.shape.classes)
         gradients = classifier.new_zeros(len(cohort.names), classes, *classifier.shape)
         present = torch.zeros(len(cohort.names), classes, dtype=torch.bool)
         for row, images in enumerate(samples.train_samples):
-            labels = samples.labels[row, :images]
+            labels = samples.targets[row, :images]
             for label in labels.unique().tolist():
                 class_features = features[row, :images][labels == label]
                 weights = self._weights(cohort, row, label, len(class_features))

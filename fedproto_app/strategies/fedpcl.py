@@ -206,7 +206,7 @@ class FedPclClassesLearner(
             return 0 * representation.sum(dim=(1, 2))
         return class_contrast(
             representation,
-            self.task.labels_of(batch),
+            batch.targets,
             batch.present,
             context.prototypes,
             context.has_class,

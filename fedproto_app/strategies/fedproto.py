@@ -134,10 +134,8 @@ class FedProtoClassesLearner(
         prediction = self.task.predict(parameters, representation, batch)
         terms = {"prediction": self.task.loss(prediction, batch)}
         if context.has_prototype.any():
-            labels = self.task.labels_of(batch)
-            distance = pull(
-                representation, labels, batch.present, context.prototypes, context.has_prototype
-            )
+            prototypes = context.prototypes, context.has_prototype
+            distance = pull(representation, batch.targets, batch.present, *prototypes)
             terms["prototypes"] = self.section.prototype_weight * distance
         return terms
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedproto_app.core.loading import load
 from fedproto_app.core.method import for_task
@@ -252,32 +251,3 @@ def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tens
     """Return a float mask [K, longest], 1 for each client's samples, 0 in the padding."""
     places = torch.arange(longest, device=device)
     return (places < torch.tensor(counts, device=device).unsqueeze(1)).float()
-
-
-def shuffled(
-    counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
-) -> tuple[Tensor, Tensor]:
-    """Return an epoch's order of each client's samples [K, length], and a float mask of them.
-
-    counts: each client's samples. What follows them is 0, in the order and in the mask.
-    """
-    order = torch.zeros(len(counts), length, dtype=torch.int64)
-    for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
-        order[row, :count] = torch.randperm(count, generator=generator)
-    return order, in_padded(counts, length, order.device)
-
-
-def class_loss(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Return the mean cross-entropy of each client's present samples, [k] (GLDP, eq. 2).
-
-    logits: [k, B, C]. labels, present: [k, B].
-    """
-    flat = logits.flatten(end_dim=1), labels.flatten()
-    loss = functional.cross_entropy(*flat, reduction="none").view_as(present)
-    return (loss * present).sum(dim=1) / present.sum(dim=1)
-
-
-def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
-    """Return the mean of each client's values [K, m] in the mask, 0 if the mask is empty."""
-    means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
-    return means

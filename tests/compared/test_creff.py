@@ -59,13 +59,13 @@ def test_a_gradient_for_each_class_at_hand_of_the_model_as_it_came() -> None:
     """Client a has two images of class 0 and one of 1, b three of 1: all of them count alike."""
     creff, classifier = image_learner("creff"), some_classifier()
     cohort = image_cohort(creff)
-    features = creff.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    features = creff.task.encode_all(cohort.parameters, cohort.samples.values)
     context = creff.context(guidance_with(creff, classifier), cohort)
     train_cohort(creff, cohort, context)
     contribution = creff.contribution(cohort, context, 1)
     assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     for row, label in ((0, 0), (0, 1), (1, 1)):
-        class_features = features[row, :3][cohort.samples.labels[row, :3] == label]
+        class_features = features[row, :3][cohort.samples.targets[row, :3] == label]
         weights = torch.full((len(class_features),), 1 / len(class_features))
         expected = class_gradient(
             torch.from_numpy(classifier), class_features, torch.tensor(label), weights

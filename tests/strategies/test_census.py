@@ -90,7 +90,7 @@ def test_the_loss_is_logit_adjusted_cross_entropy(strength: float) -> None:
     for client, priors in enumerate(([2 / 3, 1 / 3, 0], [0, 1, 0])):
         expected_losses = []
         for scores, label in zip(
-            logits[client].tolist(), batch.labels[client].tolist(), strict=True
+            logits[client].tolist(), batch.targets[client].tolist(), strict=True
         ):
             odds = [math.exp(s) * p**strength for s, p in zip(scores, priors, strict=True)]
             expected_losses.append(-math.log(odds[label] / sum(odds)))

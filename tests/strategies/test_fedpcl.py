@@ -146,7 +146,7 @@ def contrast(learner: AnyLearner, received: Guidance, representation: list[list[
     generators = [torch.Generator().manual_seed(0) for _ in cohort.names]
     (batch,) = learner.batches(cohort.samples, generators)
     learner.task.represent = lambda *_: torch.from_numpy(
-        np.stack([rows(*(representation[label] for label in labels)) for labels in batch.labels])
+        np.stack([rows(*(representation[label] for label in labels)) for labels in batch.targets])
     )
     context = learner.context(received, cohort)
     return learner.loss(cohort.parameters, batch, context)["contrast"]

@@ -41,11 +41,11 @@ def test_a_client_remembers_its_train_images_as_the_encoder_has_them() -> None:
     learner = image_learner("knn-per", **{"knn-per.most-samples": 5})
     cohort = image_cohort(learner)
     parameters = remembered(learner, cohort)
-    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.values)
     assert parameters["memory.samples"].tolist() == [3, 3]
     assert parameters["memory.vectors"].shape == (2, 5, 6)
     torch.testing.assert_close(parameters["memory.vectors"][:, :3], vectors[:, :3])
-    assert torch.equal(parameters["memory.targets"][:, :3], cohort.samples.labels[:, :3])
+    assert torch.equal(parameters["memory.targets"][:, :3], cohort.samples.targets[:, :3])
 
 
 @pytest.mark.parametrize("most_samples", [2, 8])

@@ -91,9 +91,9 @@ def test_a_client_sends_the_mean_representation_of_each_class_that_it_has(method
     train_cohort(learner, cohort, context)
     contribution = learner.contribution(cohort, context, 1)
     assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
-    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.values)
     for row, label in ((0, 0), (0, 1), (1, 1)):
-        mean = vectors[row, :3][cohort.samples.labels[row, :3] == label].mean(dim=0)
+        mean = vectors[row, :3][cohort.samples.targets[row, :3] == label].mean(dim=0)
         prototype = torch.from_numpy(contribution.arrays[PROTOTYPES][row, label])
         torch.testing.assert_close(prototype, mean)
 

@@ -44,12 +44,8 @@ from fedproto_app.strategies.common.class_fit import (
     total_in,
 )
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
-from fedproto_app.tasks.images.task import (
-    ClassificationTask,
-    ImageBatch,
-    fixed_patches,
-    image_classifier,
-)
+from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches, image_classifier
+from fedproto_app.tasks.labelled import LabelledBatch
 
 
 class LearnedAndFixed(Model):
@@ -165,10 +161,10 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return CensusContext(prior, bool(guidance.options.get(SENDS_SUMS)))
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: CensusContext
+        self, parameters: Mapping[str, Tensor], batch: LabelledBatch, context: CensusContext
     ) -> dict[str, Tensor]:
         learned = self._model.learned
-        representation = self.task.encode(parameters, batch.inputs, learned)
+        representation = self.task.encode(parameters, batch.inputs, model=learned)
         logits = learned.predict(parameters, representation)
         adjusted = logits + context.log_frequencies[: len(logits)].unsqueeze(1)
         return {"prediction": self.task.loss(adjusted, batch)}

@@ -35,7 +35,8 @@ from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, Context, Learner, Phase
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, CohortSequences, SequenceTask
+from fedproto_app.tasks.labelled import ENCODED_AT_ONCE
+from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
 from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
 

@@ -31,7 +31,8 @@ from fedproto_app.strategies.common.prototypes import (
     received_prototypes,
 )
 from fedproto_app.strategies.gldp import GldpSettings
-from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.labelled import LabelledBatch
 
 
 class PrototypeMemory(NamedTuple):
@@ -100,7 +101,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return RelationContext(memory.old, memory.old_known, shared, shared_known)
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: RelationContext
+        self, parameters: Mapping[str, Tensor], batch: LabelledBatch, context: RelationContext
     ) -> dict[str, Tensor]:
         representation = self.task.represent(parameters, batch)
         logits = self.task.predict(parameters, representation, batch)
@@ -112,12 +113,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         balance = self.section.balance
         if self.section.local_relation == "prediction":
             local = local_relation_of_predictions(
-                logits, batch.labels, batch.present, self.task.predict(parameters, old), old_known
+                logits, batch.targets, batch.present, self.task.predict(parameters, old), old_known
             )
             terms["local-prototypes"] = balance * local
         if batch.encoded:
             return terms  # µ is frozen: relations of its embeddings are constants here
-        means, counts = class_means(representation, batch.labels, batch.present, self._classes)
+        means, counts = class_means(representation, batch.targets, batch.present, self._classes)
         if self.section.local_relation == "embedding":
             terms["local-prototypes"] = balance * local_relation(means, counts, old, old_known)
         shared = global_relation(means, counts, context.shared, context.known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,9 +17,8 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
-from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.models.image_classifier import CNN_GROUPS, ResNetClassifier, SmallCnnClassifier
-from fedproto_app.models.model import HEAD, Model
+from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.settings import ModelSettings, Settings
@@ -34,52 +33,25 @@ from fedproto_app.tasks.images.metrics import (
     stage_metric,
     totals,
 )
-from fedproto_app.tasks.task import Task, at_once, class_loss, in_padded, masked_mean, shuffled
+from fedproto_app.tasks.labelled import LabelledSamples, LabelledTask, masked_mean
 
-ENCODED_AT_ONCE = 256  # images per client without gradients, to bound memory
 MOST_IMAGES = 1e9  # of a client
 LARGEST_SIDE = 1024  # it bounds a server's memory, as MOST_CLASSES does
 
 Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted classes [K, n]
 
 
-@dataclass(frozen=True)
-class ImageBatch:
-    """One training step's images of the first k clients of a cohort.
+@dataclass(frozen=True, kw_only=True)
+class CohortImages(LabelledSamples):
+    """The images of K clients in a round: uint8 [K, n, channels, height, width].
 
-    inputs: [k, B, channels, height, width] float, or where the encoder does not learn (`encoded`)
-    the representations [k, B, D]; labels: [k, B]; present: [k, B] float, 0 where a client's last
-    batch is not full.
+    The validation and test images are those of all stages so far.
     """
 
-    inputs: Tensor
-    labels: Tensor
-    present: Tensor
-    encoded: bool = False
-
-
-@dataclass(frozen=True)
-class CohortImages:
-    """The train images of K clients in a round and their test images, padded to the longest.
-
-    Clients are in falling order of their number of batches.
-    """
-
-    names: list[str]
     stages: list[int]  # the stage of each client, from 0
     trained_stages: list[int]  # the stage of each client's train images, see `trained_stage`
     tested_stages: int  # the largest number over the clients
-    train_samples: list[int]  # images trained on in this round
-    batch_counts: list[int]
-    pixels: Tensor  # [K, n, channels, height, width] uint8
-    labels: Tensor  # [K, n], 0 in padding
-    test_pixels: Tensor  # [K, m, …] uint8: validation and test images of all stages so far
-    test_labels: Tensor  # [K, m]
     test_stages: Tensor  # [K, m]
-    is_validation: Tensor  # [K, m] float
-    is_test: Tensor  # [K, m] float
-    representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
-    test_representation: Tensor | None = None  # [K, m, D] if computed already
 
 
 def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
@@ -114,10 +86,9 @@ def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
     return min(server_round - 1, rounds - 1) * stages // rounds
 
 
-class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
+class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
     """Classify images with a small CNN, ResNet-18 or the user's module."""
 
-    head = HEAD
     metrics = CLASSIFICATION
     evaluates_local = True
 
@@ -206,7 +177,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     def steps(self, client: ClientImages, server_round: int) -> int:
         images = len(client.training(self.stage(client, server_round)))
-        return -(-images // self.settings.classification.batch_size)
+        return -(-images // self.batch_size)
 
     def gather(self, clients: Sequence[ClientImages], server_round: int) -> CohortImages:
         steps = [self.steps(client, server_round) for client in clients]
@@ -214,21 +185,13 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         stages = [self.stage(client, server_round) for client in clients]
         train = [client.training(stage) for client, stage in zip(clients, stages, strict=True)]
         reached = [self._tested_stages(client, server_round) for client in clients]
-        parts = [
-            [
-                (part, number, kind)
-                for number, stage in enumerate(client.stages[:upto])
-                for kind, part in enumerate((stage.validation, stage.test))
-            ]
+        parts = [  # of each client: validation and test images of its first stage, its second, …
+            [part for stage in client.stages[:upto] for part in (stage.validation, stage.test)]
             for client, upto in zip(clients, reached, strict=True)
         ]
-        tested = [_joined([part for part, _, _ in client_parts]) for client_parts in parts]
-        numbers = [
-            np.concatenate([np.full(len(part), number) for part, number, _ in client_parts])
-            for client_parts in parts
-        ]
-        kinds = [
-            np.concatenate([np.full(len(part), kind) for part, _, kind in client_parts])
+        tested = [_joined(client_parts) for client_parts in parts]
+        places = [
+            np.repeat(np.arange(len(client_parts)), [len(part) for part in client_parts])
             for client_parts in parts
         ]
         return CohortImages(
@@ -240,105 +203,40 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             tested_stages=max(reached),
             train_samples=[len(images) for images in train],
             batch_counts=steps,
-            pixels=self._stacked([images.pixels for images in train]),
-            labels=self._stacked([images.labels for images in train]),
-            test_pixels=self._stacked([images.pixels for images in tested]),
-            test_labels=self._stacked([images.labels for images in tested]),
-            test_stages=self._stacked(numbers),
-            is_validation=self._stacked([(kind == 0).astype(np.float32) for kind in kinds]),
-            is_test=self._stacked([(kind == 1).astype(np.float32) for kind in kinds]),
+            values=self._stacked([images.pixels for images in train]),
+            targets=self._stacked([images.labels for images in train]),
+            test_values=self._stacked([images.pixels for images in tested]),
+            test_targets=self._stacked([images.labels for images in tested]),
+            test_stages=self._stacked([place // 2 for place in places]),
+            is_validation=self._stacked([(place % 2 == 0).astype(np.float32) for place in places]),
+            is_test=self._stacked([(place % 2 == 1).astype(np.float32) for place in places]),
         )
 
-    def batches(
-        self, samples: CohortImages, generators: Sequence[torch.Generator]
-    ) -> Iterator[ImageBatch]:
-        size, longest_epoch = self.settings.classification.batch_size, samples.batch_counts[0]
-        clients = len(samples.names)
-        order, present = shuffled(samples.train_samples, longest_epoch * size, generators)
-        fixed = samples.representation
-        augments = self.settings.classification.augment and fixed is None
-        moves = torch.zeros(clients, longest_epoch * size, 3, dtype=torch.int64)
-        for row, generator in enumerate(generators if augments else []):
-            count, flip = samples.train_samples[row], self.settings.classification.flip
-            moves[row, :count] = draw_moves(count, samples.pixels.shape[-2:], flip, generator)
-        client_rows = torch.arange(clients, device=self.device).unsqueeze(1)
-        order, present, moves = (tensor.to(self.device) for tensor in (order, present, moves))
-        for step in range(longest_epoch):
-            k = sum(count > step for count in samples.batch_counts)
-            rows = slice(step * size, (step + 1) * size)
-            picked = order[:k, rows]
-            labels = samples.labels[client_rows[:k], picked]
-            if fixed is not None:
-                yield ImageBatch(
-                    fixed[client_rows[:k], picked], labels, present[:k, rows], encoded=True
-                )
-                continue
-            inputs = samples.pixels[client_rows[:k], picked]
-            if augments:
-                inputs = moved(inputs, moves[:k, rows])
-            yield ImageBatch(normalised(inputs), labels, present[:k, rows])
+    @property
+    def batch_size(self) -> int:
+        return self.settings.classification.batch_size
 
-    def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
-        """Represent every image once, without augmentation."""
-        return replace(samples, representation=self.encode_all(parameters, samples.pixels))
+    def inputs_of(
+        self, samples: CohortImages, order: Tensor, generators: Sequence[torch.Generator]
+    ) -> Callable[[Tensor, slice], Tensor]:
+        """Return the function that normalises images, and crops and mirrors them at random."""
+        section = self.settings.classification
+        if not section.augment:
+            return lambda pixels, _: self.normalised(pixels)
+        moves = torch.zeros(*order.shape, 3, dtype=torch.int64)
+        for row, generator in enumerate(generators):
+            count, sides = samples.train_samples[row], samples.values.shape[-2:]
+            moves[row, :count] = draw_moves(count, sides, section.flip, generator)
+        moves = moves.to(self.device)
+        return lambda pixels, columns: self.normalised(moved(pixels, moves[: len(pixels), columns]))
 
-    def represent(self, parameters: Mapping[str, Tensor], batch: ImageBatch) -> Tensor:
-        return batch.inputs if batch.encoded else self.encode(parameters, batch.inputs)
-
-    def encode(
-        self, parameters: Mapping[str, Tensor], inputs: Tensor, model: Model | None = None
-    ) -> Tensor:
-        """Return f_µ of images [k, B, channels, height, width]: [k, B, D] float32.
-
-        Computed in mixed precision if set. model: None for the task's model.
-        """
-        with self.mixed_precision():
-            return (model or self.model).encode(parameters, inputs).float()
-
-    @torch.no_grad()
-    def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
-        """Return f_µ of images [K, n, …] uint8 without augmentation or gradients, [K, n, D]."""
-        chunks = torch.split(pixels, at_once(ENCODED_AT_ONCE, len(pixels)), dim=1)
-        return torch.cat([self.encode(parameters, normalised(chunk)) for chunk in chunks], dim=1)
-
-    def train_vectors(
-        self, parameters: Mapping[str, Tensor], samples: CohortImages
-    ) -> LabelledVectors:
-        """Return f_µ of the clients' train images of this round."""
-        present = in_padded(samples.train_samples, samples.labels.shape[1], self.device)
-        features = self.encode_all(parameters, samples.pixels)
-        return LabelledVectors(features, samples.labels, present)
-
-    def validation_vectors(
-        self, parameters: Mapping[str, Tensor], samples: CohortImages
-    ) -> LabelledVectors:
-        """Return f_µ of the validation images of all stages so far."""
-        features = self._test_vectors(parameters, samples)
-        return LabelledVectors(features, samples.test_labels, samples.is_validation)
-
-    def tests_encoded(
-        self, parameters: Mapping[str, Tensor], samples: CohortImages
-    ) -> CohortImages:
-        """Return the samples with f_µ of validation and test images, for a fixed encoder."""
-        return replace(samples, test_representation=self._test_vectors(parameters, samples))
-
-    def _test_vectors(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> Tensor:
-        if samples.test_representation is not None:
-            return samples.test_representation
-        return self.encode_all(parameters, samples.test_pixels)
-
-    def loss(self, prediction: Tensor, batch: ImageBatch) -> Tensor:
-        """Return the mean cross-entropy over each client's images, [k] (GLDP, eq. 2)."""
-        return class_loss(prediction, batch.labels, batch.present)
+    def normalised(self, values: Tensor) -> Tensor:
+        return normalised(values)
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortImages
     ) -> dict[Metric, list[float]]:
         return self.judge(parameters, samples, {"": self.by_head(parameters)})
-
-    def labels_of(self, batch: ImageBatch) -> Tensor:
-        """Return the classes of a batch's images, [k, B]."""
-        return batch.labels
 
     def judge_scores(
         self,
@@ -370,19 +268,22 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         also gives ``validation-error`` (if there are validation images) and the numbers of right
         and of all test images of each stage and class.
         """
-        representation = self._test_vectors(parameters, samples)
-        metrics: dict[Metric, list[float]] = {}
-        for name, rule in rules.items():
-            right = (rule(representation) == samples.test_labels).double()
-            metrics[replace(ACCURACY, rule=name)] = masked_mean(right, samples.is_test)
-        right = (rules[""](representation) == samples.test_labels).double() * samples.is_test
+        representation = self.test_vectors(parameters, samples)
+        hits = {
+            name: (rule(representation) == samples.test_targets).double()
+            for name, rule in rules.items()
+        }
+        metrics = {
+            replace(ACCURACY, rule=name): masked_mean(hit, samples.is_test)
+            for name, hit in hits.items()
+        }
         if self.settings.data.partition.validation_share > 0:
-            hit = (rules[""](representation) == samples.test_labels).double()
-            shares = masked_mean(hit, samples.is_validation)
+            shares = masked_mean(hits[""], samples.is_validation)
             metrics[ERROR] = [1 - share for share in shares]
+        right = hits[""] * samples.is_test
         for of_group, groups, number in (
             (stage_metric, samples.test_stages, samples.tested_stages),
-            (class_metric, samples.test_labels, len(self.shape.classes)),
+            (class_metric, samples.test_targets, len(self.shape.classes)),
         ):
             sums = right.new_zeros(2, len(right), number)
             sums[0].scatter_add_(1, groups, right)

@@ -7,7 +7,7 @@ The supervised methods train an encoder and a linear head together (`represent`,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,10 +31,11 @@ from fedproto_app.maths.linear_heads import (
     regressor_loss,
 )
 from fedproto_app.models.causal_cnn import CausalCnnSize
-from fedproto_app.models.model import HEAD, Model
+from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.labelled import LabelledBatch, LabelledSamples, LabelledTask, masked_mean
 from fedproto_app.tasks.sequences.metrics import (
     ACCURACY,
     CLASSES,
@@ -44,53 +45,25 @@ from fedproto_app.tasks.sequences.metrics import (
     RMSE,
     VALIDATION_RMSE,
 )
-from fedproto_app.tasks.task import Task, at_once, class_loss, in_padded, masked_mean, shuffled
+from fedproto_app.tasks.task import in_padded
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
-ENCODED_AT_ONCE = 256  # sequences per client without gradients, to bound memory
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 LARGEST_HEAD = 1e6  # a larger value would dominate its cluster's mean and every similarity
 MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound a server's memory
 
 
-@dataclass(frozen=True)
-class SequenceBatch:
-    """One training step's sequences of the first k clients of a cohort.
+@dataclass(frozen=True, kw_only=True)
+class CohortSequences(LabelledSamples):
+    """The sequences of K clients: [K, n, T, d], zeros after the end of each.
 
-    inputs: [k, B, T, d], zeros after a sequence's end, or where the encoder does not learn
-    (`encoded`) the representations [k, B, D]; lengths: [k, B]; targets: [k, B]; present: [k, B]
-    float, 0 where a client's last batch is not full.
+    The first `train_samples` of a client's train sequences have a label, the next `unlabelled` have
+    none, and their target is 0.
     """
 
-    inputs: Tensor
-    lengths: Tensor
-    targets: Tensor
-    present: Tensor
-    encoded: bool = False
-
-
-@dataclass(frozen=True)
-class CohortSequences:
-    """The train and test sequences of K clients, padded to the largest number and length.
-
-    Clients are in falling order of their number of batches. The first `train_samples` of a client's
-    train sequences have a label, the next `unlabelled` have none.
-    """
-
-    names: list[str]
-    train_samples: list[int]
     unlabelled: list[int]
-    batch_counts: list[int]
-    values: Tensor  # [K, n, T, d], zeros after the end
-    lengths: Tensor  # [K, n] int64, 1 in padding
-    targets: Tensor  # [K, n] int64 labels, 0 without one, or float64 numbers in the data's units
-    test_values: Tensor  # [K, m, T', d]: validation and test sequences
-    test_lengths: Tensor  # [K, m]
-    test_targets: Tensor  # [K, m]
-    is_validation: Tensor  # [K, m] float
-    is_test: Tensor  # [K, m] float
-    representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
-    test_representation: Tensor | None = None  # [K, m, D] if computed already
+    lengths: Tensor
+    test_lengths: Tensor
 
     @property
     def trainable(self) -> list[int]:
@@ -124,10 +97,9 @@ def _outputs(shape: DataShape) -> int:
     return len(shape.classes) or 1
 
 
-class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
+class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
     """The base of tasks on sequences; subclasses predict classes or real numbers."""
 
-    head = HEAD
     evaluates_local = False
 
     @staticmethod
@@ -166,7 +138,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         return {**self.initial_encoder(), **self.model.head_parameters(generator)}
 
     def steps(self, client: ClientSequences, server_round: int) -> int:
-        return -(-len(client.train) // self.settings.sequence.batch_size)
+        return -(-len(client.train) // self.batch_size)
 
     def gather(self, clients: Sequence[ClientSequences], server_round: int) -> CohortSequences:
         steps = [self.steps(client, server_round) for client in clients]
@@ -219,75 +191,22 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         stacked = [torch.from_numpy(array).to(self.device) for array in arrays]
         return stacked[0], stacked[1], stacked[2]
 
-    def batches(
-        self, samples: CohortSequences, generators: Sequence[torch.Generator]
-    ) -> Iterator[SequenceBatch]:
-        size, longest_epoch = self.settings.sequence.batch_size, samples.batch_counts[0]
-        clients = len(samples.names)
-        order, present = shuffled(samples.train_samples, longest_epoch * size, generators)
+    @property
+    def batch_size(self) -> int:
+        return self.settings.sequence.batch_size
+
+    def inputs_of(
+        self, samples: CohortSequences, order: Tensor, generators: Sequence[torch.Generator]
+    ) -> Callable[[Tensor, slice], Tensor]:
+        """Return the function that cuts sequences to the longest of their batch."""
         longest = samples.lengths.cpu().gather(1, order)  # once, so that no step waits for it
-        client_rows = torch.arange(clients, device=self.device).unsqueeze(1)
-        order, present = order.to(self.device), present.to(self.device)
-        fixed = samples.representation
-        for step in range(longest_epoch):
-            k = sum(count > step for count in samples.batch_counts)
-            rows = slice(step * size, (step + 1) * size)
-            picked = order[:k, rows]
-            lengths = samples.lengths[client_rows[:k], picked]
-            targets, is_present = samples.targets[client_rows[:k], picked], present[:k, rows]
-            if fixed is not None:
-                inputs = fixed[client_rows[:k], picked]
-                yield SequenceBatch(inputs, lengths, targets, is_present, encoded=True)
-                continue
-            inputs = samples.values[client_rows[:k], picked][:, :, : int(longest[:k, rows].max())]
-            yield SequenceBatch(inputs, lengths, targets, is_present)
-
-    def fix_encoder(
-        self, parameters: Mapping[str, Tensor], samples: CohortSequences
-    ) -> CohortSequences:
-        """Represent every sequence once."""
-        representation = self.encode_all(parameters, samples.values, samples.lengths)
-        return replace(samples, representation=representation)
-
-    def represent(self, parameters: Mapping[str, Tensor], batch: SequenceBatch) -> Tensor:
-        if batch.encoded:
-            return batch.inputs
-        return self.encode(parameters, batch.inputs, batch.lengths)
-
-    def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Return representations [k, B, D] float32 of inputs [k, B, T, d] with lengths [k, B].
-
-        Computed in mixed precision if set.
-        """
-        with self.mixed_precision():
-            return self.model.encode(parameters, inputs, lengths).float()
-
-    @torch.no_grad()
-    def encode_all(
-        self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor
-    ) -> Tensor:
-        """Encode sequences [K, n, T, d] in chunks, without gradients: [K, n, D]."""
-        size = at_once(ENCODED_AT_ONCE, len(values))
-        parts = zip(
-            torch.split(values, size, dim=1),
-            torch.split(lengths, size, dim=1),
-            strict=True,
-        )
-        return torch.cat([self.encode(parameters, x, count) for x, count in parts], dim=1)
+        return lambda values, columns: values[:, :, : int(longest[: len(values), columns].max())]
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> dict[Metric, list[float]]:
-        vectors = self._test_vectors(parameters, samples)
+        vectors = self.test_vectors(parameters, samples)
         return self.judge(self.predict(parameters, vectors), samples)
-
-    def train_vectors(
-        self, parameters: Mapping[str, Tensor], samples: CohortSequences
-    ) -> LabelledVectors:
-        """Return the encoder's vectors of the train sequences; unlabelled ones are not present."""
-        present = in_padded(samples.train_samples, samples.targets.shape[1], self.device)
-        features = self.encode_all(parameters, samples.values, samples.lengths)
-        return LabelledVectors(features, samples.targets, present)
 
     def guessed(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences, vectors: LabelledVectors
@@ -299,24 +218,6 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         trainable = in_padded(samples.trainable, samples.targets.shape[1], self.device)
         labels = self.predict(parameters, vectors.features).argmax(dim=2)
         return LabelledVectors(vectors.features, labels, trainable - vectors.present)
-
-    def validation_vectors(
-        self, parameters: Mapping[str, Tensor], samples: CohortSequences
-    ) -> LabelledVectors:
-        """Return the encoder's vectors of the validation sequences."""
-        features = self._test_vectors(parameters, samples)
-        return LabelledVectors(features, samples.test_targets, samples.is_validation)
-
-    def tests_encoded(
-        self, parameters: Mapping[str, Tensor], samples: CohortSequences
-    ) -> CohortSequences:
-        """Return the samples with vectors of validation and test sequences, for a fixed encoder."""
-        return replace(samples, test_representation=self._test_vectors(parameters, samples))
-
-    def _test_vectors(self, parameters: Mapping[str, Tensor], samples: CohortSequences) -> Tensor:
-        if samples.test_representation is not None:
-            return samples.test_representation
-        return self.encode_all(parameters, samples.test_values, samples.test_lengths)
 
     @abstractmethod
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
@@ -365,14 +266,6 @@ class SequenceClassificationTask(SequenceTask):
     def outputs(self) -> int:
         return len(self.shape.classes)
 
-    def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the mean cross-entropy over each client's sequences in the batch, [k]."""
-        return class_loss(prediction, batch.targets, batch.present)
-
-    def labels_of(self, batch: SequenceBatch) -> Tensor:
-        """Return the classes of a batch's sequences, [k, B]."""
-        return batch.targets
-
     def judge_scores(
         self,
         parameters: Mapping[str, Tensor],
@@ -383,7 +276,7 @@ class SequenceClassificationTask(SequenceTask):
 
         scores: a function of representations [K, m, D] with results [K, m, C].
         """
-        return self.judge(scores(self._test_vectors(parameters, samples)), samples)
+        return self.judge(scores(self.test_vectors(parameters, samples)), samples)
 
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
         """Return ``accuracy`` on test and ``validation-error`` on validation sequences."""
@@ -431,7 +324,7 @@ class SequenceRegressionTask(SequenceTask):
     def _scale(self) -> float:
         return self.settings.data.sequences.target_scale
 
-    def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
+    def loss(self, prediction: Tensor, batch: LabelledBatch) -> Tensor:
         """Return the mean squared error over each client's sequences in the batch, [k]."""
         scaled_targets = (batch.targets / self._scale).float()
         squared = (prediction[:, :, 0] - scaled_targets).square() * batch.present

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,8 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch, stage_at
+from fedproto_app.tasks.images.task import ClassificationTask, stage_at
+from fedproto_app.tasks.labelled import LabelledBatch
 from tests.helpers.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
 
 
@@ -78,7 +78,7 @@ def test_an_epoch_has_every_image_once_in_random_order() -> None:
     samples = task.gather(clients, 1)
     assert samples.batch_counts == [3, 2]
 
-    def epoch(seeds: tuple[int, int]) -> list[ImageBatch]:
+    def epoch(seeds: tuple[int, int]) -> list[LabelledBatch]:
         return list(task.batches(samples, [torch.Generator().manual_seed(s) for s in seeds]))
 
     batches = epoch((1, 2))
@@ -96,24 +96,12 @@ def test_an_epoch_has_every_image_once_in_random_order() -> None:
             for b in range(2)
             if batch.present[row, b]
         ]
-        expected = (samples.pixels[row, :count].float() / 255 - 0.5) / 0.25
+        expected = (samples.values[row, :count].float() / 255 - 0.5) / 0.25
         assert {tuple(image.flatten().tolist()) for image in epoch_images} == {
             tuple(image.flatten().tolist()) for image in expected
         }
     assert not torch.equal(epoch((3, 2))[0].inputs[0], batches[0].inputs[0])
     assert torch.equal(epoch((3, 2))[0].inputs[1], batches[0].inputs[1])
-
-
-def test_the_loss_ignores_the_padding_of_a_batch() -> None:
-    task = image_learner().task
-    logits = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
-    labels = torch.tensor([[0, 1]])
-    inputs = torch.zeros(1, 2, 1, 8, 8)
-    full = task.loss(logits, ImageBatch(inputs, labels, torch.ones(1, 2)))
-    part = task.loss(logits, ImageBatch(inputs, labels, torch.tensor([[1.0, 0.0]])))
-    first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
-    torch.testing.assert_close(part, torch.tensor([first], dtype=torch.float32))
-    torch.testing.assert_close(full, torch.tensor([(first + second) / 2], dtype=torch.float32))
 
 
 def test_augmentation_is_each_clients_own_and_seeded() -> None:
@@ -150,7 +138,7 @@ def test_mixed_precision_changes_little() -> None:
     plain, mixed = image_learner(), image_learner(precision="bfloat16")
     cohort = image_cohort(plain)
     first, second = (
-        run.task.encode_all(cohort.parameters, cohort.samples.pixels) for run in (plain, mixed)
+        run.task.encode_all(cohort.parameters, cohort.samples.values) for run in (plain, mixed)
     )
     assert second.dtype == torch.float32
     assert not torch.equal(first, second)

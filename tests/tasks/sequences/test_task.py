@@ -17,10 +17,10 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
 from fedproto_app.models.model import LinearHeadModel
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
-from fedproto_app.tasks.sequences import task as sequences
+from fedproto_app.tasks import labelled
+from fedproto_app.tasks.labelled import LabelledBatch
 from fedproto_app.tasks.sequences.task import (
     CohortSequences,
-    SequenceBatch,
     SequenceClassificationTask,
     SequenceRegressionTask,
     SequenceTask,
@@ -117,10 +117,10 @@ def test_an_epoch_has_every_sequence_once_in_random_order(fixed: bool) -> None:
     if fixed:
         samples = replace(samples, representation=samples.values[:, :, 0])
 
-    def epoch(*seeds: int) -> list[SequenceBatch]:
+    def epoch(*seeds: int) -> list[LabelledBatch]:
         return list(task.batches(samples, seeded(*seeds)))
 
-    def first(batch: SequenceBatch) -> Tensor:
+    def first(batch: LabelledBatch) -> Tensor:
         return batch.inputs[:, :, 0] if fixed else batch.inputs[:, :, 0, 0]
 
     batches = epoch(1, 2, 3)
@@ -209,7 +209,7 @@ def test_sequences_are_encoded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     samples = task.gather(clients_of(task), 1)
     parameters = with_clients(task.initial_parameters(), 3)
     at_once = task.encode_all(parameters, samples.values, samples.lengths)
-    monkeypatch.setattr(sequences, "ENCODED_AT_ONCE", 2)
+    monkeypatch.setattr(labelled, "ENCODED_AT_ONCE", 2)
     parts = task.encode_all(parameters, samples.values, samples.lengths)
     assert not parts.requires_grad
     torch.testing.assert_close(parts, at_once, rtol=1e-5, atol=1e-6)
@@ -230,9 +230,7 @@ def test_mixed_precision_changes_little(changes: dict[str, Any]) -> None:
 
 def test_losses_by_hand() -> None:
     """Of classes, the mean cross-entropy; of numbers, the squared error of targets over 10."""
-    full = SequenceBatch(
-        torch.zeros(1, 2, 1, 2), torch.ones(1, 2), torch.tensor([[0, 1]]), torch.ones(1, 2)
-    )
+    full = LabelledBatch(torch.zeros(1, 2, 1, 2), torch.tensor([[0, 1]]), torch.ones(1, 2))
     part = replace(full, present=torch.tensor([[1.0, 0.0]]))
     task, logits = sequence_task(), torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
     first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)

@@ -1,0 +1,203 @@
+"""What tasks on samples with a target share: images, and sequences of any length.
+
+Such a sample has a class or a real number as its target. An encoder makes a vector of it, and a
+head predicts the target.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedproto_app.maths.class_gaussian import LabelledVectors
+from fedproto_app.models.model import HEAD, Model
+from fedproto_app.tasks.task import ClientT, Task, at_once, in_padded
+
+ENCODED_AT_ONCE = 256  # samples per client without gradients, to bound memory
+
+
+@dataclass(frozen=True)
+class LabelledBatch:
+    """One training step's samples of the first k clients of a cohort.
+
+    inputs: [k, B, …] float, as the encoder takes them, or where the encoder does not learn
+    (`encoded`) the representations [k, B, D]; targets: [k, B]; present: [k, B] float, 0 where a
+    client's last batch is not full; lengths: [k, B] of sequences, whose inputs are 0 after the end.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    present: Tensor
+    lengths: Tensor | None = None
+    encoded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSamples:
+    """The train and test samples of K clients in a round, padded with zeros to the largest number.
+
+    Clients are in falling order of their number of batches.
+    """
+
+    names: list[str]
+    train_samples: list[int]  # samples with a target, which are trained on in this round
+    batch_counts: list[int]
+    values: Tensor  # [K, n, …]
+    targets: Tensor  # [K, n] int64 labels, or float64 numbers in the data's units
+    test_values: Tensor  # [K, m, …]: validation and test samples
+    test_targets: Tensor  # [K, m]
+    is_validation: Tensor  # [K, m] float
+    is_test: Tensor  # [K, m] float
+    lengths: Tensor | None = None  # [K, n] int64 of sequences, 1 in padding
+    test_lengths: Tensor | None = None  # [K, m]
+    representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
+    test_representation: Tensor | None = None  # [K, m, D] if computed already
+
+
+LabelledT = TypeVar("LabelledT", bound=LabelledSamples)
+
+
+class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
+    """The base of tasks on samples with a target."""
+
+    head = HEAD
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """The number of samples in a full batch."""
+
+    @abstractmethod
+    def inputs_of(
+        self, samples: LabelledT, order: Tensor, generators: Sequence[torch.Generator]
+    ) -> Callable[[Tensor, slice], Tensor]:
+        """Return the function that makes an epoch's inputs of values as they are stored.
+
+        It takes values [k, B, …] and the columns of `order` [K, n] that they come from.
+        """
+
+    def batches(
+        self, samples: LabelledT, generators: Sequence[torch.Generator]
+    ) -> Iterator[LabelledBatch]:
+        size, longest_epoch = self.batch_size, samples.batch_counts[0]
+        order, present = _shuffled(samples.train_samples, longest_epoch * size, generators)
+        fixed = samples.representation
+        as_inputs = self.inputs_of(samples, order, generators) if fixed is None else None
+        client_rows = torch.arange(len(samples.names), device=self.device).unsqueeze(1)
+        order, present = order.to(self.device), present.to(self.device)
+        for step in range(longest_epoch):
+            k = sum(count > step for count in samples.batch_counts)
+            columns = slice(step * size, (step + 1) * size)
+            picked = client_rows[:k], order[:k, columns]
+            stored = samples.values if fixed is None else fixed
+            yield LabelledBatch(
+                as_inputs(stored[picked], columns) if as_inputs else stored[picked],
+                samples.targets[picked],
+                present[:k, columns],
+                None if samples.lengths is None else samples.lengths[picked],
+                encoded=fixed is not None,
+            )
+
+    def fix_encoder(self, parameters: Mapping[str, Tensor], samples: LabelledT) -> LabelledT:
+        """Represent every train sample once, without augmentation."""
+        representation = self.encode_all(parameters, samples.values, samples.lengths)
+        return replace(samples, representation=representation)
+
+    def represent(self, parameters: Mapping[str, Tensor], batch: LabelledBatch) -> Tensor:
+        if batch.encoded:
+            return batch.inputs
+        return self.encode(parameters, batch.inputs, batch.lengths)
+
+    def encode(
+        self,
+        parameters: Mapping[str, Tensor],
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        model: Model | None = None,
+    ) -> Tensor:
+        """Return representations [k, B, D] float32 of inputs [k, B, …], in mixed precision if set.
+
+        lengths: [k, B] of sequences. model: None for the task's model.
+        """
+        with self.mixed_precision():
+            both = (inputs,) if lengths is None else (inputs, lengths)
+            return (model or self.model).encode(parameters, *both).float()
+
+    @torch.no_grad()
+    def encode_all(
+        self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
+        """Encode values [K, n, …], as they are stored, in chunks without gradients: [K, n, D]."""
+        size = at_once(ENCODED_AT_ONCE, len(values))
+        chunks = torch.split(values, size, dim=1)
+        counts = [None] * len(chunks) if lengths is None else torch.split(lengths, size, dim=1)
+        parts = zip(chunks, counts, strict=True)
+        return torch.cat(
+            [self.encode(parameters, self.normalised(x), count) for x, count in parts], dim=1
+        )
+
+    def normalised(self, values: Tensor) -> Tensor:
+        """Return the encoder's inputs for values as they are stored, without augmentation."""
+        return values
+
+    def train_vectors(
+        self, parameters: Mapping[str, Tensor], samples: LabelledT
+    ) -> LabelledVectors:
+        """Return the encoder's vectors of this round's train samples.
+
+        Sequences without a label are not present.
+        """
+        present = in_padded(samples.train_samples, samples.targets.shape[1], self.device)
+        features = self.encode_all(parameters, samples.values, samples.lengths)
+        return LabelledVectors(features, samples.targets, present)
+
+    def validation_vectors(
+        self, parameters: Mapping[str, Tensor], samples: LabelledT
+    ) -> LabelledVectors:
+        """Return the encoder's vectors of the validation samples."""
+        features = self.test_vectors(parameters, samples)
+        return LabelledVectors(features, samples.test_targets, samples.is_validation)
+
+    def tests_encoded(self, parameters: Mapping[str, Tensor], samples: LabelledT) -> LabelledT:
+        """Return the samples with vectors of validation and test samples, for a fixed encoder."""
+        return replace(samples, test_representation=self.test_vectors(parameters, samples))
+
+    def test_vectors(self, parameters: Mapping[str, Tensor], samples: LabelledT) -> Tensor:
+        """Return the encoder's vectors of the validation and test samples, [K, m, D]."""
+        if samples.test_representation is not None:
+            return samples.test_representation
+        return self.encode_all(parameters, samples.test_values, samples.test_lengths)
+
+    def loss(self, prediction: Tensor, batch: LabelledBatch) -> Tensor:
+        """Return the mean cross-entropy over each client's samples in the batch, [k] (GLDP, eq. 2).
+
+        prediction: logits [k, B, C].
+        """
+        flat = prediction.flatten(end_dim=1), batch.targets.flatten()
+        loss = functional.cross_entropy(*flat, reduction="none").view_as(batch.present)
+        return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+
+
+def _shuffled(
+    counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Return an epoch's order of each client's samples [K, length], and a float mask of them.
+
+    counts: each client's samples. What follows them is 0, in the order and in the mask.
+    """
+    order = torch.zeros(len(counts), length, dtype=torch.int64)
+    for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
+        order[row, :count] = torch.randperm(count, generator=generator)
+    return order, in_padded(counts, length, order.device)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
+    """Return the mean of each client's values [K, m] in the mask, 0 if the mask is empty."""
+    means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
+    return means
