@@ -240,16 +240,7 @@ def read_order(message: Message) -> Order:
         raise Unusable(f"malformed message: {ARRAYS!r} are a {type(record).__name__}")
     arrays = {name: read_array(name, array) for name, array in record.items()}
     guidance = Guidance(arrays, fields.guided, fields.classes, fields.options)
-    return Order(
-        fields.run,
-        fields.token,
-        fields.server_round,
-        fields.clients,
-        fields.evaluate,
-        guidance,
-        fields.most_samples,
-        fields.longest_step,
-    )
+    return Order(**fields.model_dump(exclude={"guided", "classes", "options"}), guidance=guidance)
 
 
 def read_array(

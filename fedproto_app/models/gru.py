@@ -13,19 +13,23 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # in torch's order
+
 
 def gru_parameters(hidden: int, generator: torch.Generator, width: int = 1) -> dict[str, Tensor]:
-    """Return one client's parameters for inputs of this width: U(±1/√hidden), as in torch."""
-    bound = hidden**-0.5
-    shapes = {
-        "weight_ih": (width, 3 * hidden),
-        "weight_hh": (hidden, 3 * hidden),
-        "bias_ih": (3 * hidden,),
-        "bias_hh": (3 * hidden,),
-    }
+    """Return one client's parameters for inputs of this width."""
+    return recurrent_parameters(3, width, hidden, generator)
+
+
+def recurrent_parameters(
+    gates: int, inputs: int, hidden: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return one client's parameters, in torch's order: U(±1/√hidden), as in torch."""
+    bound, width = hidden**-0.5, gates * hidden
+    shapes = (inputs, width), (hidden, width), (width,), (width,)
     return {
         name: torch.empty(shape).uniform_(-bound, bound, generator=generator)
-        for name, shape in shapes.items()
+        for name, shape in zip(NAMES, shapes, strict=True)
     }
 
 

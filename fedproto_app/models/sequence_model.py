@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn, causal_cnn_parameters
+from fedproto_app.models.gru import NAMES, recurrent_parameters
 from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.model import ENCODER, LinearHeadModel
 
@@ -25,17 +26,10 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 # hidden, were a Python loop of batched products over the steps (by 1/6 for one client, more for
 # ten) and packed sequences (on real digits, by 1/3).
 
-NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # in torch's order
-
 
 def lstm_parameters(inputs: int, hidden: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return one client's parameters: U(±1/√hidden), as in torch."""
-    bound = hidden**-0.5
-    shapes = ((inputs, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (4 * hidden,))
-    return {
-        name: torch.empty(shape).uniform_(-bound, bound, generator=generator)
-        for name, shape in zip(NAMES, shapes, strict=True)
-    }
+    """Return one client's parameters."""
+    return recurrent_parameters(4, inputs, hidden, generator)
 
 
 def lstm_last_hidden(

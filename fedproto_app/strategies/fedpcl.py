@@ -49,6 +49,8 @@ from fedproto_app.strategies.common.prototypes import PROTOTYPES as CLASS_PROTOT
 from fedproto_app.strategies.common.prototypes import (
     PeriodPrototype,
     class_prototypes,
+    period_prototype,
+    received_array,
     received_prototypes,
     sent_prototypes,
 )
@@ -148,19 +150,11 @@ class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
 
     @classmethod
     def sends(cls, section: FedPclSettings, sizes: Sizes) -> Sequence[Sends]:
-        prototype = Sends(
-            "prototype",
-            {PROTOTYPES: (sizes.period, sizes.width)},
-            combine="each",
-            remember="latest",
-            clip="rows",
-            reveals="the mean representation of each time of its period",
-        )
+        prototype = period_prototype(PROTOTYPES, sizes.period, sizes.width, combine="each")
         return [model(sizes.encoder, sizes.head), prototype]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> PeriodContext:
-        arrived = guidance.arrays.get(GLOBAL_PROTOTYPES)
-        received = None if arrived is None else torch.from_numpy(arrived).to(self.task.device)
+        received = received_array(guidance, GLOBAL_PROTOTYPES, self.task.device)
         return PeriodContext(len(cohort.names), received, supervised=self.section.supervised)
 
     def contrast(self, representation: Tensor, batch: Batch, context: PeriodContext) -> Tensor:
@@ -233,8 +227,8 @@ class FedPclClassesLearner(
     def _received(self, guidance: Guidance) -> tuple[Tensor, Tensor]:
         """Return the received sets of prototypes [M, C, D], M = 0 if none, and the classes of
         each set [M, C] bool."""
-        if GLOBAL_PROTOTYPES in guidance.arrays:
-            sets = torch.from_numpy(guidance.arrays[GLOBAL_PROTOTYPES]).to(self.task.device)
+        sets = received_array(guidance, GLOBAL_PROTOTYPES, self.task.device)
+        if sets is not None:
             has_class = sets.any(dim=2)  # zeros have no direction
         else:
             mean, has_mean = received_prototypes(guidance, self.task)

@@ -26,6 +26,8 @@ from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.common.prototypes import (
     PeriodPrototype,
     class_prototypes,
+    period_prototype,
+    received_array,
     received_prototypes,
     sent_prototypes,
 )
@@ -67,24 +69,12 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
 
     @classmethod
     def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
-        return [
-            Sends(
-                "prototype",
-                {PROTOTYPES: (sizes.period, sizes.width)},
-                combine="mean",
-                remember="latest",
-                of_present="the mean over the clients that take part",
-                clip="rows",
-                reveals="the mean representation of each time of its period",
-            )
-        ]
+        size, present = (sizes.period, sizes.width), "the mean over the clients that take part"
+        return [period_prototype(PROTOTYPES, *size, combine="mean", of_present=present)]
 
     def context(self, guidance: Guidance, cohort: Cohort) -> PrototypeContext:
-        received = guidance.arrays.get(PROTOTYPE)
-        global_prototype = (
-            None if received is None else torch.from_numpy(received).to(self.task.device)
-        )
-        return PrototypeContext(len(cohort.names), global_prototype)
+        received = received_array(guidance, PROTOTYPE, self.task.device)
+        return PrototypeContext(len(cohort.names), received)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: PrototypeContext

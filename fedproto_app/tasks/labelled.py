@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.models.model import HEAD, Model
-from fedproto_app.tasks.task import ClientT, Task, at_once, in_padded
+from fedproto_app.tasks.task import ClientT, Task, at_once, in_padded, shuffled
 
 ENCODED_AT_ONCE = 256  # samples per client without gradients, to bound memory
 
@@ -86,7 +86,7 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         self, samples: LabelledT, generators: Sequence[torch.Generator]
     ) -> Iterator[LabelledBatch]:
         size, longest_epoch = self.batch_size, samples.batch_counts[0]
-        order, present = _shuffled(samples.train_samples, longest_epoch * size, generators)
+        order, present = shuffled(samples.train_samples, longest_epoch * size, generators)
         fixed = samples.representation
         as_inputs = self.inputs_of(samples, order, generators) if fixed is None else None
         client_rows = torch.arange(len(samples.names), device=self.device).unsqueeze(1)
@@ -182,19 +182,6 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         flat = prediction.flatten(end_dim=1), batch.targets.flatten()
         loss = functional.cross_entropy(*flat, reduction="none").view_as(batch.present)
         return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
-
-
-def _shuffled(
-    counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
-) -> tuple[Tensor, Tensor]:
-    """Return an epoch's order of each client's samples [K, length], and a float mask of them.
-
-    counts: each client's samples. What follows them is 0, in the order and in the mask.
-    """
-    order = torch.zeros(len(counts), length, dtype=torch.int64)
-    for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
-        order[row, :count] = torch.randperm(count, generator=generator)
-    return order, in_padded(counts, length, order.device)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:

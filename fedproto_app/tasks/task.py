@@ -251,3 +251,16 @@ def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tens
     """Return a float mask [K, longest], 1 for each client's samples, 0 in the padding."""
     places = torch.arange(longest, device=device)
     return (places < torch.tensor(counts, device=device).unsqueeze(1)).float()
+
+
+def shuffled(
+    counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Return an epoch's order of each client's samples [K, length], and a float mask of them.
+
+    counts: each client's samples. What follows them is 0, in the order and in the mask.
+    """
+    order = torch.zeros(len(counts), length, dtype=torch.int64)
+    for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
+        order[row, :count] = torch.randperm(count, generator=generator)
+    return order, in_padded(counts, length, order.device)

@@ -7,6 +7,8 @@ global ones come back.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -71,6 +73,31 @@ class ConcatenatedPrototype:
 
 
 PROTOTYPES = "prototypes"  # by class: clients send theirs and get the global ones
+
+
+def period_prototype(
+    name: str,
+    rows: int,
+    width: int,
+    combine: Literal["each", "groups", "mean"],
+    of_present: str = "",
+) -> Sends:
+    """Return the declaration of a client that sends its prototype of a period, [rows, width]."""
+    return Sends(
+        "prototype",
+        {name: (rows, width)},
+        combine=combine,
+        remember="latest",
+        of_present=of_present,
+        clip="rows",
+        reveals="the mean representation of each time of its period",
+    )
+
+
+def received_array(guidance: Guidance, name: str, device: torch.device) -> Tensor | None:
+    """Return an array that the server sends, on the device; None if it did not come."""
+    array = guidance.arrays.get(name)
+    return None if array is None else torch.from_numpy(array).to(device)
 
 
 def class_prototypes(sizes: Sizes, samples: str) -> Sends:

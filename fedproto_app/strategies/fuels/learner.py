@@ -25,7 +25,11 @@ from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.settings import Training
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
-from fedproto_app.strategies.common.prototypes import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.strategies.common.prototypes import (
+    ConcatenatedPrototype,
+    PeriodPrototype,
+    period_prototype,
+)
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
 
@@ -78,16 +82,8 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     @classmethod
     def sends(cls, section: FuelsSettings, sizes: Sizes) -> Sequence[Sends]:
         width = section.prototype_dim or sizes.width
-        return [
-            Sends(
-                "prototype",
-                {PROTOTYPES: (sizes.batches * sizes.period, width)},
-                combine="groups",
-                remember="latest",
-                clip="rows",
-                reveals="the mean representation of each time of its period",
-            )
-        ]
+        rows = sizes.batches * sizes.period
+        return [period_prototype(PROTOTYPES, rows, width, combine="groups")]
 
     def __init__(self, training: Training, section: FuelsSettings, task: ForecastingTask) -> None:
         super().__init__(training, section, task)

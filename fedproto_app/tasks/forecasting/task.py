@@ -47,7 +47,7 @@ from fedproto_app.tasks.forecasting.metrics import (
     is_step,
     step_metric,
 )
-from fedproto_app.tasks.task import Task, at_once, in_padded
+from fedproto_app.tasks.task import Task, at_once, in_padded, shuffled
 
 EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
 
@@ -264,9 +264,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         x̂_k = a·x_k + (1 − a)·x_{k+1}, a ~ U(augmentation_low, 1) drawn per sample.
         """
         counts = samples.batch_counts
-        order = torch.zeros(len(counts), counts[0], dtype=torch.int64)
-        for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
-            order[row, :count] = torch.randperm(count, generator=generator)
+        order, _ = shuffled(counts, counts[0], generators)
         keep = None
         if augmentation_low is not None:
             keep = torch.ones(samples.batches.shape)
