@@ -14,7 +14,6 @@ state (1.3 MB a client) after each round, as a node of a deployment does.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from benchmarks.parts import peak_memory
 from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.core.messages import Order
 from fedproto_app.node.shares import Share
@@ -60,7 +60,7 @@ def main() -> None:
         store = Path(folder) / "all"
         rows = timed_rows(store_steps(store, arguments.clients, arguments.parameters), rounds)
         bytes_on_disk = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
+        peak = peak_memory()
         if arguments.trained:
             status.update("training")
             training = trainer(Path(folder) / "trained", arguments.trained)

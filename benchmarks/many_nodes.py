@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple, Self
@@ -30,6 +29,7 @@ from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation, MarkedProcess, NodeProcess
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import output_in, processor_seconds
 from fedproto_app.core.errors import FederationError
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import flower_config, settings_from
@@ -123,9 +123,7 @@ def trial(
         "nodes.minimum": nodes,
         "nodes.start-deadline": DEADLINE,
         "nodes.round-deadline": DEADLINE,
-        "output.dir": str(folder / "runs"),
-        "output.name": "run",
-        "output.pictures": False,
+        **output_in(folder / "runs"),
     }
     begin = time.monotonic()
     with (
@@ -200,8 +198,8 @@ class Watch:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             for pid, line in self._server.pids().items():
-                with suppress(OSError):  # the process has ended
-                    self._seconds[pid] = line, _processor_seconds(pid)
+                if seconds := processor_seconds(pid):  # 0 if it has ended
+                    self._seconds[pid] = line, seconds
 
 
 def _free_memory() -> int:
@@ -209,11 +207,6 @@ def _free_memory() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise FederationError("/proc/meminfo does not say how much memory is available")
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ from safetensors.numpy import load_file
 from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import parser_of, require_names
 from fedproto_app.core.errors import FederationError
 from fedproto_app.engine.flower_parts import FIRST_ID
 from fedproto_app.engine.local import AT_ONCE, LocalGrid
@@ -94,16 +95,12 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "secure-sum")
     parser.add_argument("--no-page", action="store_true", help="leave docs/secure-sum.md alone")
     arguments = parser.parse_args()
-    for name in arguments.trials:
-        if name not in TRIALS:
-            parser.error(f"unknown trial {name!r}; known: {', '.join(TRIALS)}")
+    require_names(parser, arguments.trials, TRIALS, "trial")
     return arguments
 
 
@@ -218,26 +215,24 @@ def _apart(first: Path, second: Path) -> float:
 
 
 def _cost_table(rows: Mapping[str, Any]) -> list[str]:
-    lines = ["| round | KB up | KB down | seconds |", "| --- | ---: | ---: | ---: |"]
+    lines = [["round", "KB up", "KB down", "seconds"]]
     for kind in ("plain", "masked") if COST in rows else ():
         row = rows[COST][kind]
-        costs = f"{row['up'] / 1e3:,.0f} | {row['down'] / 1e3:,.0f} | {row['seconds']:.1f}"
-        lines.append(f"| {kind} | {costs} |")
+        traffic = (f"{row[way] / 1e3:,.0f}" for way in ("up", "down"))
+        lines.append([kind, *traffic, f"{row['seconds']:.1f}"])
     distance = f"{rows[COST]['distance']:.1e}" if COST in rows else "–"
-    return [*lines, "", f"Largest difference between the final models: {distance}."]
+    return [*table_texts(lines), "", f"Largest difference between the final models: {distance}."]
 
 
 def _killed_table(rows: Mapping[str, Any]) -> list[str]:
-    head = "| SIGKILL of a node when it has | clients in the sums of rounds 1, 2 | reason in "
-    lines = [head + "`rounds.jsonl` | seconds of round 2 | difference |"]
-    lines.append("| --- | --- | --- | ---: | ---: |")
+    lines = [["SIGKILL of a node when it has", "clients in the sums of rounds 1, 2"]]
+    lines[0] += ["reason in `rounds.jsonl`", "seconds of round 2", "difference"]
     for step in hook.STEPS:
         if row := rows.get(step):
             clients, off = ", ".join(map(str, row["clients"])), f"{row['distance']:.1e}"
             reason = row["reason"].partition(" — ")[0].replace("Error: ", "")
-            cells = [STEP_TEXTS[step], clients, reason, f"{row['seconds']:.0f}", off]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+            lines.append([STEP_TEXTS[step], clients, reason, f"{row['seconds']:.0f}", off])
+    return table_texts(lines, texts=3)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ the app's own, one client after the other in one process.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.history_results import Client, joined, priors_of, settings_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.parts import parser_of, require_names
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.series import ClientSeries
@@ -228,14 +228,11 @@ def _findings(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
-    if unknown := set(arguments.sets) - SETS.keys():
-        parser.error(f"no such set: {', '.join(sorted(unknown))}; there are {'; '.join(SETS)}")
+    require_names(parser, arguments.sets, SETS, "set")
     torch.set_num_threads(1)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     if not arguments.page_only:

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
-from benchmarks.parts import PROGRAM, end
+from benchmarks.parts import PROGRAM, changes_of, end, output_in, processor_seconds
 from benchmarks.peers.pfl_home import pfl_python
+from benchmarks.tables import figure_table
 from fedproto_app.core.errors import FederationError
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
@@ -189,7 +190,7 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
                 ends.append(last_line_at)
                 loss = _loss(line, work.clients)
                 progress(f"{label}round {len(ends)} of {work.rounds}")
-            spent += [processor_seconds(running.home)] * (len(ends) - len(spent))
+            spent += [processor_seconds(*marked_processes(running.home))] * (len(ends) - len(spent))
             if time.monotonic() - last_line_at > DEADLINE:
                 raise FederationError(f"{label}no round for {DEADLINE:g} s: {running.trouble()}")
         ends = ends[: work.rounds]
@@ -197,16 +198,6 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
         return Timing(
             [end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, processor
         )
-
-
-def processor_seconds(home: Path) -> float:
-    """Return user and system time of all living processes with this FLWR_HOME, from /proc."""
-    ticks = 0
-    for process in marked_processes(home):
-        with suppress(OSError):  # it has ended
-            stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # --- the contestants --------------------------------------------------------------------------
@@ -219,17 +210,14 @@ def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
         "evaluate-every": work.rounds + 1,
         "data.synthetic.clients": work.clients,
         "data.synthetic.days": work.days,
-        "output.dir": str(folder),
-        "output.name": "run",
-        "output.pictures": False,
+        **output_in(folder),
     }
 
 
 @contextmanager
 def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
     """Run this app in its own engine, as a user does."""
-    changes = [f"--set={key}={_toml(value)}" for key, value in _our_settings(work, folder).items()]
-    command = [sys.executable, "-c", PROGRAM, "run", *changes]
+    command = [sys.executable, "-c", PROGRAM, "run", *changes_of(_our_settings(work, folder))]
     with _process(command, folder, folder / "run" / "rounds.jsonl") as running:
         yield running
 
@@ -326,32 +314,31 @@ def ratios(runs: Runs, peer: str) -> list[float]:
 
 def table(work: Work, runs: Runs) -> Table:
     """Return medians over the repetitions, and the ratio's spread over them."""
-    result = Table(
+    rows = []
+    ours = statistics.median(timing.processor for timing in runs[OURS])
+    for name, timings in runs.items():
+        seconds = statistics.median(timing.round for timing in timings)
+        processor = statistics.median(timing.processor for timing in timings)
+        times = ratios(runs, name)
+        rows.append(
+            (
+                name,
+                f"{seconds:.3f}",
+                f"{work.clients / seconds:,.0f}",
+                f"{statistics.median(times):.2f}",
+                f"{min(times):.2f}–{max(times):.2f}",
+                f"{processor:.3f}",
+                f"{processor / ours:.2f}",
+                f"{statistics.mean(timing.loss for timing in timings):.4f}",
+            )
+        )
+    return figure_table(
+        ("", "s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"),
+        rows,
         title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
         caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
         f"{len(runs[OURS])} times in turns; ratio: fedproto run over the row",
     )
-
-    def processor(name: str) -> float:
-        return statistics.median(timing.processor for timing in runs[name])
-
-    result.add_column("")
-    for heading in ("s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"):
-        result.add_column(heading, justify="right")
-    for name, timings in runs.items():
-        seconds = statistics.median(timing.round for timing in timings)
-        times = ratios(runs, name)
-        result.add_row(
-            name,
-            f"{seconds:.3f}",
-            f"{work.clients / seconds:,.0f}",
-            f"{statistics.median(times):.2f}",
-            f"{min(times):.2f}–{max(times):.2f}",
-            f"{processor(name):.3f}",
-            f"{processor(name) / processor(OURS):.2f}",
-            f"{statistics.mean(timing.loss for timing in timings):.4f}",
-        )
-    return result
 
 
 def verdicts(runs: Runs) -> Iterator[str]:
@@ -378,11 +365,6 @@ def _loss(line: str, clients: int) -> float:
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")
     return float(noted["loss"]["total"])
-
-
-def _toml(value: object) -> str:
-    """Return the value as `--set` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Tables of figures on the terminal, and lists of names on the command line."""
+"""Tables of figures on the terminal."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -37,20 +36,3 @@ def print_with_machine(*parts: Table | str) -> None:
     for part in parts:
         console.print(part)
     console.print(machine_line(), style="dim")
-
-
-def parser_of(documentation: str | None) -> argparse.ArgumentParser:
-    """Return a parser whose --help prints the module's documentation as it is."""
-    return argparse.ArgumentParser(
-        description=documentation, formatter_class=argparse.RawTextHelpFormatter
-    )
-
-
-def require_names(
-    parser: argparse.ArgumentParser, names: Iterable[str], available: Iterable[str], kind: str
-) -> None:
-    """End with an error about the first name that is not available."""
-    available = list(available)
-    for name in names:
-        if name not in available:
-            parser.error(f"unknown {kind} {name!r}; known: {', '.join(available)}")

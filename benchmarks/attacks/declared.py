@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from benchmarks.attacks.trial import CLIENTS
+from benchmarks.pages import table_texts
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.tasks import FIRST_TASK
@@ -236,7 +237,7 @@ def table(errors: Mapping[Trial, float | None]) -> list[str]:
         return f"{change:+.1f}%" if abs(change) < 1000 else f"× {error / clean:.3g}"
 
     titles = ["method", "no attack", "−5, no limits", "−5", "reversed, no limits", "reversed"]
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)]]
+    lines = [titles]
     for name, (settings, metric) in CASES.items():
         clean = errors[Trial(settings, metric, None, guarded=True)]
         cells = [
@@ -245,4 +246,4 @@ def table(errors: Mapping[Trial, float | None]) -> list[str]:
             for guarded in (False, True)
         ]
         lines.append([name, "no result" if clean is None else f"{clean:.3g}", *cells])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return table_texts(lines)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from benchmarks.attacks.declared import fields_of, say
 from benchmarks.attacks.trial import CLIENTS
+from benchmarks.pages import table_texts
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.wire import ARRAYS, ROSTER, array_record, numpy_arrays
 from fedproto_app.data.windows import lookback
@@ -222,7 +223,7 @@ def error_of(trial: Trial) -> float:
 def table(errors: Mapping[Trial, float]) -> list[str]:
     """Return a line for each attack: by how much it raises the error, before and now."""
     head = ["hostile clients", "hostile", "each product beside two squares", "all together"]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = [head]
     for attack in ATTACKS:
         title = attack.says
         for hostile in HOSTILE:
@@ -236,4 +237,4 @@ def table(errors: Mapping[Trial, float]) -> list[str]:
                 cells.append(f"× {min(factors):.3g} … {max(factors):.3g}")
             lines.append([title, f"{10 * hostile}%", *cells])
             title = ""
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return table_texts(lines)

@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from benchmarks.attacks.lies import HonestReply, Lie
+from benchmarks.parts import output_in
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
@@ -110,9 +111,7 @@ def figures_of(trial: Trial) -> dict[int, float]:
                 "keep": "last",
                 "aggregation.rule": trial.rule,
                 "aggregation.hostile-share": PREPARED_FOR if trial.rule != "mean" else 0.0,
-                "output.dir": str(folder),
-                "output.name": "run",
-                "output.pictures": False,
+                **output_in(folder),
             }
         )
         grid = HostileGrid(settings, folder / "state", trial.hostile, trial.attack)
