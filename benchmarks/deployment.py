@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.local_federation import LocalFederation
+from benchmarks.local_federation import LocalFederation, node_config
 from benchmarks.parts import output_in, parser_of, wait_until
 from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.ops.superlink import SuperLink
@@ -78,13 +78,7 @@ def deployed(rounds: int, interval: str) -> Cost:
         LocalFederation(Path(folder) / "f", environment={INTERVAL: interval}) as federation,
     ):
         for index in range(NODES):
-            config: dict[str, str | int | float] = {
-                "partition-id": index,
-                "num-partitions": NODES,
-                "data-source": "synthetic-traffic",
-                "device": "cpu",
-                "state-dir": f"{folder}/state-{index}",
-            }
+            config = node_config(str(index), index, NODES, Path(folder) / f"state-{index}")
             federation.add_node(str(index), config, environment={INTERVAL: interval})
         for node in federation.nodes:
             node.wait_until_joined(120.0)

@@ -19,14 +19,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.in_process import conducted
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
 from benchmarks.parts import output_in, parser_of
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.process import become_worker
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.table import small_run
@@ -114,13 +113,11 @@ def figure_of(trial: Trial) -> float:
                 **noise,
                 **synthetic,
                 "seed": trial.seed,
-                **output_in(folder),
+                **output_in(Path(folder)),
             }
         )
         nodes = nodes_sharing(settings.data, 1, Path(folder) / "state")
-        with RunFolder(settings) as run:
-            conduct(LocalGrid(settings, nodes), settings, run)
-            last = read_rounds(run.path)[-1]
+        last = read_rounds(conducted(LocalGrid(settings, nodes), settings))[-1]
     assert not trial.epsilon or last["privacy"]["epsilon"] <= trial.epsilon * (1 + 1e-6)
     return float(last[case.figure])
 

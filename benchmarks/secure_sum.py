@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import sys
 import tempfile
@@ -32,18 +31,16 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from benchmarks.faults import hook
-from benchmarks.local_federation import LocalFederation
+from benchmarks.in_process import conducted
+from benchmarks.local_federation import LocalFederation, node_config, with_fault
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
 from benchmarks.parts import parser_of, require_names
-from fedproto_app.core.errors import FederationError
 from fedproto_app.engine.flower_parts import FIRST_ID
 from fedproto_app.engine.local import AT_ONCE, LocalGrid
 from fedproto_app.node.masking import signer_of
 from fedproto_app.node.site import Site
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, flower_config, settings_from
 
 PAGE = ROOT / "docs" / "secure-sum.md"
@@ -125,22 +122,16 @@ def _costs(folder: Path) -> dict[str, Any]:
 
 def _killed(folder: Path, step: str) -> dict[str, Any]:
     """Kill a node that hangs in a step of round 2."""
-    hooks = folder / "hooks"
-    hooks.mkdir()
-    shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
     with LocalFederation(folder / "federation") as federation:
         nodes = {}
         for name in NODES:
-            fault = {"PYTHONPATH": str(hooks), "FAULT": f"hang-in-{step}"}
-            environment = fault if name == HIT else {}
-            nodes[name] = federation.add_node(name, _config(folder, name), environment=environment)
+            fault = with_fault(folder, f"hang-in-{step}" if name == HIT else "")
+            nodes[name] = federation.add_node(name, _config(folder, name), environment=fault)
         settings = _settings(folder, "masked", secure=True)
         run = federation.submit(flower_config(settings))
         nodes[HIT].wait_for_log(f"hangs in {step}", deadline=900)
         nodes[HIT].kill()
-        status = federation.wait(run, deadline=1200)
-        if not status.completed:
-            raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
+        federation.complete(run, deadline=1200)
     lines = read_rounds(folder / "runs" / "masked")
     reasons = [
         refusal["reason"] for line in lines for refusal in line["refused"] if refusal["node"] == HIT
@@ -171,16 +162,11 @@ def _without(folder: Path, step: str) -> Path:
     """Run in this process without masks and without the same node."""
     settings = _settings(folder, "reference", secure=False, **AT_ONCE)
     configs = [{**_config(folder, name), "state-dir": str(folder / "own")} for name in NODES]
-    with RunFolder(settings) as artefacts:
-        conduct(_Lossy(settings, configs, step == "unmask"), settings, artefacts)
-        return artefacts.path
+    return conducted(_Lossy(settings, configs, step == "unmask"), settings)
 
 
 def _run(federation: LocalFederation, settings: Settings) -> list[dict[str, Any]]:
-    run = federation.submit(flower_config(settings))
-    status = federation.wait(run, deadline=1200)
-    if not status.completed:
-        raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
+    federation.complete(federation.submit(flower_config(settings)), deadline=1200)
     return read_rounds(Path(settings.output.dir) / settings.output.name)
 
 
@@ -194,15 +180,8 @@ def _config(folder: Path, name: str) -> dict[str, str | int]:
     signers = [signer_of(Site(state_dir=state)).line for state in states.values()]
     file = folder / f"{name}.toml"
     file.write_text(tomli_w.dumps({"masked-sums": {"known": signers}}))
-    return {
-        "site": str(file),
-        "node-name": name,
-        "partition-id": NODES.index(name),
-        "num-partitions": len(NODES),
-        "data-source": "synthetic-traffic",
-        "state-dir": states[name],
-        "device": "cpu",
-    }
+    config = node_config(name, NODES.index(name), len(NODES), Path(states[name]))
+    return {**config, "site": str(file)}
 
 
 def _apart(first: Path, second: Path) -> float:

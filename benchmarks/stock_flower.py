@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ class Timing(NamedTuple):
         return statistics.median(self.seconds)
 
 
-Start = Callable[[Work, Path], Any]  # → a context manager of Running
+Start = Callable[[Work, Path], AbstractContextManager[Running]]
 Runs = dict[str, list[Timing]]
 
 
@@ -214,25 +214,19 @@ def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
+def fedproto_run(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run this app in its own engine, as a user does."""
     command = [sys.executable, "-c", PROGRAM, "run", *changes_of(_our_settings(work, folder))]
-    with _process(command, folder, folder / "run" / "rounds.jsonl") as running:
-        yield running
+    return _process(command, folder, folder / "run" / "rounds.jsonl")
 
 
-@contextmanager
-def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
+def flowers_engine(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run this app in Flower's simulation, 2 nodes, under its own SuperLink."""
     settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
-    config = flower_config(settings)
-    with _simulation(REPOSITORY, config, 2, folder / "run" / "rounds.jsonl") as running:
-        yield running
+    return _simulation(REPOSITORY, flower_config(settings), 2, folder / "run" / "rounds.jsonl")
 
 
-@contextmanager
-def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
+def stock_flower(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run Flower's FedAvg, a node per client."""
     file = folder / "rounds.jsonl"
     config = {
@@ -241,34 +235,27 @@ def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
         "clients-file": str(work.file),
         "rounds-file": str(file),
     }
-    app = REPOSITORY / "benchmarks" / "stock_app"
-    with _simulation(app, config, work.clients, file) as running:
-        yield running
+    return _simulation(REPOSITORY / "benchmarks" / "stock_app", config, work.clients, file)
 
 
-@contextmanager
-def plain_loop(work: Work, folder: Path) -> Iterator[Running]:
+def plain_loop(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """No framework."""
-    file = folder / "rounds.jsonl"
-    with _process(
-        _two_processes(sys.executable, "plain_loop", work, file), folder, file
-    ) as running:
-        yield running
+    return _two_processes(sys.executable, "plain_loop", work, folder)
 
 
-@contextmanager
-def pfl(work: Work, folder: Path) -> Iterator[Running]:
+def pfl(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run pfl-research in its environment."""
-    file, python = folder / "rounds.jsonl", str(REPOSITORY / ".venv-pfl" / "bin" / "python")
-    command = _two_processes(python, "pfl_loop", work, file)
-    with _process(command, folder, file) as running:
-        yield running
+    return _two_processes(str(REPOSITORY / ".venv-pfl/bin/python"), "pfl_loop", work, folder)
 
 
-def _two_processes(python: str, module: str, work: Work, file: Path) -> list[str]:
+def _two_processes(
+    python: str, module: str, work: Work, folder: Path
+) -> AbstractContextManager[Running]:
+    file = folder / "rounds.jsonl"
     launcher = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [str(work.file), str(work.rounds), str(file)]
-    return [*launcher, "-m", f"benchmarks.peers.{module}", *arguments]
+    command = [*launcher, "-m", f"benchmarks.peers.{module}", *arguments]
+    return _process(command, folder, file)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.faults import names, nodes, server, untrusted  # they enter their faults
+from benchmarks.faults import nodes, server, untrusted  # they enter their faults
 from benchmarks.faults.rows import reference
 from benchmarks.faults.table import FAULTS, Row, line_of, say, table, write_rows
 from benchmarks.pages import ROOT, write_section
@@ -28,7 +28,7 @@ from benchmarks.parts import parser_of, require_names
 
 PAGE = ROOT / "docs" / "reliability.md"
 DEADLINE = 600.0  # seconds for one fault
-MAKERS = (nodes, names, server, untrusted)
+MAKERS = (nodes, server, untrusted)
 
 
 def main() -> None:
