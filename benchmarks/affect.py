@@ -10,19 +10,18 @@ of the clustering is sklearn's `AgglomerativeClustering` on the same matrix in t
 from __future__ import annotations
 
 import argparse
-import resource
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import rand_score
 
 from benchmarks.machine import machine_line
-from benchmarks.parts import timed
+from benchmarks.parts import peak_memory, timed
+from benchmarks.tables import figure_table
 from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, match_labels, similarity
 from fedproto_app.strategies.fed_react.strategy import affect, forgetting_factor
 
@@ -54,7 +53,25 @@ def main() -> None:
     console = Console()
     with console.status("start") as status:
         timings = [measure(clients, status.update) for clients in sizes]
-    console.print(table(timings))
+    headings = ["clients", "similarity s", "affect s", "match s", "one α s", "one clustering s"]
+    rows = [
+        (
+            f"{timing.clients:,}",
+            f"{timing.similarity:.2f}",
+            f"{timing.affect:.2f}",
+            f"{timing.match:.3f}",
+            f"{timing.factor:.3f}",
+            f"{timing.cluster:.3f}",
+            f"{timing.sklearn:.3f}",
+            f"{timing.sklearn / timing.cluster:.1f}",
+            f"{timing.agreement:.3f}",
+            f"{timing.peak_memory / 1e9:.2f}",
+        )
+        for timing in timings
+    ]
+    title = f"One round of AFFECT, heads of {WEIGHTS:,} weights, {CLUSTERS} clusters"
+    headings += ["sklearn s", "× sklearn", "Rand index", "peak GB"]
+    console.print(figure_table(headings, rows, title=title, caption=machine_line(), texts=0))
 
 
 def measure(clients: int, progress: Callable[[str], None]) -> Timing:
@@ -72,41 +89,14 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     progress(f"{clients} clients: one estimate, one clustering")
     factor, _ = timed(lambda: forgetting_factor(past, current, labels))
     cluster, _ = timed(lambda: agglomerate(psi, CLUSTERS))
-    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
+    peak = peak_memory()
 
     progress(f"{clients} clients: sklearn")
     sklearn, reference = timed(lambda: _sklearn_labels(psi))
     agreement = rand_score(labels, reference)
     return Timing(
-        clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak_memory
+        clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak
     )
-
-
-def table(timings: list[Timing]) -> Table:
-    """Return the measurements, with the clustering beside sklearn's."""
-    result = Table(
-        title=f"One round of AFFECT, heads of {WEIGHTS:,} weights, {CLUSTERS} clusters",
-        caption=machine_line(),
-    )
-    for heading in (
-        *("clients", "similarity s", "affect s", "match s", "one α s", "one clustering s"),
-        *("sklearn s", "× sklearn", "Rand index", "peak GB"),
-    ):
-        result.add_column(heading, justify="right")
-    for timing in timings:
-        result.add_row(
-            f"{timing.clients:,}",
-            f"{timing.similarity:.2f}",
-            f"{timing.affect:.2f}",
-            f"{timing.match:.3f}",
-            f"{timing.factor:.3f}",
-            f"{timing.cluster:.3f}",
-            f"{timing.sklearn:.3f}",
-            f"{timing.sklearn / timing.cluster:.1f}",
-            f"{timing.agreement:.3f}",
-            f"{timing.peak_memory / 1e9:.2f}",
-        )
-    return result
 
 
 def _heads(clients: int, seed: int) -> Matrix:

@@ -11,7 +11,6 @@ gives, not because it is the best on these tables.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
 from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
+from benchmarks.parts import parser_of
 from fedproto_app.report.comparison import (
     Rivals,
     alone_groups,
@@ -257,9 +257,7 @@ def rivals(by_table: Mapping[str, Answers]) -> Lines:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=Path, default=RUNS)
     options = parser.parse_args(arguments)
     runs = [run for run in find_runs([options.runs])[0] if _TRIED not in run.folder.name]
@@ -270,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("rules", rules),
         ("rivals", rivals),
     ):
-        write_section(PAGE, name, MAKER, ["", *table_texts(lines(by_table), further="---"), ""])
+        write_section(PAGE, name, MAKER, ["", *table_texts(lines(by_table), texts=None), ""])
     summary = provenance([run.folder for run in runs])
     days = " to ".join(sorted({min(summary.dates), max(summary.dates)}))
     note = "; ".join([days, *sorted(summary.machines)])

@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.container_walls import walls_hold
 from benchmarks.machine import machine_line
-from benchmarks.pages import write_section
+from benchmarks.pages import table_texts, write_section
+from benchmarks.parts import wait_until
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SITES = ("harbour", "oldtown", "airport")
@@ -298,11 +299,10 @@ def _end_of(process: subprocess.Popen[str]) -> tuple[str, bool]:
 
 
 def _until(holds: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(1.0)
+    try:
+        wait_until(holds, "it", seconds, every=1.0)
+    except TimeoutError:
+        return False
     return True
 
 
@@ -420,9 +420,10 @@ def main() -> None:
 
 def table(checks: Sequence[Check]) -> list[str]:
     """Return the rows as a table of the page."""
-    rows = [f"| {check.name} | {check.detail} | {check.seconds:.0f} |" for check in checks]
+    rows = [(check.name, check.detail, f"{check.seconds:.0f}") for check in checks]
     note = f"`python -m benchmarks.containers --page`; {machine_line()}."
-    return ["| what must hold | what happened | seconds |", "| --- | --- | ---: |", *rows, "", note]
+    head = ("what must hold", "what happened", "seconds")
+    return [*table_texts([head, *rows], texts=2), "", note]
 
 
 def _tell(check: Check) -> None:

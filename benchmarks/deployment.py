@@ -10,7 +10,6 @@ so that the three ClientApps of a round share its cores, as they would not on th
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -23,8 +22,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.local_federation import LocalFederation
-from benchmarks.machine import machine_line
+from benchmarks.local_federation import LocalFederation, node_config
+from benchmarks.parts import output_in, parser_of, wait_until
+from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.ops.superlink import SuperLink
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import flower_config, settings_from
@@ -50,9 +50,7 @@ def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
     config = {
         "rounds": rounds,
         "nodes.minimum": NODES,
-        "output.dir": str(folder),
-        "output.name": "run",
-        "output.pictures": False,
+        **output_in(folder),
     }
     return flower_config(settings_from(config))
 
@@ -80,13 +78,7 @@ def deployed(rounds: int, interval: str) -> Cost:
         LocalFederation(Path(folder) / "f", environment={INTERVAL: interval}) as federation,
     ):
         for index in range(NODES):
-            config: dict[str, str | int | float] = {
-                "partition-id": index,
-                "num-partitions": NODES,
-                "data-source": "synthetic-traffic",
-                "device": "cpu",
-                "state-dir": f"{folder}/state-{index}",
-            }
+            config = node_config(str(index), index, NODES, Path(folder) / f"state-{index}")
             federation.add_node(str(index), config, environment={INTERVAL: interval})
         for node in federation.nodes:
             node.wait_until_joined(120.0)
@@ -113,29 +105,20 @@ def process_seconds() -> float:
 
 def table(costs: dict[str, Cost], starts: float) -> Table:
     """Return a row for each way to run: where a deployed round's seconds go."""
-    shown = Table(title=f"FUELS, 24 clients on {NODES} nodes, seconds")
-    shown.add_column("run")
-    headings = (
-        *("first round ended after", "a later round", "a node's work"),
-        *("process start", "messages and waiting", "× simulation"),
-    )
-    for heading in headings:
-        shown.add_column(heading, justify="right")
-    base = costs["simulation"].later
+    headings = ["run", "first round ended after", "a later round", "a node's work"]
+    headings += ["process start", "messages and waiting", "× simulation"]
+    base, rows = costs["simulation"].later, []
     for name, cost in costs.items():
         start = 0.0 if name == "simulation" else starts
         overhead = cost.later - cost.work - start
         figures = (cost.first, cost.later, cost.work, start, overhead)
-        shown.add_row(name, *(f"{figure:.1f}" for figure in figures), f"{cost.later / base:.1f}")
-    return shown
+        rows.append((name, *(f"{figure:.1f}" for figure in figures), f"{cost.later / base:.1f}"))
+    return figure_table(headings, rows, title=f"FUELS, 24 clients on {NODES} nodes, seconds")
 
 
 def _wait_for_a_round(output: Path) -> float:
-    deadline = time.monotonic() + DEADLINE
-    while not (rounds := output / "run" / "rounds.jsonl").exists() or not rounds.stat().st_size:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"no round within {DEADLINE:g} s")
-        time.sleep(0.05)
+    rounds = output / "run" / "rounds.jsonl"
+    wait_until(lambda: rounds.exists() and rounds.stat().st_size, "a round", DEADLINE)
     return time.monotonic()
 
 
@@ -149,9 +132,7 @@ def _cost(output: Path, first: float) -> Cost:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="three rounds instead of eight")
     rounds = 3 if parser.parse_args().quick else 8
     console = Console()
@@ -163,7 +144,7 @@ def main() -> None:
     for interval in (FLOWERS_INTERVAL, OUR_INTERVAL):
         with console.status(f"SuperNodes, looking for work every {interval} s"):
             costs[f"SuperNodes, {interval} s"] = deployed(rounds, interval)
-    console.print(table(costs, starts), machine_line(), sep="\n")
+    print_with_machine(table(costs, starts))
 
 
 if __name__ == "__main__":

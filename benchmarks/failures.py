@@ -10,7 +10,6 @@ as expected. To add a row, write a function with the decorator `failure`.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import subprocess
 import sys
@@ -24,10 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 from numpy.lib import format as npy
 from PIL import Image
 
+from benchmarks.attacks.declared import fields_of, say
+from benchmarks.in_process import conducted
 from fedproto_app.core.errors import DataError, FederationError, SettingsError
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.data.formats.class_folders import decode
@@ -37,7 +38,6 @@ from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.policy import CodePolicy, require_named_code
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import small_run
 
@@ -65,6 +65,15 @@ def failure(attack: str) -> Callable[[Callable[[Path], str]], None]:
     return enter
 
 
+def refusal(error: type[Exception], work: Callable[[], object]) -> str:
+    """Return why the work is refused; raise AssertionError if it is done."""
+    try:
+        work()
+    except error as reason:
+        return str(reason)
+    raise AssertionError("it was not refused")
+
+
 class HostileGrid(LocalGrid):
     """Two nodes; the second alters its replies to orders."""
 
@@ -88,9 +97,7 @@ def attacked(folder: Path, tamper: Tamper, **changes: Any) -> str:
     """Run with a hostile node: the run must end well, and refuse that node alone, by name."""
     settings = settings_of(folder, **changes)
     configs = nodes_sharing(settings.data, 2, folder / "state")
-    with RunFolder(settings) as run:
-        conduct(HostileGrid(settings, configs, tamper), settings, run)
-    rounds = read_rounds(run.path)
+    rounds = read_rounds(conducted(HostileGrid(settings, configs, tamper), settings))
     refused = [refusal for line in rounds for refusal in line["refused"]]
     assert refused, "nothing was refused"
     assert {refusal["node"] for refusal in refused} == {"1"}, refused
@@ -108,13 +115,12 @@ def with_arrays(value: float) -> Tamper:
     return tamper
 
 
-def with_fields(change: Callable[[dict[str, Any]], None]) -> Tamper:
-    def tamper(reply: Message) -> Message:
+def with_fields(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
+    """Return what changes a reply's fields. change: from all fields to the new values of some."""
 
-        record = reply.content.config_records["told"]
-        fields = json.loads(record["json"])  # type: ignore[arg-type]
-        change(fields)
-        reply.content["told"] = ConfigRecord({**record, "json": json.dumps(fields).encode()})
+    def tamper(reply: Message) -> Message:
+        fields = fields_of(reply)
+        say(reply, **change(fields))
         return reply
 
     return tamper
@@ -132,8 +138,8 @@ def huge_models(folder: Path) -> str:
 
 @failure("a node reports losses of 1.7e308")
 def huge_losses(folder: Path) -> str:
-    def change(fields: dict[str, Any]) -> None:
-        fields["losses"] = {name: [1.7e308] * len(v) for name, v in fields["losses"].items()}
+    def change(fields: dict[str, Any]) -> dict[str, Any]:
+        return {"losses": {name: [1.7e308] * len(v) for name, v in fields["losses"].items()}}
 
     return attacked(folder, with_fields(change), method="fuels")
 
@@ -142,32 +148,23 @@ def huge_losses(folder: Path) -> str:
 def second_writer(folder: Path) -> str:
     with RunFolder(settings_of(folder)):
         resumed = settings_of(folder, **{"output.resume": True})
-        try:
-            RunFolder(resumed)
-        except SettingsError as error:
-            return f"refused: {str(error).partition(' since')[0].replace(str(folder), '…')}"
-    raise AssertionError("two processes write one run")
+        reason = refusal(SettingsError, lambda: RunFolder(resumed))
+    return f"refused: {reason.partition(' since')[0].replace(str(folder), '…')}"
 
 
 @failure("a run asks for `local-epochs = 10**9`")
 def many_epochs(folder: Path) -> str:
     settings = settings_of(folder, **{"local-epochs": 10**9})
     configs = nodes_sharing(settings.data, 2, folder / "state")
-    with RunFolder(settings) as run:
-        try:
-            conduct(LocalGrid(settings, configs), settings, run)
-        except FederationError as error:
-            return f"no site takes part: {error}"
-    raise AssertionError("the sites trained")
+    grid = LocalGrid(settings, configs)
+    return f"no site takes part: {refusal(FederationError, lambda: conducted(grid, settings))}"
 
 
 @failure('a run\'s settings name code of the site: `data.source = "shutil:rmtree"`')
 def named_code(folder: Path) -> str:
-    try:
-        require_named_code({"data.source": "shutil:rmtree"}, CodePolicy())
-    except SettingsError as error:
-        return f"refused: {error}"
-    raise AssertionError("it was called")
+    settings = {"data.source": "shutil:rmtree"}
+    reason = refusal(SettingsError, lambda: require_named_code(settings, CodePolicy()))
+    return f"refused: {reason}"
 
 
 _DAEMON = """
@@ -201,18 +198,14 @@ def daemon(folder: Path) -> str:
 
 @failure("FedAvg: a node claims 10**9 samples for each client")
 def huge_weight(folder: Path) -> str:
-    def change(fields: dict[str, Any]) -> None:
-        fields["samples"] = [10**9] * len(fields["samples"])
-
-    return attacked(folder, with_fields(change), method="fedavg")
+    tamper = with_fields(lambda fields: {"samples": [10**9] * len(fields["samples"])})
+    return attacked(folder, tamper, method="fedavg")
 
 
 @failure("a node reports 20,000 failures with terminal codes")
 def codes(folder: Path) -> str:
-    def change(fields: dict[str, Any]) -> None:
-        fields["failed"] = {f"\x1b[31m{number}": "\x1b]0;x\x07" for number in range(20_000)}
-
-    message = attacked(folder, with_fields(change), method="fuels")
+    failed = {f"\x1b[31m{number}": "\x1b]0;x\x07" for number in range(20_000)}
+    message = attacked(folder, with_fields(lambda _: {"failed": failed}), method="fuels")
     text = (folder / "runs" / "run" / "rounds.jsonl").read_bytes()
     assert b"\x1b" not in text
     assert len(text) < 10**6
@@ -224,25 +217,19 @@ def npz(folder: Path) -> str:
     with zipfile.ZipFile(folder / "x.npz", "w") as file, file.open("values.npy", "w") as array:
         shape = {"descr": "<f8", "fortran_order": False, "shape": (2**59, 1)}
         npy.write_array_header_1_0(array, shape)
-    try:
-        load_series(DataSettings(source="npz", path=str(folder / "x.npz")))
-    except DataError as error:
-        return f"refused: {str(error).replace(str(folder), '…')}"
-    raise AssertionError("it was read")
+    settings = DataSettings(source="npz", path=str(folder / "x.npz"))
+    reason = refusal(DataError, lambda: load_series(settings))
+    return f"refused: {reason.replace(str(folder), '…')}"
 
 
 @failure("a PNG of 20 kB has 13,000 x 13,000 pixels")
 def png(folder: Path) -> str:
-
     file = BytesIO()
     Image.new("1", (13_000, 13_000)).save(file, "PNG")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            decode(file.getvalue())
-    except ValueError as error:
-        return f"refused before it is decoded: {error}"
-    raise AssertionError("it was decoded")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        reason = refusal(ValueError, lambda: decode(file.getvalue()))
+    return f"refused before it is decoded: {reason}"
 
 
 def main() -> None:

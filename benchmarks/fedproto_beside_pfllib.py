@@ -31,6 +31,7 @@ from benchmarks.cross_check import split
 from benchmarks.cross_check.comparison import paired
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, write_section
+from benchmarks.parts import parser_of
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
 MAKER = "benchmarks.fedproto_beside_pfllib"
@@ -160,9 +161,7 @@ def _commit(checkout: Path) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("checkout", type=Path, help="a clone of PFLlib")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="between commas")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")

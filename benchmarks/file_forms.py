@@ -221,7 +221,7 @@ def _equal(clients: list[ClientSeries], expected: pd.DataFrame) -> bool:
 def lines_of(outcomes: list[Outcome]) -> list[str]:
     """Return the table for the page."""
     rows = [(outcome.title, outcome.says) for outcome in outcomes]
-    return table_texts([("file", "what it gets"), *rows], further="---")
+    return table_texts([("file", "what it gets"), *rows], texts=None)
 
 
 def main() -> int:

@@ -12,7 +12,6 @@ the machine does, so its load is printed beside them.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import resource
@@ -27,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT
+from benchmarks.parts import parser_of
 
 PAGE = ROOT / "docs" / "your-data.md"
 PROGRAM = "write_sites.py"
@@ -124,9 +124,7 @@ def lines_of(took: Sequence[Took], load: float) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--pictures", action="store_true", help="write pictures into docs")
     parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)

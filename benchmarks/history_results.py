@@ -15,7 +15,6 @@ part. The validation part never changes: days of history are days of training.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.parts import parser_of
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
@@ -268,7 +268,7 @@ def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
         gain = 1 - ours.mean() / rivals.mean(axis=1).min()
         better = float(np.mean(ours < rivals.min(axis=0)))
         lines.append([days, *cells, f"{gain:.0%}", f"{better:.0%}"])
-    return table_texts(lines, first="---:")
+    return table_texts(lines, texts=0)
 
 
 def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
@@ -301,9 +301,7 @@ def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()

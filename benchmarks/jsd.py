@@ -11,7 +11,6 @@ on all threads. Their results must be ours.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import sys
 from collections.abc import Callable
@@ -25,8 +24,8 @@ from rich.table import Table
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
-from benchmarks.machine import machine_line
-from benchmarks.parts import timed
+from benchmarks.parts import peak_memory, timed
+from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
     pairwise_divergence,
@@ -63,13 +62,10 @@ def main() -> None:
     if sizes[0] < 2:
         parser.error(f"--clients {sizes[0]}: a pair needs at least 2 clients")
 
-    console = Console()
-    with console.status("peers") as status:
+    with Console().status("peers") as status:
         rates = peers(status.update)
         timings = [measure(clients, status.update) for clients in sizes]
-    console.print(table(timings))
-    console.print(peer_table(rates))
-    console.print(machine_line(), style="dim")
+    print_with_machine(table(timings), peer_table(rates))
 
 
 def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
@@ -131,20 +127,13 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     contrast, _ = timed(
         lambda: contrast_prototypes(prototypes, divergence, threshold(divergence, "percentile", 50))
     )
-    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
-    return Timing(clients, full, tenth, contrast, peak_memory)
+    return Timing(clients, full, tenth, contrast, peak_memory())
 
 
 def table(timings: list[Timing]) -> Table:
     """Return our own measurements, each made once."""
-    result = Table(
-        title=f"Jensen-Shannon divergence of {ROWS} x {WIDTH} prototypes, "
-        f"{torch.get_num_threads()} threads",
-    )
-    for heading in ("clients", "full s", "10% s", "contrast s", "peak GB", "pairs/s"):
-        result.add_column(heading, justify="right")
-    for timing in timings:
-        result.add_row(
+    rows = [
+        (
             f"{timing.clients:,}",
             f"{timing.full:.2f}",
             f"{timing.tenth:.2f}",
@@ -152,24 +141,24 @@ def table(timings: list[Timing]) -> Table:
             f"{timing.peak_memory / 1e9:.2f}",
             f"{timing.pairs_per_second:,.0f}",
         )
-    return result
+        for timing in timings
+    ]
+    title = f"Jensen-Shannon divergence of {ROWS} x {WIDTH} prototypes, "
+    title += f"{torch.get_num_threads()} threads"
+    headings = ("clients", "full s", "10% s", "contrast s", "peak GB", "pairs/s")
+    return figure_table(headings, rows, title=title, texts=0)
 
 
 def peer_table(rates: dict[str, list[float]]) -> Table:
     """Return medians; the ratio's spread is over the repetitions."""
-    result = Table(title=f"{PEERS_CLIENTS:,} clients, {REPETITIONS} times in turns")
-    result.add_column("")
-    for heading in ("pairs/s", "ratio", "spread"):
-        result.add_column(heading, justify="right")
+    rows = []
     for name, peer_rates in rates.items():
         ratios = np.array(rates[OURS]) / np.array(peer_rates)
-        result.add_row(
-            name,
-            f"{statistics.median(peer_rates):,.0f}",
-            f"{np.median(ratios):.1f}",
-            f"{ratios.min():.1f}–{ratios.max():.1f}",
-        )
-    return result
+        spread = f"{ratios.min():.1f}–{ratios.max():.1f}"
+        median = f"{statistics.median(peer_rates):,.0f}"
+        rows.append((name, median, f"{np.median(ratios):.1f}", spread))
+    title = f"{PEERS_CLIENTS:,} clients, {REPETITIONS} times in turns"
+    return figure_table(("", "pairs/s", "ratio", "spread"), rows, title=title)
 
 
 if __name__ == "__main__":

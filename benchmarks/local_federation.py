@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -30,6 +31,7 @@ from typing import Any, Self, TypeVar
 
 import tomli_w
 
+from benchmarks.faults import hook
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.keys import make_keys
@@ -261,7 +263,9 @@ class LocalFederation:
         command += ["--superlink", f"127.0.0.1:{self._sites_port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", _node_config(config)]
-        command += ["--insecure"] if plaintext else ["--root-certificates", self._ca(ca)]
+        command += (
+            ["--insecure"] if plaintext else ["--root-certificates", ca or self.keys / "ca.crt"]
+        )
         if has_key:
             make_keys(self.keys, [], [name])
             if registered:
@@ -304,6 +308,13 @@ class LocalFederation:
                 time.sleep(0.2)
         return status
 
+    def complete(self, run_id: str, deadline: float = 300.0) -> None:
+        """Wait for the end of a run; raise `FederationError` with its log if it failed."""
+        status = self.wait(run_id, deadline)
+        if not status.completed:
+            log = self.run_log(run_id)
+            raise FederationError(f"the run is {status.status}: {status.details}\n{log}")
+
     def _works(self) -> bool:
         """Return whether a ServerApp is running."""
         return any("flwr-serverapp" in line for line in self.superlink.pids().values())
@@ -316,9 +327,6 @@ class LocalFederation:
             subprocess.run(command, env=_environment(self.user_home), stdout=file, timeout=60)
         return log.read_text(errors="replace")
 
-    def _ca(self, ca: Path | None) -> Path:
-        return ca or self.keys / "ca.crt"
-
     def _end(self) -> None:
         """End all processes, even if some cannot be ended."""
         errors: list[Exception] = []
@@ -329,6 +337,29 @@ class LocalFederation:
                 errors.append(error)
         if errors:
             raise ExceptionGroup("processes stay behind", errors)
+
+
+def node_config(name: str, number: int, nodes: int, state_dir: Path) -> dict[str, str | int]:
+    """Return the settings of a node with a part of the synthetic traffic."""
+    return {
+        "node-name": name,
+        "partition-id": number,
+        "num-partitions": nodes,
+        "data-source": "synthetic-traffic",
+        "state-dir": str(state_dir),
+        "device": "cpu",
+    }
+
+
+def with_fault(folder: Path, fault: str, **more: str) -> dict[str, str]:
+    """Return the environment of a process with a fault of `benchmarks.faults.hook`, or {} without
+    one. folder: where a copy of the hook is kept."""
+    if not fault:
+        return {}
+    hooks = folder / "hooks"
+    hooks.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
+    return {"PYTHONPATH": str(hooks), "FAULT": fault, **more}
 
 
 def _node_config(config: Mapping[str, str | int | float]) -> str:

@@ -13,23 +13,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 
-from benchmarks.faults import hook
-from benchmarks.local_federation import LocalFederation, MarkedProcess, NodeProcess
+from benchmarks.local_federation import (
+    LocalFederation,
+    MarkedProcess,
+    NodeProcess,
+    node_config,
+    with_fault,
+)
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import output_in, processor_seconds
 from fedproto_app.core.errors import FederationError
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import flower_config, settings_from
@@ -105,16 +109,10 @@ def trial(
     folder: Path, *, nodes: int, killed: int, at_once: int, rounds: int, console: Console
 ) -> Outcome:
     """Start the nodes, run, and kill some of them."""
-    hooks = folder / "hooks"
-    hooks.mkdir()
-    shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
-    of_server = {"PYTHONPATH": str(hooks), "FAULT": "late-probes"}
-    of_node = {
-        "PYTHONPATH": str(hooks),
-        "FAULT": "take-turns",
-        "TURNS": str(at_once),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0",  # Flower's: many of them ask on few cores
-    }
+    of_server = with_fault(folder, "late-probes")
+    of_node = with_fault(folder, "take-turns", TURNS=str(at_once))
+    # Flower's interval, because many nodes ask on few cores.
+    of_node["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1.0"
     changes = {
         "method": "fuels",
         "rounds": rounds,
@@ -123,9 +121,7 @@ def trial(
         "nodes.minimum": nodes,
         "nodes.start-deadline": DEADLINE,
         "nodes.round-deadline": DEADLINE,
-        "output.dir": str(folder / "runs"),
-        "output.name": "run",
-        "output.pictures": False,
+        **output_in(folder / "runs"),
     }
     begin = time.monotonic()
     with (
@@ -134,15 +130,8 @@ def trial(
     ):
         started: list[NodeProcess] = []
         for number in range(nodes):
-            config: dict[str, str | int | float] = {
-                "node-name": f"site-{number:03d}",
-                "partition-id": number,
-                "num-partitions": nodes,
-                "data-source": "synthetic-traffic",
-                "state-dir": str(folder / "state" / str(number)),
-                "device": "cpu",
-            }
-            name = str(config["node-name"])
+            name = f"site-{number:03d}"
+            config = node_config(name, number, nodes, folder / "state" / str(number))
             started.append(federation.add_node(name, config, environment=of_node))
             console.print(f"{number + 1} of {nodes} nodes started", end="\r")
         for node in started:
@@ -154,9 +143,7 @@ def trial(
         for node in started[nodes - killed :]:
             node.kill()
         console.print(f"{killed} nodes killed in round 2")
-        status = federation.wait(run, DEADLINE)
-        if not status.completed:
-            raise FederationError(f"the run is {status.status}: {status.details}")
+        federation.complete(run, DEADLINE)
         return Outcome(
             joined,
             read_rounds(folder / "runs" / "run"),
@@ -200,8 +187,8 @@ class Watch:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             for pid, line in self._server.pids().items():
-                with suppress(OSError):  # the process has ended
-                    self._seconds[pid] = line, _processor_seconds(pid)
+                if seconds := processor_seconds(pid):  # 0 if it has ended
+                    self._seconds[pid] = line, seconds
 
 
 def _free_memory() -> int:
@@ -209,11 +196,6 @@ def _free_memory() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise FederationError("/proc/meminfo does not say how much memory is available")
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -57,10 +57,12 @@ def _markers(name: str, maker: str) -> tuple[str, str]:
     return f"<!-- {name}: written by {maker} -->", f"<!-- /{name} -->"
 
 
-def table_texts(lines: Lines, first: str = "---", further: str = "---:") -> list[str]:
-    """Return the table as Markdown. first, further: how columns are aligned."""
+def table_texts(lines: Lines, texts: int | None = 1) -> list[str]:
+    """Return the table as Markdown. texts: how many of its first columns hold texts, None: all.
+    The others hold figures, on the right."""
     head, *rows = lines
-    rule = [first, *[further] * (len(head) - 1)]
+    count = len(head) if texts is None else texts
+    rule = ["---"] * count + ["---:"] * (len(head) - count)
     return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
 
 

@@ -8,10 +8,9 @@ the test data, of the clients' last models. privacy.toml declares the lines.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.in_process import conducted
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import output_in, parser_of
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.process import become_worker
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.table import small_run
@@ -114,23 +113,17 @@ def figure_of(trial: Trial) -> float:
                 **noise,
                 **synthetic,
                 "seed": trial.seed,
-                "output.dir": folder,
-                "output.name": "run",
-                "output.pictures": False,
+                **output_in(Path(folder)),
             }
         )
         nodes = nodes_sharing(settings.data, 1, Path(folder) / "state")
-        with RunFolder(settings) as run:
-            conduct(LocalGrid(settings, nodes), settings, run)
-            last = read_rounds(run.path)[-1]
+        last = read_rounds(conducted(LocalGrid(settings, nodes), settings))[-1]
     assert not trial.epsilon or last["privacy"]["epsilon"] <= trial.epsilon * (1 + 1e-6)
     return float(last[case.figure])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--page", action="store_true", help="write the tables to docs/privacy.md")
     arguments = parser.parse_args()
     become_worker()  # nodes of a simulation: the noise repeats
@@ -150,37 +143,28 @@ def main() -> None:
 def by_epsilon(figures: Mapping[Trial, float]) -> list[str]:
     """Return a line for each case."""
     heads = ["no sharing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
-    return _table(
-        ["method", *heads],
-        [
-            [case.title, *(_mean(figures, case, e, CLIENTS[0]) for e in (0.0, None, *EPSILONS))]
-            for case in CASES
-        ],
-    )
+    rows = [
+        [case.title, *(_mean(figures, case, e, CLIENTS[0]) for e in (0.0, None, *EPSILONS))]
+        for case in CASES
+    ]
+    return table_texts([["method", *heads], *rows])
 
 
 def by_clients(figures: Mapping[Trial, float]) -> list[str]:
     """Return a line for each case and noise."""
-    return _table(
-        ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)],
-        [
-            [case.title, noise, *(_mean(figures, case, epsilon, clients) for clients in CLIENTS)]
-            for case in CASES
-            if case.by_clients
-            for noise, epsilon in (("none", None), (f"ε = {MANY_AT:g}", MANY_AT))
-        ],
-    )
+    rows = [
+        [case.title, noise, *(_mean(figures, case, epsilon, clients) for clients in CLIENTS)]
+        for case in CASES
+        if case.by_clients
+        for noise, epsilon in (("none", None), (f"ε = {MANY_AT:g}", MANY_AT))
+    ]
+    heads = ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)]
+    return table_texts([heads, *rows], texts=2)
 
 
 def _mean(figures: Mapping[Trial, float], case: Case, epsilon: float | None, clients: int) -> str:
     values = [figures[Trial(case, epsilon, clients, seed)] for seed in SEEDS]
     return f"{np.mean(values):.3g}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    words = 1 + (head[1] == "noise")
-    rule = ["---"] * words + ["---:"] * (len(head) - words)
-    return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
 
 
 def footnote() -> str:

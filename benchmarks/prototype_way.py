@@ -72,7 +72,7 @@ class Trace:
             for file in self.files
         ]
         counts = f"{len(self.files)} files, {len(self.forms)} forms: `python -m {MAKER}`."
-        return [*table_texts([("file", "new form"), *rows], further="---"), "", counts]
+        return [*table_texts([("file", "new form"), *rows], texts=None), "", counts]
 
 
 def forms_of(value: object, depth: int = DEPTH) -> Iterator[str]:

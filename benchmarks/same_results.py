@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.pages import ROOT
-from benchmarks.parts import PROGRAM
+from benchmarks.parts import PROGRAM, changes_of
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.tasks.table import small_run
@@ -194,7 +194,7 @@ def _run(tree: Path, folder: Path, case: Case) -> str:
     method, task = case.pair.split("@")
     settings = {**small_run(task), **METHODS[method].small, "method": method}
     settings |= {**VARIANTS[case.variant], "output.dir": str(folder), "output.name": "run"}
-    changes = [f"--set={key}={_toml(value)}" for key, value in settings.items()]
+    changes = changes_of(settings)
     engine, _, workers = case.engine.partition(":")
     options = ["--engine", engine, *(["--workers", workers] if workers else [])]
     nodes = "1" if case.variant == "one-node" else "2"
@@ -240,10 +240,6 @@ def _killed(tree: Path, folder: Path, command: list[str]) -> None:
 
 def _in(tree: Path) -> dict[str, Any]:
     return {"cwd": tree, "env": {**os.environ, "PYTHONPATH": str(tree)}}
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _git(*arguments: str) -> None:

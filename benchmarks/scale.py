@@ -10,7 +10,6 @@ costs on a machine that does other work meanwhile, as its seconds do not.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -24,14 +23,13 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT
-from benchmarks.parts import PROGRAM
+from benchmarks.parts import PROGRAM, changes_of, processor_seconds
+from benchmarks.tables import figure_table, print_with_machine
 
 SETTINGS = {"method": "fuels", "data.source": "synthetic-traffic", "data.synthetic.days": 8}
 ROUND = re.compile(r"round \d+/\d+ ")  # has ended
 INTERVAL = 0.5  # seconds between two looks at the processes
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Moment(NamedTuple):
@@ -78,8 +76,7 @@ class Processes:
         memory = 0
         for process in _family(self._process):
             try:
-                stat_fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                self._used[process] = (int(stat_fields[11]) + int(stat_fields[12])) / _TICKS
+                self._used[process] = processor_seconds(process) or self._used.get(process, 0.0)
                 memory += _proportional_bytes(process)
             except OSError:  # it has ended
                 continue
@@ -90,10 +87,10 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
     """Run once in this folder, and observe the run from the command to its end."""
     chosen = {**SETTINGS, "data.synthetic.clients": clients, "rounds": rounds}
     chosen |= {"output.dir": folder, "output.name": f"of-{clients}"}
+    command = [sys.executable, "-u", "-c", PROGRAM, "run", "--nodes", "2", "--workers", "2"]
     start, cost = time.perf_counter(), Cost()
     run = subprocess.Popen(
-        [sys.executable, "-u", "-c", PROGRAM, "run", "--nodes", "2", "--workers", "2"]
-        + [f"--set={key}={value}" for key, value in chosen.items()],
+        [*command, *changes_of(chosen)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -146,29 +143,26 @@ def _proportional_bytes(process: int) -> int:
 
 def table(costs: dict[int, Cost], rounds: int) -> Table:
     """Return a row for each number of clients."""
-    result = Table(
-        title=f"FUELS, 8 days of synthetic traffic, {rounds} rounds, two nodes, two workers",
-        caption="a later round: the mean without the first; whole: from the command to its end",
-    )
-    titles = ["clients", "first round, s", "a later round, s", "CPU-s", "ms of CPU a client"]
-    titles += ["whole, s", "CPU-s", "peak GB", "GB of files", "files"]
-    for title in titles:
-        result.add_column(title, justify="right")
-    for clients, cost in costs.items():
-        later = cost.later
-        result.add_row(
+    headings = ["clients", "first round, s", "a later round, s", "CPU-s", "ms of CPU a client"]
+    headings += ["whole, s", "CPU-s", "peak GB", "GB of files", "files"]
+    rows = [
+        (
             f"{clients:,}",
             f"{cost.rounds[0].wall:.1f}",
-            f"{later.wall:.1f}",
-            f"{later.processor:.1f}",
-            f"{later.processor / clients * 1000:.1f}",
+            f"{cost.later.wall:.1f}",
+            f"{cost.later.processor:.1f}",
+            f"{cost.later.processor / clients * 1000:.1f}",
             f"{cost.end.wall:.1f}",
             f"{cost.end.processor:.1f}",
             f"{cost.peak / 1e9:.2f}",
             f"{cost.left_bytes / 1e9:.2f}",
             f"{cost.files:,}",
         )
-    return result
+        for clients, cost in costs.items()
+    ]
+    title = f"FUELS, 8 days of synthetic traffic, {rounds} rounds, two nodes, two workers"
+    caption = "a later round: the mean without the first; whole: from the command to its end"
+    return figure_table(headings, rows, title=title, caption=caption, texts=0)
 
 
 def main() -> None:
@@ -189,8 +183,7 @@ def main() -> None:
             costs[clients] = watch(clients, arguments.rounds, Path(folder))
         seconds = costs[clients].end.wall
         console.print(f"{clients:,} clients: done after {seconds:.0f} s", style="dim")
-    console.print(table(costs, arguments.rounds))
-    console.print(machine_line(), style="dim")
+    print_with_machine(table(costs, arguments.rounds))
 
 
 if __name__ == "__main__":

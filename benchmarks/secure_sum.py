@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import sys
 import tempfile
@@ -32,17 +31,16 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from benchmarks.faults import hook
-from benchmarks.local_federation import LocalFederation
+from benchmarks.in_process import conducted
+from benchmarks.local_federation import LocalFederation, node_config, with_fault
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, write_section
-from fedproto_app.core.errors import FederationError
+from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import parser_of, require_names
 from fedproto_app.engine.flower_parts import FIRST_ID
 from fedproto_app.engine.local import AT_ONCE, LocalGrid
 from fedproto_app.node.masking import signer_of
 from fedproto_app.node.site import Site
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, flower_config, settings_from
 
 PAGE = ROOT / "docs" / "secure-sum.md"
@@ -94,16 +92,12 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "secure-sum")
     parser.add_argument("--no-page", action="store_true", help="leave docs/secure-sum.md alone")
     arguments = parser.parse_args()
-    for name in arguments.trials:
-        if name not in TRIALS:
-            parser.error(f"unknown trial {name!r}; known: {', '.join(TRIALS)}")
+    require_names(parser, arguments.trials, TRIALS, "trial")
     return arguments
 
 
@@ -128,22 +122,16 @@ def _costs(folder: Path) -> dict[str, Any]:
 
 def _killed(folder: Path, step: str) -> dict[str, Any]:
     """Kill a node that hangs in a step of round 2."""
-    hooks = folder / "hooks"
-    hooks.mkdir()
-    shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
     with LocalFederation(folder / "federation") as federation:
         nodes = {}
         for name in NODES:
-            fault = {"PYTHONPATH": str(hooks), "FAULT": f"hang-in-{step}"}
-            environment = fault if name == HIT else {}
-            nodes[name] = federation.add_node(name, _config(folder, name), environment=environment)
+            fault = with_fault(folder, f"hang-in-{step}" if name == HIT else "")
+            nodes[name] = federation.add_node(name, _config(folder, name), environment=fault)
         settings = _settings(folder, "masked", secure=True)
         run = federation.submit(flower_config(settings))
         nodes[HIT].wait_for_log(f"hangs in {step}", deadline=900)
         nodes[HIT].kill()
-        status = federation.wait(run, deadline=1200)
-        if not status.completed:
-            raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
+        federation.complete(run, deadline=1200)
     lines = read_rounds(folder / "runs" / "masked")
     reasons = [
         refusal["reason"] for line in lines for refusal in line["refused"] if refusal["node"] == HIT
@@ -174,16 +162,11 @@ def _without(folder: Path, step: str) -> Path:
     """Run in this process without masks and without the same node."""
     settings = _settings(folder, "reference", secure=False, **AT_ONCE)
     configs = [{**_config(folder, name), "state-dir": str(folder / "own")} for name in NODES]
-    with RunFolder(settings) as artefacts:
-        conduct(_Lossy(settings, configs, step == "unmask"), settings, artefacts)
-        return artefacts.path
+    return conducted(_Lossy(settings, configs, step == "unmask"), settings)
 
 
 def _run(federation: LocalFederation, settings: Settings) -> list[dict[str, Any]]:
-    run = federation.submit(flower_config(settings))
-    status = federation.wait(run, deadline=1200)
-    if not status.completed:
-        raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
+    federation.complete(federation.submit(flower_config(settings)), deadline=1200)
     return read_rounds(Path(settings.output.dir) / settings.output.name)
 
 
@@ -197,15 +180,8 @@ def _config(folder: Path, name: str) -> dict[str, str | int]:
     signers = [signer_of(Site(state_dir=state)).line for state in states.values()]
     file = folder / f"{name}.toml"
     file.write_text(tomli_w.dumps({"masked-sums": {"known": signers}}))
-    return {
-        "site": str(file),
-        "node-name": name,
-        "partition-id": NODES.index(name),
-        "num-partitions": len(NODES),
-        "data-source": "synthetic-traffic",
-        "state-dir": states[name],
-        "device": "cpu",
-    }
+    config = node_config(name, NODES.index(name), len(NODES), Path(states[name]))
+    return {**config, "site": str(file)}
 
 
 def _apart(first: Path, second: Path) -> float:
@@ -218,26 +194,24 @@ def _apart(first: Path, second: Path) -> float:
 
 
 def _cost_table(rows: Mapping[str, Any]) -> list[str]:
-    lines = ["| round | KB up | KB down | seconds |", "| --- | ---: | ---: | ---: |"]
+    lines = [["round", "KB up", "KB down", "seconds"]]
     for kind in ("plain", "masked") if COST in rows else ():
         row = rows[COST][kind]
-        costs = f"{row['up'] / 1e3:,.0f} | {row['down'] / 1e3:,.0f} | {row['seconds']:.1f}"
-        lines.append(f"| {kind} | {costs} |")
+        traffic = (f"{row[way] / 1e3:,.0f}" for way in ("up", "down"))
+        lines.append([kind, *traffic, f"{row['seconds']:.1f}"])
     distance = f"{rows[COST]['distance']:.1e}" if COST in rows else "–"
-    return [*lines, "", f"Largest difference between the final models: {distance}."]
+    return [*table_texts(lines), "", f"Largest difference between the final models: {distance}."]
 
 
 def _killed_table(rows: Mapping[str, Any]) -> list[str]:
-    head = "| SIGKILL of a node when it has | clients in the sums of rounds 1, 2 | reason in "
-    lines = [head + "`rounds.jsonl` | seconds of round 2 | difference |"]
-    lines.append("| --- | --- | --- | ---: | ---: |")
+    lines = [["SIGKILL of a node when it has", "clients in the sums of rounds 1, 2"]]
+    lines[0] += ["reason in `rounds.jsonl`", "seconds of round 2", "difference"]
     for step in hook.STEPS:
         if row := rows.get(step):
             clients, off = ", ".join(map(str, row["clients"])), f"{row['distance']:.1e}"
             reason = row["reason"].partition(" — ")[0].replace("Error: ", "")
-            cells = [STEP_TEXTS[step], clients, reason, f"{row['seconds']:.0f}", off]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+            lines.append([STEP_TEXTS[step], clients, reason, f"{row['seconds']:.0f}", off])
+    return table_texts(lines, texts=3)
 
 
 if __name__ == "__main__":

@@ -5,45 +5,39 @@
     python -m benchmarks.sharing_results --page-only        # from existing figures
 
 A cell is a data set, so many steps ahead, and so many periods of training at every client. Each has
-Kindred, Kindred alone, and Kindred with equal weights for all others, and the first two as they
-were before each block of features had its own penalty (`OnePenalty`). The halves of the methods are
+Kindred, Kindred alone, and Kindred with equal weights for all others. The halves of the methods are
 the app's own, one client after the other in one process.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from benchmarks.history_results import Client, joined, priors_of, settings_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.parts import parser_of, require_names
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
-from fedproto_app.maths.candidates import Family
 from fedproto_app.report.comparison import percent_gain
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import (
-    Fits,
-    KindredLearner,
-    Means,
-)
+from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -51,29 +45,7 @@ PAGE = ROOT / "docs" / "results" / "sharing.md"
 MAKER = "benchmarks.sharing_results"
 OUTPUT = ROOT / "runs" / "results" / "sharing"
 ALONE, KINDRED, ALIKE = "alone", "Kindred", "all alike"
-BEFORE = " before"
 Errors = dict[str, list[float]]  # test MSE by method, of the clients in the source's order
-
-
-class OnePenalty(KindredLearner):
-    """Kindred as it was: one penalty for all features, drawn to the last value, each candidate with
-    the same prior weight, and only validation errors count. η was 0.3."""
-
-    def _families(
-        self, client_means: Means, priors: Sequence[Means], periods: int
-    ) -> Iterator[Family]:
-        mixed = [client_means.plus(s, prior) for prior in priors for s in (0.1, 0.5, 2.0, 10.0)]
-        for problems, penalties in (
-            ([client_means], (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)),
-            (mixed, (1e-4, 1e-2)),
-        ):
-            if problems:
-                fits = Fits(problems, self.model, set(penalties)).with_one_penalty(penalties).fits
-                yield Family(len(fits), fits)
-
-    @staticmethod
-    def _training_errors(client_means: Means, squares: Tensor, fits: Tensor) -> Tensor:
-        return torch.zeros_like(fits[:, 0, 0])
 
 
 @dataclass(frozen=True)
@@ -141,15 +113,6 @@ def series_of(chosen: DataSet, settings: Settings) -> list[ClientSeries]:
     return result
 
 
-def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner:
-    if kind is OnePenalty:
-        section = settings.method_table(KindredSettings).model_copy(update={"eta": 0.3})
-        settings = settings.model_copy(update={"method_settings": section})
-    return kind(
-        settings.training, settings.method_table(KindredSettings), ForecastingTask(settings)
-    )
-
-
 class Judged(NamedTuple):
     """A client's test MSE, and its test MAE by block (`BLOCK_METRICS`)."""
 
@@ -166,31 +129,21 @@ def errors_of(
     series: Sequence[ClientSeries], settings: Settings, periods: int
 ) -> tuple[Errors, dict[str, list[list[float]]]]:
     """Return the errors of a cell, and the blocks of Kindred together and alone."""
-    blocks: dict[str, list[list[float]]] = {}
+    section = settings.method_table(KindredSettings)
+    learner = KindredLearner(settings.training, section, ForecastingTask(settings))
     clients = [Client(client_series, settings, periods) for client_series in series]
-    errors: Errors = {}
-    for kind, suffix in ((OnePenalty, BEFORE), (KindredLearner, "")):
-        learner = learner_of(settings, kind)
-        fitted = [client.fitted_alone(learner) for client in clients]
-        judged = [
-            Judged.of(client, learner, cohort)
-            for client, (cohort, _) in zip(clients, fitted, strict=True)
-        ]
-        errors[ALONE + suffix] = [of_client.mse for of_client in judged]
-        if not suffix:
-            blocks[ALONE] = [of_client.blocks for of_client in judged]
-        contributions = joined([arrays for _, arrays in fitted])
-        priors = priors_of(contributions, settings.method_table(KindredSettings).temperatures)
-        for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
-            judged = []
-            for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):
-                client.receive(
-                    learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
-                )
-                judged.append(Judged.of(client, learner, cohort))
-            errors[method + suffix] = [of_client.mse for of_client in judged]
-            if method + suffix == KINDRED:
-                blocks[KINDRED] = [of_client.blocks for of_client in judged]
+    fitted = [client.fitted_alone(learner) for client in clients]
+    cohorts = [cohort for cohort, _ in fitted]
+    judged = {ALONE: list(map(Judged.of, clients, repeat(learner), cohorts))}
+    priors = priors_of(joined([arrays for _, arrays in fitted]), section.temperatures)
+    for method, first in ((KINDRED, 0), (ALIKE, 1)):
+        for row, (client, cohort) in enumerate(zip(clients, cohorts, strict=True)):
+            client.receive(
+                learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
+            )
+        judged[method] = list(map(Judged.of, clients, repeat(learner), cohorts))
+    errors = {method: [client.mse for client in rows] for method, rows in judged.items()}
+    blocks = {method: [client.blocks for client in judged[method]] for method in (ALONE, KINDRED)}
     return errors, blocks
 
 
@@ -208,17 +161,8 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    titles = [
-        "data",
-        "steps",
-        "periods",
-        "clients",
-        "test part",
-        "MAE gain",
-        "95% CI",
-        "better off",
-    ]
-    lines = [[*titles, "finding", "MSE ratio", "all alike"]]
+    titles = ["data", "steps", "periods", "clients", "test part", "MAE gain", "95% CI"]
+    lines = [[*titles, "better off", "finding", "MSE ratio", "all alike"]]
     for cell in cells:
         errors, gain = cell["errors"], gain_in(cell)
         interval = gain.interval
@@ -255,23 +199,13 @@ def gain_in(cell: dict[str, Any]) -> Gain:
 
 def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     """Return the table that summarises the cells, and a sentence."""
-
-    def means(method: str, rival: str, chosen: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
-        return np.array([geometric(ratio(cell["errors"], method, rival)) for cell in chosen])
-
-    week = [cell for cell in cells if cell["periods"] == 7]
-    ahead = [cell for cell in cells if cell["periods"] == 1 and cell["steps"] > 1]
     short = [cell for cell in cells if cell["periods"]]
     lines = [["ratio", "cells", "geometric mean", "largest", "above 1.01 / 1.02"]]
-    for title, method, rival, chosen in (
-        ("MSE, Kindred / before, 7 periods", KINDRED, KINDRED + BEFORE, week),
-        ("MSE, Kindred / before, 1 period, several steps", KINDRED, KINDRED + BEFORE, ahead),
-        ("MSE, Kindred / before, all cells", KINDRED, KINDRED + BEFORE, cells),
-        ("MSE, alone / before, all cells", ALONE, ALONE + BEFORE, cells),
-        ("MSE, Kindred / alone, 1 to 7 periods", KINDRED, ALONE, short),
-        ("MSE, Kindred / alone, all cells", KINDRED, ALONE, cells),
+    for title, chosen in (
+        ("MSE, Kindred / alone, 1 to 7 periods", short),
+        ("MSE, Kindred / alone, all cells", cells),
     ):
-        ratios = means(method, rival, chosen)
+        ratios = np.array([geometric(ratio(cell["errors"], KINDRED, ALONE)) for cell in chosen])
         over = f"{np.sum(ratios > 1.01)} / {np.sum(ratios > 1.02)}"
         figures = [f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
         lines.append([title, str(len(chosen)), *figures])
@@ -294,14 +228,11 @@ def _findings(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
-    if unknown := set(arguments.sets) - SETS.keys():
-        parser.error(f"no such set: {', '.join(sorted(unknown))}; there are {'; '.join(SETS)}")
+    require_names(parser, arguments.sets, SETS, "set")
     torch.set_num_threads(1)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     if not arguments.page_only:

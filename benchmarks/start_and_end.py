@@ -16,18 +16,15 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, data_root
-from benchmarks.parts import PROGRAM
+from benchmarks.parts import PROGRAM, changes_of
+from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.report.runs import read_rounds
 
 
@@ -46,12 +43,12 @@ class Watched:
         return (self.rounds[-1] - self.rounds[0]) / max(1, len(self.rounds) - 1)
 
 
-def watch(engine: str, options: list[str], folder: Path) -> Watched:
+def watch(engine: str, options: dict[str, object], folder: Path) -> Watched:
     """Watch a run with an engine, from the command to its end."""
-    changes = [f"--set=output.dir={folder}", f"--set=output.name={engine}"]
+    changes = changes_of({**options, "output.dir": folder, "output.name": engine})
     start, watched = time.perf_counter(), Watched()
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", PROGRAM, "run", "--engine", engine, *options, *changes],
+        [sys.executable, "-u", "-c", PROGRAM, "run", "--engine", engine, *changes],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,13 +63,8 @@ def watch(engine: str, options: list[str], folder: Path) -> Watched:
             elif line.startswith("artefacts: "):
                 watched.table = elapsed
 
-    assert process.stdout is not None
-    assert process.stderr is not None
-    readers = [threading.Thread(target=read, args=(p,)) for p in (process.stdout, process.stderr)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join()
+    with ThreadPoolExecutor(2) as readers:
+        list(readers.map(read, filter(None, (process.stdout, process.stderr))))
     if process.wait():
         sys.exit(f"the run with engine {engine} ended with code {process.returncode}")
     watched.end = time.perf_counter() - start
@@ -90,32 +82,23 @@ def main() -> None:
     parser.add_argument("--data", default="electricity_2014_hourly.csv.gz", metavar="FILE")
     arguments = parser.parse_args()
     data = data_root() / arguments.data
-    options = [
-        f"--set=rounds={arguments.rounds}",
-        f"--set=evaluate-every={arguments.evaluate_every}",
-    ]
+    options: dict[str, object] = {
+        "rounds": arguments.rounds,
+        "evaluate-every": arguments.evaluate_every,
+    }
     if data.exists():
-        options += ["--set=data.source=wide-csv", f"--set=data.path={data.resolve()}"]
-        options += ["--set=data.max-steps=2160"]
+        options |= {"data.source": "wide-csv", "data.path": data.resolve(), "data.max-steps": 2160}
     name = arguments.data.split(".")[0] if data.exists() else "the embedded traffic"
-    table = Table(title=f"Seconds of FUELS on {name}, {arguments.rounds} rounds")
-    headings = ("engine", "to the first round", "a round", "last round to table", "in all", "nodes")
-    for title in headings:
-        table.add_column(title, justify="left" if title == "engine" else "right")
+    rows = []
     with tempfile.TemporaryDirectory(prefix="fedproto-watched-") as folder:
         for engine in arguments.engines:
-            timings = watch(engine, options, Path(folder))
-            seconds = (
-                timings.rounds[0],
-                timings.between,
-                timings.table - timings.rounds[-1],
-                timings.end,
-            )
-            share = f"{timings.at_nodes / timings.end:.0%}"
-            table.add_row(engine, *(f"{value:.1f}" for value in seconds), share)
-    console = Console(width=120)
-    console.print(table)
-    console.print(machine_line(), style="dim")
+            run = watch(engine, options, Path(folder))
+            seconds = (run.rounds[0], run.between, run.table - run.rounds[-1], run.end)
+            share = f"{run.at_nodes / run.end:.0%}"
+            rows.append((engine, *(f"{value:.1f}" for value in seconds), share))
+    headings = ("engine", "to the first round", "a round", "last round to table", "in all", "nodes")
+    title = f"Seconds of FUELS on {name}, {arguments.rounds} rounds"
+    print_with_machine(figure_table(headings, rows, title=title))
 
 
 if __name__ == "__main__":

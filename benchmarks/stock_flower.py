@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
-from benchmarks.parts import PROGRAM, end
+from benchmarks.parts import PROGRAM, changes_of, end, output_in, processor_seconds
 from benchmarks.peers.pfl_home import pfl_python
+from benchmarks.tables import figure_table
 from fedproto_app.core.errors import FederationError
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
@@ -87,7 +88,7 @@ class Timing(NamedTuple):
         return statistics.median(self.seconds)
 
 
-Start = Callable[[Work, Path], Any]  # → a context manager of Running
+Start = Callable[[Work, Path], AbstractContextManager[Running]]
 Runs = dict[str, list[Timing]]
 
 
@@ -189,7 +190,7 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
                 ends.append(last_line_at)
                 loss = _loss(line, work.clients)
                 progress(f"{label}round {len(ends)} of {work.rounds}")
-            spent += [processor_seconds(running.home)] * (len(ends) - len(spent))
+            spent += [processor_seconds(*marked_processes(running.home))] * (len(ends) - len(spent))
             if time.monotonic() - last_line_at > DEADLINE:
                 raise FederationError(f"{label}no round for {DEADLINE:g} s: {running.trouble()}")
         ends = ends[: work.rounds]
@@ -197,16 +198,6 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
         return Timing(
             [end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, processor
         )
-
-
-def processor_seconds(home: Path) -> float:
-    """Return user and system time of all living processes with this FLWR_HOME, from /proc."""
-    ticks = 0
-    for process in marked_processes(home):
-        with suppress(OSError):  # it has ended
-            stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # --- the contestants --------------------------------------------------------------------------
@@ -219,32 +210,23 @@ def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
         "evaluate-every": work.rounds + 1,
         "data.synthetic.clients": work.clients,
         "data.synthetic.days": work.days,
-        "output.dir": str(folder),
-        "output.name": "run",
-        "output.pictures": False,
+        **output_in(folder),
     }
 
 
-@contextmanager
-def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
+def fedproto_run(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run this app in its own engine, as a user does."""
-    changes = [f"--set={key}={_toml(value)}" for key, value in _our_settings(work, folder).items()]
-    command = [sys.executable, "-c", PROGRAM, "run", *changes]
-    with _process(command, folder, folder / "run" / "rounds.jsonl") as running:
-        yield running
+    command = [sys.executable, "-c", PROGRAM, "run", *changes_of(_our_settings(work, folder))]
+    return _process(command, folder, folder / "run" / "rounds.jsonl")
 
 
-@contextmanager
-def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
+def flowers_engine(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run this app in Flower's simulation, 2 nodes, under its own SuperLink."""
     settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
-    config = flower_config(settings)
-    with _simulation(REPOSITORY, config, 2, folder / "run" / "rounds.jsonl") as running:
-        yield running
+    return _simulation(REPOSITORY, flower_config(settings), 2, folder / "run" / "rounds.jsonl")
 
 
-@contextmanager
-def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
+def stock_flower(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run Flower's FedAvg, a node per client."""
     file = folder / "rounds.jsonl"
     config = {
@@ -253,34 +235,27 @@ def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
         "clients-file": str(work.file),
         "rounds-file": str(file),
     }
-    app = REPOSITORY / "benchmarks" / "stock_app"
-    with _simulation(app, config, work.clients, file) as running:
-        yield running
+    return _simulation(REPOSITORY / "benchmarks" / "stock_app", config, work.clients, file)
 
 
-@contextmanager
-def plain_loop(work: Work, folder: Path) -> Iterator[Running]:
+def plain_loop(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """No framework."""
-    file = folder / "rounds.jsonl"
-    with _process(
-        _two_processes(sys.executable, "plain_loop", work, file), folder, file
-    ) as running:
-        yield running
+    return _two_processes(sys.executable, "plain_loop", work, folder)
 
 
-@contextmanager
-def pfl(work: Work, folder: Path) -> Iterator[Running]:
+def pfl(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run pfl-research in its environment."""
-    file, python = folder / "rounds.jsonl", str(REPOSITORY / ".venv-pfl" / "bin" / "python")
-    command = _two_processes(python, "pfl_loop", work, file)
-    with _process(command, folder, file) as running:
-        yield running
+    return _two_processes(str(REPOSITORY / ".venv-pfl/bin/python"), "pfl_loop", work, folder)
 
 
-def _two_processes(python: str, module: str, work: Work, file: Path) -> list[str]:
+def _two_processes(
+    python: str, module: str, work: Work, folder: Path
+) -> AbstractContextManager[Running]:
+    file = folder / "rounds.jsonl"
     launcher = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [str(work.file), str(work.rounds), str(file)]
-    return [*launcher, "-m", f"benchmarks.peers.{module}", *arguments]
+    command = [*launcher, "-m", f"benchmarks.peers.{module}", *arguments]
+    return _process(command, folder, file)
 
 
 @contextmanager
@@ -326,32 +301,31 @@ def ratios(runs: Runs, peer: str) -> list[float]:
 
 def table(work: Work, runs: Runs) -> Table:
     """Return medians over the repetitions, and the ratio's spread over them."""
-    result = Table(
+    rows = []
+    ours = statistics.median(timing.processor for timing in runs[OURS])
+    for name, timings in runs.items():
+        seconds = statistics.median(timing.round for timing in timings)
+        processor = statistics.median(timing.processor for timing in timings)
+        times = ratios(runs, name)
+        rows.append(
+            (
+                name,
+                f"{seconds:.3f}",
+                f"{work.clients / seconds:,.0f}",
+                f"{statistics.median(times):.2f}",
+                f"{min(times):.2f}–{max(times):.2f}",
+                f"{processor:.3f}",
+                f"{processor / ours:.2f}",
+                f"{statistics.mean(timing.loss for timing in timings):.4f}",
+            )
+        )
+    return figure_table(
+        ("", "s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"),
+        rows,
         title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
         caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
         f"{len(runs[OURS])} times in turns; ratio: fedproto run over the row",
     )
-
-    def processor(name: str) -> float:
-        return statistics.median(timing.processor for timing in runs[name])
-
-    result.add_column("")
-    for heading in ("s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"):
-        result.add_column(heading, justify="right")
-    for name, timings in runs.items():
-        seconds = statistics.median(timing.round for timing in timings)
-        times = ratios(runs, name)
-        result.add_row(
-            name,
-            f"{seconds:.3f}",
-            f"{work.clients / seconds:,.0f}",
-            f"{statistics.median(times):.2f}",
-            f"{min(times):.2f}–{max(times):.2f}",
-            f"{processor(name):.3f}",
-            f"{processor(name) / processor(OURS):.2f}",
-            f"{statistics.mean(timing.loss for timing in timings):.4f}",
-        )
-    return result
 
 
 def verdicts(runs: Runs) -> Iterator[str]:
@@ -378,11 +352,6 @@ def _loss(line: str, clients: int) -> float:
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")
     return float(noted["loss"]["total"])
-
-
-def _toml(value: object) -> str:
-    """Return the value as `--set` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ from typing import NamedTuple
 from flwr.client.grpc_rere_client.connection import grpc_request_response
 from flwr.supercore.retry import make_simple_grpc_retry_invoker
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.machine import machine_line
-from benchmarks.parts import end
+from benchmarks.parts import end, processor_seconds
+from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.superlink import free_port, tail
 
@@ -53,21 +52,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if min(*arguments.nodes, arguments.polls) < 1:
         parser.error("--nodes and --polls: at least 1")
-    console, result = Console(), Table(title="Processor time of a SuperLink")
-    for heading in ("nodes", "joining, ms", "a question, ms", "wall, ms", "nodes that fill a core"):
-        result.add_column(heading, justify="right")
+    rows = []
     for nodes in arguments.nodes:
-        with console.status(f"{nodes} nodes"):
+        with Console().status(f"{nodes} nodes"):
             cost = measure(nodes, arguments.polls)
-        result.add_row(
-            f"{nodes:,}",
-            f"{cost.joining:.1f}",
-            f"{cost.polling:.2f}",
-            f"{cost.wall:.2f}",
-            f"{POLL_INTERVAL * 1000 / cost.polling:,.0f}",
-        )
-    console.print(result)
-    console.print(machine_line(), style="dim")
+        figures = (f"{cost.joining:.1f}", f"{cost.polling:.2f}", f"{cost.wall:.2f}")
+        rows.append((f"{nodes:,}", *figures, f"{POLL_INTERVAL * 1000 / cost.polling:,.0f}"))
+    headings = ("nodes", "joining, ms", "a question, ms", "wall, ms", "nodes that fill a core")
+    print_with_machine(figure_table(headings, rows, title="Processor time of a SuperLink", texts=0))
 
 
 def measure(nodes: int, polls: int) -> Cost:
@@ -77,7 +69,7 @@ def measure(nodes: int, polls: int) -> Cost:
         process = _superlink(Path(home), port, health)
         open_ones.callback(end, process)
         _wait_for(port, process, Path(home) / "log")
-        before = _processor_seconds(process.pid)
+        before = processor_seconds(process.pid)
         receivers = []
         for _ in range(nodes):
             connection = grpc_request_response(
@@ -85,12 +77,12 @@ def measure(nodes: int, polls: int) -> Cost:
             )
             _, receive, *_ = open_ones.enter_context(connection)
             receivers.append(receive)
-        joined, started = _processor_seconds(process.pid), time.perf_counter()
+        joined, started = processor_seconds(process.pid), time.perf_counter()
         with ThreadPoolExecutor(THREADS) as pool:
             for message in pool.map(lambda n: receivers[n % nodes](), range(polls)):
                 assert message is None
         wall = time.perf_counter() - started
-        finished = _processor_seconds(process.pid)
+        finished = processor_seconds(process.pid)
         per_poll = 1000 * (finished - joined) / polls
         return Cost(nodes, 1000 * (joined - before) / nodes, per_poll, 1000 * wall / polls)
 
@@ -118,12 +110,6 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
                 return
         time.sleep(0.1)
     raise FederationError(f"flower-superlink did not start: {tail(log)}")
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return user and system time of a process, from /proc."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.machine import gemm_rate, machine_line
+from benchmarks.machine import gemm_rate
+from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import Settings, settings_from
@@ -92,19 +92,15 @@ def main() -> None:
     if repetitions < 1:
         parser.error(f"--repetitions {repetitions}: at least 1")
 
-    console = Console()
-    measured = measure(repetitions, console)
-    console.print(table(measured))
-    for method in METHODS:
-        console.print(verdict(method, measured.steps))
-    console.print(machine_line(), style="dim")
+    measured = measure(repetitions)
+    print_with_machine(table(measured), *(verdict(name, measured.steps) for name in METHODS))
 
 
-def measure(repetitions: int, console: Console) -> Measured:
+def measure(repetitions: int) -> Measured:
     """Measure everything once to warm up, then so many times in turns."""
     measured = Measured(defaultdict(list), defaultdict(list))
     configurations = list(product(METHODS, ENGINES, SIZES))
-    with Workers() as workers, Progress(console=console, refresh_per_second=2) as progress:
+    with Workers() as workers, Progress(refresh_per_second=2) as progress:
         total = (repetitions + 1) * (len(configurations) + len(ENGINES))
         bar = progress.add_task("warming up", total=total)
         for repetition in range(repetitions + 1):
@@ -125,16 +121,8 @@ def measure(repetitions: int, console: Console) -> Measured:
 
 def table(measured: Measured) -> Table:
     """Return median rates; the ratio is the median of the ratios within each repetition."""
-    flop = ", ".join(f"{method} {step_flop(method) / 1e6:.1f}" for method in METHODS)
-    result = Table(
-        title=f"Client-steps a second, {CLIENTS} clients, batches of 24",
-        caption=f"% GEMM: MFLOP of a client-step's products ({flop}) × steps/s, against float32 "
-        "1024³ products in the same processes and threads",
-    )
-    result.add_column("method")
-    result.add_column("processes × threads", no_wrap=True)
-    for heading in ("one by one", "% GEMM", "cohort", "% GEMM", "ratio", "GEMM GFLOP/s"):
-        result.add_column(heading, justify="right")
+    headings = ["method", "processes × threads", "one by one", "% GEMM", "cohort", "% GEMM"]
+    rows = []
     for method, engine in product(METHODS, ENGINES):
         alone, together = (measured.steps[method, engine, size] for size in SIZES)
         peak = statistics.median(measured.gemm[engine])
@@ -142,10 +130,17 @@ def table(measured: Measured) -> Table:
         for steps in (alone, together):
             rate = statistics.median(steps)
             cells += [f"{rate:,.0f}", f"{step_flop(method) * rate / peak:.0%}"]
-        result.add_row(
-            method, str(engine), *cells, f"{_ratio(together, alone):.2f}", f"{peak / 1e9:.0f}"
-        )
-    return result
+        ratio = f"{_ratio(together, alone):.2f}"
+        rows.append((method, str(engine), *cells, ratio, f"{peak / 1e9:.0f}"))
+    flop = ", ".join(f"{method} {step_flop(method) / 1e6:.1f}" for method in METHODS)
+    return figure_table(
+        [*headings, "ratio", "GEMM GFLOP/s"],
+        rows,
+        title=f"Client-steps a second, {CLIENTS} clients, batches of 24",
+        caption=f"% GEMM: MFLOP of a client-step's products ({flop}) × steps/s, against float32 "
+        "1024³ products in the same processes and threads",
+        texts=2,
+    )
 
 
 def verdict(method: str, steps: dict[tuple[str, Engine, int], list[float]]) -> str:

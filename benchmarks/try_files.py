@@ -10,7 +10,6 @@ forecasts must be there; else the exit code is 1. `.ci/wheel` does so with an in
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from PIL import Image
 
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, write_section
+from benchmarks.parts import parser_of
 
 PAGE, SECTION, MAKER = ROOT / "docs" / "your-data.md", "try-files", "benchmarks.try_files"
 FIRST_LINE, TOTAL = 3.0, 120.0  # seconds that a user waits, on two cores
@@ -159,9 +159,7 @@ def faults_of(file: File, answer: Answer, runs: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--page", action="store_true", help="write the table to the page")
     parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)

@@ -13,7 +13,6 @@ hour for the last.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
 import os
@@ -29,7 +28,8 @@ from benchmarks.attacks import declared, honest, joint, sizes
 from benchmarks.attacks.studies import NOTHING, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import parser_of, require_names
 
 DECLARED, JOINT, HONEST = "declared", "joint", "honest"  # the studies of modules of these names
 
@@ -39,52 +39,60 @@ Result = TypeVar("Result")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    names = [*(study.name for study in STUDIES), DECLARED, JOINT, HONEST]
+    parser = parser_of(__doc__)
+    names = [*STUDIES, DECLARED, JOINT, HONEST]
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(names)}")
     parser.add_argument("--page", action="store_true", help="write the tables to docs/robust.md")
     arguments = parser.parse_args()
-    if unknown := set(arguments.studies) - set(names):
-        parser.error(f"no study {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    require_names(parser, arguments.studies, names, "study")
     console = Console()
-    makers: dict[str, Callable[[], list[str]]] = {
-        **{study.name: partial(_study_lines, study, console) for study in STUDIES},
-        DECLARED: partial(_declared_lines, console),
-        JOINT: partial(_joint_lines, console),
-        HONEST: partial(_honest_lines, console),
-    }
-    for name, make in makers.items():
+    for name in names:
         if name in (arguments.studies or names):
-            lines = make()
+            lines = _lines_of(name, console)
             console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
             if arguments.page:
                 page, section = ROOT / "docs" / "robust.md", f"attacks-{name}"
                 write_section(page, section, "benchmarks.attacks", lines)
 
 
-def _study_lines(study: Study, console: Console) -> list[str]:
-    figures = _computed(figures_of, list(study.trials()), study.name, console)
-    return [*table(study, figures), "", _footnote(study)]
-
-
-def _declared_lines(console: Console) -> list[str]:
-    errors = _computed(declared.error_of, list(declared.trials()), DECLARED, console)
-    return [*declared.table(errors), "", _declared_footnote(), "", *sizes.table()]
-
-
-def _joint_lines(console: Console) -> list[str]:
-    errors = _computed(joint.error_of, list(joint.trials()), JOINT, console)
-    return [*joint.table(errors), "", _joint_footnote()]
-
-
-def _honest_lines(console: Console) -> list[str]:
-    jobs = [(case, seed) for case in honest.cases() for seed in honest.SEEDS]
-    costs: dict[honest.Case, list[honest.Cost]] = {}
-    for (case, _), cost in _computed(honest.cost_of, jobs, HONEST, console).items():
-        costs.setdefault(case, []).append(cost)
-    return [*honest.table(costs), "", _honest_footnote()]
+def _lines_of(name: str, console: Console) -> list[str]:
+    """Compute a study, and return its table and the line below it."""
+    compute = partial(_computed, title=name, console=console)
+    made = f"`python -m benchmarks.attacks {name} --page`"
+    if name == DECLARED:
+        lines = declared.table(compute(declared.error_of, list(declared.trials())))
+        note = (
+            "One node of three declares 10⁹ samples for each client. It sends −5 in place of every "
+            "value (sums: of opposite targets, times 10⁶), or its honest step reversed, as long as "
+            "it may be (sums: of as many samples as it may claim). "
+            f"{made}: mean error of the honest clients, 5 rounds on series, 4 on images; "
+            f"{machine_line()}. Below, the share of honest clients that the first limit cuts, and "
+            "of samples, over random draws."
+        )
+        return [*lines, "", note, "", *sizes.table()]
+    if name == JOINT:
+        lines = joint.table(compute(joint.error_of, list(joint.trials())))
+        note = "Mean error of the honest clients over their error without the attack, least and "
+        note += f"largest of three data seeds. {made}: `analytic`, one solution; {machine_line()}."
+    elif name == HONEST:
+        jobs = [(case, seed) for case in honest.cases() for seed in honest.SEEDS]
+        costs: dict[honest.Case, list[honest.Cost]] = {}
+        for (case, _), cost in compute(honest.cost_of, jobs).items():
+            costs.setdefault(case, []).append(cost)
+        lines = honest.table(costs)
+        note = (
+            "Mean error over clients (MSE, or the share of wrong answers) without the limits, and "
+            "its change with them: mean and standard deviation over three seeds, of the result "
+            f"pages' experiments in fewer rounds. {made}; {machine_line()}."
+        )
+    else:
+        study = STUDIES[name]
+        lines = table(study, compute(figures_of, list(study.trials())))
+        kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
+        rounds = study.settings["rounds"]
+        note = f"{made}: `{study.settings['method']}`, test {kind}, {rounds} "
+        note += f"round{'s' if rounds > 1 else ''}; {machine_line()}."
+    return [*lines, "", note]
 
 
 def _computed(
@@ -96,34 +104,6 @@ def _computed(
         return dict(zip(jobs, done, strict=True))
 
 
-def _honest_footnote() -> str:
-    return (
-        "Mean error over clients (MSE, or the share of wrong answers) without the limits, and its "
-        "change with them: mean and standard deviation over three seeds, of the result pages' "
-        f"experiments in fewer rounds. `python -m benchmarks.attacks {HONEST} --page`; "
-        f"{machine_line()}."
-    )
-
-
-def _declared_footnote() -> str:
-    return (
-        "One node of three declares 10⁹ samples for each client. It sends −5 in place of every "
-        "value (sums: of opposite targets, times 10⁶), or its honest step reversed, as long as it "
-        "may be (sums: of as many samples as it may claim). "
-        f"`python -m benchmarks.attacks {DECLARED} --page`: mean error of the honest clients, "
-        f"5 rounds on series, 4 on images; {machine_line()}. Below, the share of honest clients "
-        "that the first limit cuts, and of samples, over random draws."
-    )
-
-
-def _joint_footnote() -> str:
-    return (
-        "Mean error of the honest clients over their error without the attack, least and largest "
-        f"of three data seeds. `python -m benchmarks.attacks {JOINT} --page`: `analytic`, one "
-        f"solution; {machine_line()}."
-    )
-
-
 def _quiet() -> None:
     logging.disable(logging.WARNING)
 
@@ -131,14 +111,14 @@ def _quiet() -> None:
 def table(study: Study, figures: Figures) -> list[str]:
     """Return a line for each attack and share of hostile clients; a line's best rule is bold."""
     rules = [f"`{rule}`" for rule in study.rules]
-    lines = [["attack", "hostile", *rules], ["---", "---:", *["---:"] * len(rules)]]
+    lines = [["attack", "hostile", *rules]]
     for attack in (NOTHING, *study.attacks):
         title = "none: same clients" if attack is NOTHING else attack.says
         for hostile in HOSTILE if attack is NOTHING else HOSTILE[1:]:
             cells = [_cell(study, figures, attack, rule, hostile) for rule in study.rules]
             lines.append([title, f"{10 * hostile}%", *cells])
             title = ""
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return table_texts(lines)
 
 
 def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
@@ -155,16 +135,6 @@ def _marked(value: float, figures: Sequence[float], higher: bool) -> str:
     finite = [figure for figure in figures if not math.isnan(figure)]
     best = max(finite) if higher else min(finite)
     return f"**{value:.3g}**" if value == best and len(figures) > 1 else f"{value:.3g}"
-
-
-def _footnote(study: Study) -> str:
-    settings = study.settings
-    rounds = f"{settings['rounds']} round{'s' if settings['rounds'] > 1 else ''}"
-    kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
-    return (
-        f"`python -m benchmarks.attacks {study.name} --page`: `{settings['method']}`, test {kind}, "
-        f"{rounds}; {machine_line()}."
-    )
 
 
 if __name__ == "__main__":

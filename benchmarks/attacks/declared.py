@@ -18,6 +18,9 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from benchmarks.attacks.trial import CLIENTS
+from benchmarks.in_process import conducted
+from benchmarks.pages import table_texts
+from benchmarks.parts import output_in
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.tasks import FIRST_TASK
@@ -32,9 +35,7 @@ from fedproto_app.core.wire import (
 )
 from fedproto_app.engine.flower_parts import FIRST_ID
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.table import small_run
 
@@ -152,13 +153,10 @@ def error_of(trial: Trial) -> float | None:
     """Return the mean error of the honest nodes' clients; None if there is none."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        more = {"output.dir": place, "output.name": "run", "output.pictures": False, "keep": "last"}
-        settings = {**trial.settings, **more}
+        settings = {**trial.settings, **output_in(folder), "keep": "last"}
         grid = DeclaringGrid(Trial(settings, trial.metric, trial.lie, trial.guarded), folder / "s")
         try:
-            with RunFolder(grid.settings) as run:
-                conduct(grid, grid.settings, run)
-                clients = read_clients(run.path)
+            clients = read_clients(conducted(grid, grid.settings))
         except FederationError:
             return None
     figures = [
@@ -236,7 +234,7 @@ def table(errors: Mapping[Trial, float | None]) -> list[str]:
         return f"{change:+.1f}%" if abs(change) < 1000 else f"× {error / clean:.3g}"
 
     titles = ["method", "no attack", "−5, no limits", "−5", "reversed, no limits", "reversed"]
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)]]
+    lines = [titles]
     for name, (settings, metric) in CASES.items():
         clean = errors[Trial(settings, metric, None, guarded=True)]
         cells = [
@@ -245,4 +243,4 @@ def table(errors: Mapping[Trial, float | None]) -> list[str]:
             for guarded in (False, True)
         ]
         lines.append([name, "no result" if clean is None else f"{clean:.3g}", *cells])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return table_texts(lines)

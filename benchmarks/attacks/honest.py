@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import fedproto_app
-from benchmarks.pages import ROOT, data_root
+from benchmarks.pages import ROOT, data_root, table_texts
 from benchmarks.results.declared import page
 from fedproto_app.report.comparison import client_errors
 from fedproto_app.report.runs import Run, read_rounds, read_run
@@ -124,7 +124,7 @@ def cost_of(job: tuple[Case, int]) -> Cost:
 def table(costs: Mapping[Case, Sequence[Cost]]) -> list[str]:
     """Return a line for each case, of its costs with the seeds."""
     titles = ["data", "method", "updates shortened", "clients weighed less", "error", "with limits"]
-    lines = [titles, ["---", "---", *["---:"] * (len(titles) - 2)]]
+    lines = [titles]
     last = ""
     for case, by_seed in costs.items():
         updates = 100 * sum(c.shortened for c in by_seed) / sum(c.updates for c in by_seed)
@@ -137,4 +137,4 @@ def table(costs: Mapping[Case, Sequence[Cost]]) -> list[str]:
         cells = [title, f"`{case.method}`", f"{updates:.1f}%", f"{clients:.1f}%", error, change]
         lines.append(cells)
         last = case.title
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return table_texts(lines, texts=2)

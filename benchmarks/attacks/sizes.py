@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.pages import table_texts
 from fedproto_app.settings import AggregationSettings
 
 Sizes = NDArray[np.int64]
@@ -43,10 +44,8 @@ KINDS: Mapping[str, Callable[[np.random.Generator, int], Sizes]] = {
 def table() -> list[str]:
     """Return a line for each kind: the share of clients that the default cuts, and of samples."""
     titles = ["honest clients' samples", *(f"{clients} clients" for clients in CLIENTS)]
-    lines = [titles, ["---", *["---:"] * len(CLIENTS)]]
-    for kind, draw in KINDS.items():
-        lines.append([kind, *(_cell(draw, clients) for clients in CLIENTS)])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    rows = [[kind, *(_cell(draw, clients) for clients in CLIENTS)] for kind, draw in KINDS.items()]
+    return table_texts([titles, *rows])
 
 
 def _cell(draw: Callable[[np.random.Generator, int], Sizes], clients: int) -> str:

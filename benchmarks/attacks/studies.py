@@ -79,7 +79,7 @@ _DIGITS = {
 _HEAD, _PROTOTYPES = ("head",), ("prototypes",)
 _LABELS = Attack("honest training, next digit's label", source=_SOURCES + "shifted_digits")
 
-STUDIES = (
+_STUDIES = (
     Study(
         "fedavg",
         _series("fedavg", 15),
@@ -166,3 +166,4 @@ STUDIES = (
         ("mean",),
     ),
 )
+STUDIES = {study.name: study for study in _STUDIES}

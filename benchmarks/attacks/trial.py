@@ -13,14 +13,14 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from benchmarks.attacks.lies import HonestReply, Lie
+from benchmarks.in_process import conducted
+from benchmarks.parts import output_in
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.engine.flower_parts import FIRST_ID
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
 
 CLIENTS = 10
@@ -110,16 +110,12 @@ def figures_of(trial: Trial) -> dict[int, float]:
                 "keep": "last",
                 "aggregation.rule": trial.rule,
                 "aggregation.hostile-share": PREPARED_FOR if trial.rule != "mean" else 0.0,
-                "output.dir": str(folder),
-                "output.name": "run",
-                "output.pictures": False,
+                **output_in(folder),
             }
         )
         grid = HostileGrid(settings, folder / "state", trial.hostile, trial.attack)
         try:
-            with RunFolder(settings) as run:
-                conduct(grid, settings, run)
-                clients = read_clients(run.path)
+            clients = read_clients(conducted(grid, settings))
         except FederationError:
             return {}
     return dict(zip(map(int, clients.nodes), clients[trial.metric].tolist(), strict=True))

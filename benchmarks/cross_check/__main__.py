@@ -37,6 +37,7 @@ from benchmarks.cross_check.comparison import Figures, equality_table, spread_ta
 from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Changes, Judged, Method, filled
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, write_section
+from benchmarks.parts import output_in, parser_of, require_names
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
 MAKER = "benchmarks.cross_check"
@@ -155,9 +156,7 @@ def _our_run(
         "optimizer.name": "sgd",
         "optimizer.learning-rate": job["learning_rate"],
         "optimizer.momentum": 0.0,
-        "output.dir": str(folder),
-        "output.name": f"{name}-s{seed}",
-        "output.pictures": False,
+        **output_in(folder, f"{name}-s{seed}"),
         **changes,
     }
     run = fedproto_app.run(settings, nodes=NODES, workers=1, progress=False)
@@ -187,16 +186,12 @@ def footnote(name: str, experiment: Experiment, peer: Mapping[str, Any]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("experiments", nargs="*", metavar="TABLE", help=", ".join(EXPERIMENTS))
     parser.add_argument("--python", type=Path, required=True, help="of fluke's environment")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
-    for name in arguments.experiments:
-        if name not in EXPERIMENTS:
-            parser.error(f"unknown table {name!r}; known: {', '.join(EXPERIMENTS)}")
+    require_names(parser, arguments.experiments, EXPERIMENTS, "table")
     if not arguments.python.is_file():
         parser.error(f"--python {arguments.python}: no file")
     arguments.python = arguments.python.absolute()  # not resolved: a link makes the environment

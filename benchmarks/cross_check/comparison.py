@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.cross_check.methods import ROWS, Judged, Row
+from benchmarks.pages import table_texts
 
 _ROUNDED = 1e-4  # fluke rounds accuracies to five places; one image more or less is 0.02
 
@@ -60,7 +61,7 @@ def spread_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
                 "yes" if pair.is_chance else "no",
             ]
         )
-    return _markdown(head, lines)
+    return table_texts([head, *lines])
 
 
 def equality_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
@@ -79,7 +80,7 @@ def equality_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
                 f"{100 * gaps.max():.1f}",
             ]
         )
-    return _markdown(head, lines)
+    return table_texts([head, *lines])
 
 
 def _rows(ours: Figures, peers: Figures) -> list[Row]:
@@ -90,8 +91,3 @@ def _spread(means: Sequence[float]) -> str:
     if len(means) < 2:
         return f"{100 * means[0]:.1f}"
     return f"{100 * np.mean(means):.1f} ± {100 * np.std(means, ddof=1):.1f}"
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (head, rule, *lines)]

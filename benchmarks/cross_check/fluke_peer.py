@@ -19,12 +19,11 @@ from copy import deepcopy
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 import benchmarks.cross_check.stand_in  # noqa: F401  before fluke
-from benchmarks.cross_check.network import SmallNetwork
+from benchmarks.cross_check.network import GivenSplit, SmallNetwork, load_start
 
 # isort: split
 from fluke import DDict, FlukeENV
@@ -55,15 +54,8 @@ ALGORITHMS = {
 }
 
 
-class GivenSplit:
-    """The images that fluke asks for, already dealt to clients."""
-
-    def __init__(self, path: str) -> None:
-        with np.load(path, allow_pickle=False) as arrays:
-            self._arrays = dict(arrays)
-        self.names = np.unique(self._arrays["client_train"])
-        self.classes = len(self._arrays["classes"])
-        self.shape = self._arrays["x_train"].shape[1:]
+class Loaders(GivenSplit):
+    """The images that fluke asks for."""
 
     def assign(self, n_clients: int, batch_size: int) -> Any:
         """Return loaders of the clients' train and test images, and none for the server."""
@@ -71,15 +63,12 @@ class GivenSplit:
         test = [self._loader("test", name, batch_size) for name in self.names]
         return (train, test), None
 
-    def _loader(self, split: str, name: str, batch_size: int) -> FastDataLoader:
-        rows = self._arrays[f"client_{split}"] == name
-        pixels = torch.from_numpy(self._arrays[f"x_{split}"][rows]).float()
+    def _loader(self, part: str, name: str, batch_size: int) -> FastDataLoader:
         return FastDataLoader(
-            (pixels / 255 - 0.5) / 0.25,  # between −2 and 2, as the app shows images to a module
-            torch.from_numpy(self._arrays[f"y_{split}"][rows]),
+            *self.images(part, name),
             num_labels=self.classes,
             batch_size=batch_size,
-            shuffle=split == "train",
+            shuffle=part == "train",
             skip_singleton=False,  # or a last batch of one image would be left out
         )
 
@@ -103,7 +92,7 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
     environment = FlukeENV()
     environment.set_seed(job["seed"])
     environment.set_eval_cfg(pre_fit=True, post_fit=True, locals=False, server=False)
-    split = GivenSplit(job["split"])
+    split = Loaders(job["split"])
     environment.set_evaluator(ClassificationEval(eval_every=job["rounds"], n_classes=split.classes))
 
     model = _start(job["start"], split)
@@ -134,8 +123,7 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
 def _start(path: str, split: GivenSplit) -> EncoderHeadNet:
     """Return the network with the app's initial parameters."""
     network = SmallNetwork(split.shape, split.classes)
-    with np.load(path, allow_pickle=False) as arrays:
-        network.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})
+    load_start(network, path)
     return EncoderHeadNet(network.encoder, network.head)
 
 

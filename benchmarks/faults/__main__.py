@@ -20,14 +20,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.faults import names, nodes, server, untrusted  # they enter their faults
+from benchmarks.faults import nodes, server, untrusted  # they enter their faults
 from benchmarks.faults.rows import reference
 from benchmarks.faults.table import FAULTS, Row, line_of, say, table, write_rows
 from benchmarks.pages import ROOT, write_section
+from benchmarks.parts import parser_of, require_names
 
 PAGE = ROOT / "docs" / "reliability.md"
 DEADLINE = 600.0  # seconds for one fault
-MAKERS = (nodes, names, server, untrusted)
+MAKERS = (nodes, server, untrusted)
 
 
 def main() -> None:
@@ -54,17 +55,13 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
     parser.add_argument("--list", action="store_true", help="print the faults' names")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "faults")
     parser.add_argument("--no-page", action="store_true", help="leave docs/reliability.md alone")
     arguments = parser.parse_args()
-    for name in arguments.faults:
-        if name not in FAULTS:
-            parser.error(f"unknown fault {name!r}; known: {', '.join(FAULTS)}")
+    require_names(parser, arguments.faults, FAULTS, "fault")
     return arguments
 
 

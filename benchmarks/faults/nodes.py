@@ -1,4 +1,4 @@
-"""Faults of nodes: killed, replaced, gone, late, hung, with a full disk."""
+"""Faults of nodes: killed, replaced, gone, late, hung, under another name, with a full disk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.faults.rows import HIT, counts, log_lines, row
+from benchmarks.faults.rows import ALL, HIT, counts, harmed, log_lines, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 
 DISK_SIZE = 1 << 20
+PRETENDER = "pretender"  # the name under which the hostile node is registered
 
 
 def kill_in_training(trial: Trial) -> None:
@@ -26,58 +27,50 @@ def kill_in_training(trial: Trial) -> None:
     trial.require_unfinished(HIT, 2)
 
 
-@fault("clientapp-killed", "fuels")
-def clientapp_killed(folder: Path) -> Iterator[Row]:
-    with Trial(folder) as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        os.kill(trial.nodes[HIT].child("flwr-clientapp"), signal.SIGKILL)
-        trial.require_unfinished(HIT, 2)
-        trial.finish()
-        yield row(
-            trial,
-            "a node's ClientApp killed in training",
-            "order sent again at once; nothing missing",
-            good=counts(trial) == [(3, 3)] * ROUNDS,
-            method="fuels",
-            also=log_lines(trial, "^event=order-lost"),
-        )
+@harmed(
+    "clientapp-killed",
+    "a node's ClientApp killed in training",
+    "order sent again at once; nothing missing",
+    equal_to="fuels",
+)
+def clientapp_killed(trial: Trial) -> tuple[bool, str]:
+    trial.begin()
+    trial.wait_for_order(HIT, 2)
+    os.kill(trial.nodes[HIT].child("flwr-clientapp"), signal.SIGKILL)
+    trial.require_unfinished(HIT, 2)
+    trial.finish()
+    return counts(trial) == ALL, log_lines(trial, "^event=order-lost")
 
 
-@fault("node-killed")
-def node_killed(folder: Path) -> Iterator[Row]:
-    with Trial(folder) as trial:
-        kill_in_training(trial)
-        taken_in = trial.restart(HIT)
-        trial.finish()
-        yield row(
-            trial,
-            "node killed in training, restarted until it is accepted",
-            "refused until Flower drops the old process, then back",
-            good=counts(trial)[-1] == (3, 3),
-            also=taken_in,
-        )
+@harmed(
+    "node-killed",
+    "node killed in training, restarted until it is accepted",
+    "refused until Flower drops the old process, then back",
+)
+def node_killed(trial: Trial) -> tuple[bool, str]:
+    kill_in_training(trial)
+    taken_in = trial.restart(HIT)
+    trial.finish()
+    return counts(trial)[-1] == (3, 3), taken_in
 
 
-@fault("node-restarted", "fuels")
-def node_restarted(folder: Path) -> Iterator[Row]:
-    with Trial(folder) as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        trial.nodes[HIT].signal(signal.SIGTERM)
-        trial.require_unfinished(HIT, 2)
-        trial.nodes[HIT].wait_until_ended()
-        trial.nodes[HIT].kill()  # its children, if they are slower
-        taken_in = trial.restart(HIT)
-        trial.finish()
-        yield row(
-            trial,
-            "node restarted in training (SIGTERM, as `docker restart` sends)",
-            "order sent again; nothing missing",
-            good=counts(trial) == [(3, 3)] * ROUNDS,
-            method="fuels",
-            also="; ".join(filter(None, [taken_in, log_lines(trial, "^event=order-lost")])),
-        )
+@harmed(
+    "node-restarted",
+    "node restarted in training (SIGTERM, as `docker restart` sends)",
+    "order sent again; nothing missing",
+    equal_to="fuels",
+)
+def node_restarted(trial: Trial) -> tuple[bool, str]:
+    trial.begin()
+    trial.wait_for_order(HIT, 2)
+    trial.nodes[HIT].signal(signal.SIGTERM)
+    trial.require_unfinished(HIT, 2)
+    trial.nodes[HIT].wait_until_ended()
+    trial.nodes[HIT].kill()  # its children, if they are slower
+    taken_in = trial.restart(HIT)
+    trial.finish()
+    also = "; ".join(filter(None, [taken_in, log_lines(trial, "^event=order-lost")]))
+    return counts(trial) == ALL, also
 
 
 @fault("node-gone")
@@ -103,61 +96,46 @@ def node_gone(folder: Path) -> Iterator[Row]:
         )
 
 
-@fault("late-joiner")
-def late_joiner(folder: Path) -> Iterator[Row]:
-    with Trial(folder, {"nodes.minimum": 2}) as trial:
-        trial.add(*(name for name in NODES if name != HIT))
-        trial.submit()
-        trial.wait_for_rounds(1)
-        trial.add(HIT)
-        trial.finish()
-        yield row(
-            trial,
-            "third node registered and started after round 1",
-            "takes part from the next round that begins",
-            good=counts(trial)[0] == (2, 2) and counts(trial)[-1] == (3, 3),
-            also=log_lines(trial, f"^event=joined.*{HIT}"),
-        )
+@harmed(
+    "late-joiner",
+    "third node registered and started after round 1",
+    "takes part from the next round that begins",
+    changes={"nodes.minimum": 2},
+)
+def late_joiner(trial: Trial) -> tuple[bool, str]:
+    trial.add(*(name for name in NODES if name != HIT))
+    trial.submit()
+    trial.wait_for_rounds(1)
+    trial.add(HIT)
+    trial.finish()
+    good = counts(trial)[0] == (2, 2) and counts(trial)[-1] == (3, 3)
+    return good, log_lines(trial, f"^event=joined.*{HIT}")
 
 
-@fault("node-hangs")
-def node_hangs(folder: Path) -> Iterator[Row]:
-    yield stopped_for_a_round(
-        Trial(folder, {"nodes.round-deadline": 30.0}),
-        "node stopped in training until after `nodes.round-deadline` = 30 s (SIGSTOP, SIGCONT)",
-        "not asked until its late reply, which is not used; then back",
-    )
-
-
-@fault("node-slow")
-def node_slow(folder: Path) -> Iterator[Row]:
-    yield stopped_for_a_round(
-        Trial(folder, {"nodes.enough": 0.6}),
-        "the same with `nodes.enough` = 0.6, deadline 180 s",
-        "waited for ten seconds, or as long as the others took; then as above",
-    )
-
-
-def stopped_for_a_round(stopped: Trial, harm: str, expected: str) -> Row:
+@harmed(
+    "node-slow",
+    "the same with `nodes.enough` = 0.6, deadline 180 s",
+    "waited for ten seconds, or as long as the others took; then as above",
+    changes={"nodes.enough": 0.6},
+)
+@harmed(
+    "node-hangs",
+    "node stopped in training until after `nodes.round-deadline` = 30 s (SIGSTOP, SIGCONT)",
+    "not asked until its late reply, which is not used; then back",
+    changes={"nodes.round-deadline": 30.0},
+)
+def stopped_for_a_round(trial: Trial) -> tuple[bool, str]:
     """Stop a node in round 2 and let it go on after the round, which ends without it."""
-    with stopped as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        trial.nodes[HIT].stop()
-        trial.require_unfinished(HIT, 2)
-        trial.wait_for_rounds(2)
-        trial.nodes[HIT].cont()
-        trial.finish()
-        back = log_lines(trial, "^event=back")
-        return row(
-            trial,
-            harm,
-            expected,
-            good=counts(trial)[1:3] == [(2, 3), (2, 2)]
-            and counts(trial)[-1] == (3, 3)
-            and "late reply" in back,
-            also=back,
-        )
+    trial.begin()
+    trial.wait_for_order(HIT, 2)
+    trial.nodes[HIT].stop()
+    trial.require_unfinished(HIT, 2)
+    trial.wait_for_rounds(2)
+    trial.nodes[HIT].cont()
+    trial.finish()
+    back = log_lines(trial, "^event=back")
+    without = counts(trial)[1:3] == [(2, 3), (2, 2)] and counts(trial)[-1] == (3, 3)
+    return without and "late reply" in back, back
 
 
 @fault("disk-full")
@@ -199,3 +177,70 @@ def small_disk(folder: Path) -> Iterator[bool]:
     finally:
         if done.returncode == 0:  # its node still lives, so at once is not possible
             subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
+
+
+# --- identity: another node's name, a new key, a revoked key -----------------------------------
+
+
+@harmed(
+    "node-new-key",
+    "node killed in training, restarted with a new key registered under its name",
+    "absent until Flower drops its old id, then back with its state",
+)
+def node_new_key(trial: Trial) -> tuple[bool, str]:
+    kill_in_training(trial)
+    trial.federation.add_node(f"{HIT}-2", trial.config(HIT), known_as=HIT)
+    trial.finish()
+    good = counts(trial)[-1] == (3, 3) and len(counts(trial)) == ROUNDS
+    return good, log_lines(trial, f"^event=left.*{HIT}", f"^event=joined.*{HIT}")
+
+
+@harmed(
+    "name-taken",
+    "node killed in training; another registered node uses its name; the first restarted",
+    "the other refused by name; the first back",
+)
+def name_taken(trial: Trial) -> tuple[bool, str]:
+    kill_in_training(trial)
+    trial.federation.add_node(PRETENDER, trial.config(HIT)).wait_until_joined()
+    taken_in = trial.restart(HIT)
+    trial.finish()
+    good = counts(trial)[-1] == (3, 3) and bool(refused(trial))
+    return good, f"{refused(trial)}; {taken_in}"
+
+
+@harmed(
+    "name-early",
+    "registered node uses the name of a node that has never connected",
+    "refused by name; the run waits for the right node",
+    equal_to="fuels",
+)
+def name_early(trial: Trial) -> tuple[bool, str]:
+    trial.submit()
+    trial.federation.add_node(PRETENDER, trial.config(HIT))
+    trial.wait_until(lambda: bool(refused(trial)), f"the refusal of {PRETENDER}")
+    trial.add(*NODES)
+    trial.finish()
+    return counts(trial) == ALL and bool(refused(trial)), refused(trial)
+
+
+@harmed(
+    "key-revoked",
+    "a node's key revoked in round 2, the node restarted",
+    "later rounds go on without it; cannot reconnect",
+)
+def key_revoked(trial: Trial) -> tuple[bool, str]:
+    trial.begin()
+    trial.wait_for_rounds(1)
+    trial.federation.unregister(trial.nodes[HIT].wait_until_joined())
+    trial.finish()
+    trial.nodes[HIT].kill()
+    trial.nodes[HIT].start()
+    code = trial.nodes[HIT].wait_until_ended(deadline=120)
+    left = log_lines(trial, f"^event=left.*{HIT}")
+    good = counts(trial)[-1] == (2, 2) and code == 1
+    return good, f"{left}; flower-supernode ended with code {code}"
+
+
+def refused(trial: Trial) -> str:
+    return log_lines(trial, f"^event=refused.*node={PRETENDER}.*calls itself")

@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import re
 import tempfile
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
-from benchmarks.faults.table import Row, say
-from benchmarks.faults.trial import ROUNDS, Trial, summary
+from benchmarks.faults.table import Row, fault, say
+from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 
 HIT = "harbour"  # the node that is harmed
+ALL = [(len(NODES), len(NODES))] * ROUNDS  # counts of a run in which nobody is missing
+
+Harm = Callable[[Trial], tuple[bool, str]]  # whether all went as expected, and what else was seen
+
+
+def harmed(
+    name: str,
+    harm: str,
+    expected: str,
+    *,
+    equal_to: str = "",
+    changes: Mapping[str, Any] | None = None,
+    fault_of_server: str = "",
+) -> Callable[[Harm], Harm]:
+    """Enter a fault with one row. The function does the harm and finishes the run.
+
+    equal_to: the method of the run whose result must be equal. changes: of the run's settings.
+    """
+
+    def enter(do: Harm) -> Harm:
+        @fault(name, equal_to)
+        @wraps(do)
+        def rows(folder: Path) -> Iterator[Row]:
+            with Trial(folder, changes, fault=fault_of_server) as trial:
+                good, also = do(trial)
+                yield row(trial, harm, expected, good=good, method=equal_to, also=also)
+
+        return do
+
+    return enter
 
 
 @cache

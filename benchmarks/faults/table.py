@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.machine import machine_line
+from benchmarks.pages import table_texts
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def table(output: Path) -> list[str]:
     versions = [folder.name for folder in folders]
     head = ["fault", "outcome"]
     head += [f"{column}, {name}" for column in ("same result", "seconds lost") for name in versions]
-    lines = [head, ["---"] * (2 + len(versions)) + ["---:"] * len(versions)]
+    lines = [head]
     for name in FAULTS:
         rows: dict[str, dict[str, Row]] = {}  # by fault, then by version
         for folder in folders:
@@ -76,11 +77,14 @@ def table(output: Path) -> list[str]:
             for fields in json.loads(file.read_text("utf-8")) if file.exists() else []:
                 rows.setdefault(fields["fault"], {})[folder.name] = Row(**fields)
         lines += [_cells(of_versions, versions) for of_versions in rows.values()]
-    table = [f"| {' | '.join(cells)} |" for cells in lines]
     origin = [
         f"Flower {path.name}: {(path / 'made.txt').read_text('utf-8').strip()}." for path in folders
     ]
-    return [*table, "", f"`python -m benchmarks.faults`. {' '.join(origin)}"]
+    return [
+        *table_texts(lines, 2 + len(versions)),
+        "",
+        f"`python -m benchmarks.faults`. {' '.join(origin)}",
+    ]
 
 
 def _cells(rows: Mapping[str, Row], versions: Sequence[str]) -> list[str]:

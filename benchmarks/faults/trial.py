@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import statistics
 import time
@@ -14,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.faults import hook
-from benchmarks.local_federation import LocalFederation, NodeProcess
+from benchmarks.local_federation import LocalFederation, NodeProcess, node_config, with_fault
 from fedproto_app.core.errors import FederationError
 from fedproto_app.settings import flat_settings, flower_config, settings_from
 
@@ -56,11 +54,8 @@ class Trial:
     ) -> None:
         self._folder = folder
         folder.mkdir(parents=True)
-        hooks = folder / "hooks"
-        hooks.mkdir()
-        shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
         self.federation = LocalFederation(
-            folder / "federation", {**self._environment(fault), **(environment or {})}
+            folder / "federation", {**with_fault(folder, fault), **(environment or {})}
         )
         self.nodes: dict[str, NodeProcess] = {}
         self.runs: list[str] = []  # Flower's ids of the submitted runs
@@ -80,9 +75,9 @@ class Trial:
     def add(self, *names: str, fault: str = "") -> None:
         """Start nodes, each with its third of the clients."""
         for name in names:
-            config = self.config(name)
-            environment = self._environment(fault)
-            self.nodes[name] = self.federation.add_node(name, config, environment=environment)
+            self.nodes[name] = self.federation.add_node(
+                name, self.config(name), environment=with_fault(self._folder, fault)
+            )
 
     def restart(self, name: str, deadline: float = 150.0) -> str:
         """Restart a node until the SuperLink accepts it, as a restart policy does."""
@@ -100,16 +95,9 @@ class Trial:
             else:
                 return f"taken in at start {tries}, after {time.monotonic() - begin:.0f} s"
 
-    def config(self, name: str) -> dict[str, str | int | float]:
+    def config(self, name: str) -> dict[str, str | int]:
         """Return the settings of the node that the run knows by this name."""
-        return {
-            "node-name": name,
-            "partition-id": NODES.index(name),
-            "num-partitions": len(NODES),
-            "data-source": "synthetic-traffic",
-            "state-dir": str(self.state_dir(name)),
-            "device": "cpu",
-        }
+        return node_config(name, NODES.index(name), len(NODES), self.state_dir(name))
 
     def state_dir(self, name: str) -> Path:
         return self._folder / "state" / name
@@ -206,9 +194,6 @@ class Trial:
     def _orders(self) -> int:
         """Return how many orders the nodes have begun."""
         return sum(node.log_text().count("event=order ") for node in self.nodes.values())
-
-    def _environment(self, fault: str) -> dict[str, str]:
-        return {"PYTHONPATH": str(self._folder / "hooks"), "FAULT": fault} if fault else {}
 
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.faults.rows import HIT, counts, row
+from benchmarks.faults.rows import ALL, HIT, counts, harmed, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 from benchmarks.local_federation import LocalFederation
@@ -73,53 +73,47 @@ def junk_replies(folder: Path, array: int = 300, allowed: int = 256) -> Iterator
         )
 
 
-@fault("duplicate-replies", "fuels")
-def duplicate_replies(folder: Path) -> Iterator[Row]:
-    with Trial(folder) as trial:
-        trial.begin(fault="duplicate")
-        trial.finish()
-        pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
-        yield row(
-            trial,
-            "a node sends every reply twice",
-            "the second changes nothing",
-            good=pushes > (ROUNDS + 1) * len(NODES) and counts(trial) == [(3, 3)] * ROUNDS,
-            method="fuels",
-            also=f"{pushes} pushes of {(ROUNDS + 1) * len(NODES)} replies",
-        )
+@harmed(
+    "duplicate-replies",
+    "a node sends every reply twice",
+    "the second changes nothing",
+    equal_to="fuels",
+)
+def duplicate_replies(trial: Trial) -> tuple[bool, str]:
+    trial.begin(fault="duplicate")
+    trial.finish()
+    pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
+    replies = (ROUNDS + 1) * len(NODES)
+    return pushes > replies and counts(trial) == ALL, f"{pushes} pushes of {replies} replies"
 
 
-@fault("withheld-parts")
-def withheld_parts(folder: Path) -> Iterator[Row]:
+@harmed(
+    "withheld-parts",
+    "a node announces its reply of round 2, and never sends its parts; deadline 60 s",
+    "waited for until the deadline; the others continue",
+    changes={"nodes.round-deadline": 60.0, "local-epochs": 1},
+)
+def withheld_parts(trial: Trial) -> tuple[bool, str]:
     """A reply that is announced and never sent, in a phase that all others end in seconds."""
-    with Trial(folder, {"nodes.round-deadline": 60.0, "local-epochs": 1}) as trial:
-        trial.begin(fault="announce")
-        trial.finish()
-        (late,) = trial.rounds()[1]["refused"]
-        yield row(
-            trial,
-            "a node announces its reply of round 2, and never sends its parts; deadline 60 s",
-            "waited for until the deadline; the others continue",
-            good=counts(trial)[1] == (2, 3)
-            and late["node"] == HIT
-            and trial.rounds()[1]["seconds"]["total"] < 80
-            and all(answered >= 2 for answered, _ in counts(trial)),
-            also=f"{trial.rounds()[1]['seconds']['total']:.0f} s",
-        )
+    trial.begin(fault="announce")
+    trial.finish()
+    (late,) = trial.rounds()[1]["refused"]
+    seconds = trial.rounds()[1]["seconds"]["total"]
+    good = counts(trial)[1] == (2, 3) and all(answered >= 2 for answered, _ in counts(trial))
+    return good and late["node"] == HIT and seconds < 80, f"{seconds:.0f} s"
 
 
-@fault("no-message")
-def no_message(folder: Path) -> Iterator[Row]:
-    with Trial(folder, {"local-epochs": 1}) as trial:
-        trial.begin(fault="no-message")
-        trial.finish()
-        (refused,) = trial.rounds()[1]["refused"]
-        yield row(
-            trial,
-            "a node's reply of round 2 is no message of Flower's",
-            "refused by name; the others continue",
-            good=counts(trial) == [(3, 3), (2, 3), (3, 3), (3, 3)] and refused["node"] == HIT,
-        )
+@harmed(
+    "no-message",
+    "a node's reply of round 2 is no message of Flower's",
+    "refused by name; the others continue",
+    changes={"local-epochs": 1},
+)
+def no_message(trial: Trial) -> tuple[bool, str]:
+    trial.begin(fault="no-message")
+    trial.finish()
+    (refused,) = trial.rounds()[1]["refused"]
+    return counts(trial) == [(3, 3), (2, 3), (3, 3), (3, 3)] and refused["node"] == HIT, ""
 
 
 @fault("strangers")

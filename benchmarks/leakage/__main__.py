@@ -7,7 +7,6 @@ Real data if FEDPROTO_DATA has it, else embedded data; the tables say which. A m
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +22,8 @@ from benchmarks.leakage.membership import Membership, memberships
 from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
 from benchmarks.leakage.victims import REAL, Victims, data_settings
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import parser_of
 from fedproto_app.report.drawing import STYLE, look
 
 PAGE, PICTURE = ROOT / "docs" / "leakage.md", ROOT / "docs" / "leakage.svg"
@@ -42,9 +42,7 @@ class Figures(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--data", default="milano", choices=[*REAL, "synthetic"])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--page", action="store_true", help="write tables and picture to docs/")
@@ -84,18 +82,17 @@ def measured(victims: Victims, console: Console) -> Figures:
 
 def profile_table(figures: Figures) -> list[str]:
     """Return a row for each array that is sent; the last row attacks one window's gradient."""
-    head = ["what the server sees", "error reduction", "correlation"]
-    lines = [head, ["---", "---:", "---:"]]
-    for row in (*figures.profiles, figures.window):
-        lines.append([row.says, _estimate(row.share, 2), f"{row.matched:.2f}"])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    rows = [
+        [row.says, _estimate(row.share, 2), f"{row.matched:.2f}"]
+        for row in (*figures.profiles, figures.window)
+    ]
+    return table_texts([["what the server sees", "error reduction", "correlation"], *rows])
 
 
-def membership_table(rows: Sequence[Membership]) -> list[str]:
+def membership_table(attacks: Sequence[Membership]) -> list[str]:
     """Return a row for each array that is sent."""
-    lines = [["what the server sees", "scored", "AUC"], ["---", "---", "---:"]]
-    lines += [[row.says, row.scored, _estimate(row.area, 3)] for row in rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    rows = [[row.says, row.scored, _estimate(row.area, 3)] for row in attacks]
+    return table_texts([["what the server sees", "scored", "AUC"], *rows], texts=2)
 
 
 def _estimate(estimate: Estimate, digits: int) -> str:

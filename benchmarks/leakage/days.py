@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.leakage.attackers import Vectors, inverted
 from benchmarks.leakage.victims import Victims
+from benchmarks.pages import table_texts
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import (
@@ -65,12 +66,10 @@ def day_attacks(victims: Victims) -> list[DayAttack]:
     return rows
 
 
-def day_table(rows: list[DayAttack]) -> list[str]:
+def day_table(attacks: list[DayAttack]) -> list[str]:
     """Return a row for each attack."""
-    lines = [["what is read", "without the limit", "with it"], ["---", "---:", "---:"]]
-    for row in rows:
-        lines.append([row.says, _pair(row.without), _pair(row.limited)])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    rows = [[row.says, _pair(row.without), _pair(row.limited)] for row in attacks]
+    return table_texts([["what is read", "without the limit", "with it"], *rows])
 
 
 def _pair(figures: tuple[float, float] | None) -> str:

@@ -15,15 +15,15 @@ from flwr.app import Message, MessageType
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.in_process import conducted
 from benchmarks.pages import data_root
+from benchmarks.parts import output_in
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.wire import ARRAYS, ReplyFields, numpy_arrays, read_record
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import (
     AnyLearner,
@@ -126,12 +126,9 @@ class Victims:
     def prototypes(self) -> Vectors:
         """Return FUELS's prototypes of the last round as the server received them, [N, p · d_p]."""
         with tempfile.TemporaryDirectory() as place:
-            settings = self.settings(
-                "fuels", **{"output.dir": place, "output.name": "run", "output.pictures": False}
-            )
+            settings = self.settings("fuels", **output_in(Path(place)))
             grid = _Listening(settings, nodes_sharing(settings.data, 1, Path(place) / "state"))
-            with RunFolder(settings) as folder:
-                conduct(grid, settings, folder)
+            conducted(grid, settings)
         return np.stack([grid.prototypes[name] for name in self.names])
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.cross_check.network import SmallCnn
+from benchmarks.cross_check.network import GivenSplit, SmallCnn, load_start
 
 # Settings that PFLlib reads and this run does not use.
 UNUSED = {
@@ -49,25 +49,15 @@ UNUSED = {
 }
 
 
-class Split:
+class Split(GivenSplit):
     """Replaces PFLlib's reader of files, which are pickles."""
-
-    def __init__(self, path: str) -> None:
-        with np.load(path, allow_pickle=False) as arrays:
-            self._arrays = dict(arrays)
-        self.names = np.unique(self._arrays["client_train"])
-        self.classes = len(self._arrays["classes"])
 
     def read(
         self, dataset: str, idx: int, is_train: bool = True, few_shot: int = 0
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the client's images, between −2 and 2 as the app gives them to a module, and
-        labels."""
-        kind = "train" if is_train else "test"
-        rows = self._arrays[f"client_{kind}"] == self.names[idx]
-        pixels = torch.from_numpy(self._arrays[f"x_{kind}"][rows]).float()
-        labels = torch.from_numpy(self._arrays[f"y_{kind}"][rows].astype(np.int64))
-        return list(zip((pixels / 255 - 0.5) / 0.25, labels, strict=True))
+        """Return the client's images and labels."""
+        images, labels = self.images("train" if is_train else "test", self.names[idx])
+        return list(zip(images, labels, strict=True))
 
 
 class TwoParts(nn.Module):
@@ -89,8 +79,7 @@ def trained(checkout: Path, job: Mapping[str, Any]) -> dict[str, Any]:
     random.seed(job["seed"])
 
     network = SmallCnn((1, 8, 8), split.classes)
-    with np.load(job["start"], allow_pickle=False) as arrays:
-        network.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})
+    load_start(network, job["start"])
     arguments = Namespace(
         algorithm="FedProto",
         dataset="digits",

@@ -34,6 +34,7 @@ from benchmarks.pages import (
     table_texts,
     write_section,
 )
+from benchmarks.parts import require_names
 from benchmarks.results.declared import PAGES, Page, Table, page
 from benchmarks.results.runs import finished, run_missing
 from benchmarks.results.tables import about, arranged, lines_of
@@ -132,9 +133,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     tables = page(options.page).tables
-    for name in options.tables:
-        if name not in tables:
-            parser.error(f"unknown table {name!r}; known: {', '.join(tables)}")
+    require_names(parser, options.tables, tables, "table")
     options.tables = options.tables or [
         name for name in tables if options.page_only or not tables[name].on_request
     ]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from benchmarks.attacks.joint import ATTACKS, Trial, error_of
 
 
-def test_sums_that_only_pairs_of_squares_allow_are_refused() -> None:
-    """One of ten, who knows its own samples alone; × 1,600 and × 9 at seed 0."""
-    clean = error_of(Trial(None, 1, jointly=True, seed=0))
-    before, now = (error_of(Trial(ATTACKS[0], 1, jointly, seed=0)) for jointly in (False, True))
-    assert before > 100 * clean
-    assert now < 15 * clean
+def test_the_worst_sums_that_pass_raise_the_error_by_a_limited_factor() -> None:
+    """One of ten, who knows its own samples alone; × 9 at seed 0."""
+    clean = error_of(Trial(None, 1, seed=0))
+    assert 2 * clean < error_of(Trial(ATTACKS[0], 1, seed=0)) < 15 * clean
