@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -20,13 +21,6 @@ from fedproto_app.report.table import (
 from tests.report.made_runs import make_classification_run, make_run
 
 
-def as_text(table: Table) -> str:
-    console = Console(width=200, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
-
-
 def cells(table: Table) -> list[list[str]]:
     return [[str(cell) for cell in column.cells] for column in table.columns]
 
@@ -36,7 +30,7 @@ def question(groups: list[Group]) -> Question:
     return asked
 
 
-def lines_at(width: int, table: FittingTable) -> list[str]:
+def lines_at(width: int, table: Table | FittingTable) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(table)
@@ -61,7 +55,7 @@ def two_seeds_and_a_rival(tmp_path: Path) -> list[Group]:
 
 
 def test_the_table_of_a_run_shows_its_figures_with_units(tmp_path: Path) -> None:
-    text = as_text(run_table(read_run(make_run(tmp_path / "a"))))
+    text = "\n".join(lines_at(200, run_table(read_run(make_run(tmp_path / "a")))))
     assert "fuels on toy: 2 clients, 3 rounds, seed 0" in text
     for figure in ("0.3750", "0.7500", "3.75", "768", "1.2 kB / 2.4 MB", "12.5 (all rounds done)"):
         assert figure in text
@@ -75,17 +69,21 @@ def test_a_run_without_an_evaluation_shows_dashes(tmp_path: Path) -> None:
     assert values[names.index("seconds")] == "12.5 (patience ran out)"
 
 
-def test_the_best_and_the_worst_clients_are_named_in_order(tmp_path: Path) -> None:
-    errors = (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4)
-    table = clients_table("forecasting", read_clients(make_run(tmp_path / "a", errors=errors)))
-    assert [row[0] for row in table.rows] == ["c1", "c5", "c7", "… 2 more", "c6", "c3", "c0"]
-
-
-def test_few_clients_are_all_named_once(tmp_path: Path) -> None:
-    table = clients_table(
-        "forecasting", read_clients(make_run(tmp_path / "a", errors=(0.3, 0.1, 0.2, 0.4)))
-    )
-    assert [row[0] for row in table.rows] == ["c1", "c2", "c0", "c3"]
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        (
+            (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4),
+            ["c1", "c5", "c7", "… 2 more", "c6", "c3", "c0"],
+        ),
+        ((0.3, 0.1, 0.2, 0.4), ["c1", "c2", "c0", "c3"]),
+    ],
+)
+def test_the_best_and_the_worst_clients_are_named_in_order(
+    tmp_path: Path, errors: tuple[float | None, ...], expected: list[str]
+) -> None:
+    table = clients_table("forecasting", read_clients(make_run(tmp_path / "a", errors)))
+    assert [row[0] for row in table.rows] == expected
 
 
 def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
@@ -215,16 +213,3 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
         "dataset,method,seeds,accuracy_local_mean,accuracy_local_std,accuracy_local_se,"
     )
     assert first.startswith("shapes,gldp,2,0.625,0.17677")
-
-
-def test_each_task_has_a_table_of_its_own(tmp_path: Path) -> None:
-    runs = [make_classification_run(tmp_path / "b"), make_run(tmp_path / "a")]
-    groups, _ = group_runs([read_run(run) for run in runs])
-    asked = questions(groups)
-    assert [[group.task for group in each.groups] for each in asked] == [
-        ["forecasting"],
-        ["classification"],
-    ]
-    heads = [comparison_markdown(each).splitlines()[0] for each in asked]
-    assert "| mean MSE |" in heads[0]
-    assert "| A_loc % | A_glo % | A_sel % |" in heads[1]
