@@ -18,7 +18,7 @@ from fedproto_app.report.runs import (
     read_run,
     read_task,
 )
-from tests.report.made_runs import make_classification_run, make_run
+from tests.report.made_runs import grouped, make_classification_run, make_run
 
 
 def test_artefacts_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_seeds_of_one_experiment_become_mean_and_sample_deviation(tmp_path: Path
     assert [run.summary["seed"] for run in group.runs] == [0, 1, 2]
     assert group.spread("mse") == Spread(0.5, 0.25)
     assert repeated == []
-    (group,), _ = group_runs([read_run(make_run(tmp_path / "a", mae=None))])
+    (group,) = grouped(make_run(tmp_path / "a", mae=None))
     assert (group.spread("mse"), group.spread("mae")) == (Spread(0.375, None), Spread(None, None))
 
 
@@ -116,7 +116,7 @@ def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path)
         )
 
     folders = [make("a", "fuels", 0, 1.0), make("b", "fuels", 1, 5.0), make("c", "solo", 0, 9.0)]
-    groups, _ = group_runs([read_run(folder) for folder in folders])
+    groups = grouped(*folders)
     assert labels(groups) == ["fuels inter-weight=1.0", "fuels inter-weight=5.0", "solo"]
 
 

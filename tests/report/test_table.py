@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedproto_app.report.comparison import Question, questions
 from fedproto_app.report.fitting_table import FittingTable
-from fedproto_app.report.runs import Group, group_runs, read_clients, read_run
+from fedproto_app.report.runs import Group, read_clients, read_run
 from fedproto_app.report.table import (
     clients_table,
     comparison_csv,
@@ -18,7 +18,7 @@ from fedproto_app.report.table import (
     comparison_table,
     run_table,
 )
-from tests.report.made_runs import make_classification_run, make_run
+from tests.report.made_runs import grouped, make_classification_run, make_run
 
 
 def cells(table: Table) -> list[list[str]]:
@@ -51,7 +51,7 @@ def two_seeds_and_a_rival(tmp_path: Path) -> list[Group]:
             bytes_up=0,
         ),
     ]
-    return group_runs([read_run(folder) for folder in folders])[0]
+    return grouped(*folders)
 
 
 def test_the_table_of_a_run_shows_its_figures_with_units(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_runs_with_other_data_have_a_table_of_their_own(tmp_path: Path) -> None:
         )
         for horizon in (1, 24) for beta in (10.0, 30.0)
     ]  # fmt: skip
-    asked = questions(group_runs([read_run(folder) for folder in folders])[0])
+    asked = questions(grouped(*folders))
     assert sorted(table.heading for table in map(comparison_table, asked)) == [
         "toy, horizon 1",
         "toy, horizon 24",
@@ -139,7 +139,7 @@ def test_columns_that_do_not_fit_are_stacked_and_no_cell_breaks(tmp_path: Path) 
 
 
 def test_markdown_has_a_rule_and_escapes_bars(tmp_path: Path) -> None:
-    groups, _ = group_runs([read_run(make_run(tmp_path / "a", dataset="a|b"))])
+    groups = grouped(make_run(tmp_path / "a", dataset="a|b"))
     head, rule, row = comparison_markdown(question(groups)).splitlines()
     assert head == (
         "| dataset | method | seeds | mean MSE | median MSE | worst tenth | MASE | MAE "
@@ -202,7 +202,7 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
         make_classification_run(tmp_path / "c", method="gldp", accuracy_local=0.5, seed=1),
         make_classification_run(tmp_path / "d", accuracy_local=None),
     ]
-    groups, _ = group_runs([read_run(run) for run in runs])
+    groups = grouped(*runs)
     table = comparison_table(question(groups))
     assert [row[0] for row in table.rows] == ["gldp", "solo", "fedavg"]  # unknown last
     assert table.rows[0][1:5] == ("2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0")

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.tasks import TASKS
-from fedproto_app.report.runs import group_runs, read_clients, read_run
+from fedproto_app.report.runs import read_clients
 from fedproto_app.report.taking_part import judged, taking_part, validation_error
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from tests.report.made_runs import (
     add_blocks,
     alone,
+    grouped,
     make_classification_run,
     make_run,
     shared,
@@ -23,8 +24,7 @@ from tests.report.made_runs import (
 
 
 def sentences(*folders: Path) -> list[str]:
-    groups, _ = group_runs([read_run(folder) for folder in folders])
-    return taking_part(groups)
+    return taking_part(grouped(*folders))
 
 
 def test_it_pays(tmp_path: Path) -> None:
