@@ -346,7 +346,7 @@ def test_mistakes_are_the_command_lines_as_exceptions(
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FedProtoError, match=r"summary\.json"):
+    with pytest.raises(FedProtoError, match=r"settings\.toml: No such file"):
         fedproto_app.load(tmp_path)
 
 

@@ -37,6 +37,7 @@ TABLE = [HEAD, ["A", "1", "3"], ["**B**", "2", "3"], ["C", "3", "1"]]
 FORECASTS = page("forecasting").tables["milano"]
 CLUSTERS = page("sequences").tables["pendigits-clusters"]
 IMAGES = page("classification").tables
+CLIENTS = "client,node,group,accuracy\n"  # the head of clients.csv
 
 
 def make_row(output: Path, table: Table, row: str, seed: int = 0, **changes: Any) -> None:
@@ -231,7 +232,7 @@ def test_a_line_for_every_beta_and_number_of_labels(tmp_path: Path) -> None:
     for name, accuracy in (("0.5/8 in all/sc", 0.25), ("0.5/8 a round/a1", 0.75)):
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        (folder / "clients.csv").write_text("client,accuracy\na,0\nb,1\n")
+        (folder / "clients.csv").write_text(f"{CLIENTS}a,n,,0\nb,n,,1\n")
         figures = {"accuracy_rounds": accuracy, "rand_index_rounds": 0.5}
         groups[name] = Group((Run(folder, figures, {}),))
     head, *lines = lines_of(page("sequences").tables["labels"], groups)
@@ -248,9 +249,9 @@ def test_a_line_for_every_beta_and_number_of_labels(tmp_path: Path) -> None:
 def test_the_standard_error_pools_clients_and_seeds(tmp_path: Path) -> None:
     """0, 1, 1 and 0 around ½: sample variance 4·¼/3, over four clients 1/12."""
     runs = []
-    for seed, rows in enumerate(("a,0\nb,1\n", "a,1\nb,0\n")):
+    for seed, rows in enumerate(("a,n,,0\nb,n,,1\n", "a,n,,1\nb,n,,0\n")):
         (tmp_path / str(seed)).mkdir()
-        (tmp_path / str(seed) / "clients.csv").write_text("client,accuracy\n" + rows)
+        (tmp_path / str(seed) / "clients.csv").write_text(CLIENTS + rows)
         runs.append(Run(tmp_path / str(seed), {}, {}))
     assert standard_error(Group(tuple(runs)), "accuracy") == pytest.approx((1 / 12) ** 0.5)
 

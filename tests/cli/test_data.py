@@ -13,7 +13,7 @@ import pytest
 from fedproto_app.cli.data import data_options, panel, with_data_options
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.experiments.run_settings import changed_settings
-from fedproto_app.settings import flat_settings, settings_from
+from fedproto_app.settings import Settings, flat_settings, settings_from
 from tests.cli.conftest import Fedproto
 from tests.cli.test_sequence_check import archive, recordings
 from tests.node.test_sites import sequence_site, wide_csv
@@ -35,17 +35,21 @@ def test_every_setting_of_the_tables_of_dealing_has_an_option() -> None:
     assert keys >= {key for key in flat_settings(settings_from({})) if key.startswith(tables)}
 
 
-def test_one_option_serves_two_tables() -> None:
-    clients = data_options()["clients"]
-    assert clients.key("images") == "data.partition.clients"
-    assert clients.key("labelled sequences") == "data.clusters.clients"
-    assert clients.key("series") is None
-    assert clients.key("") is None  # what the data hold is not known yet
-
-
-def test_an_option_that_means_the_same_for_all_needs_no_kind() -> None:
-    assert data_options()["period"].key("") == "data.period"
-    assert data_options()["max_clients"].key("") == "data.max-clients"
+@pytest.mark.parametrize(
+    ("option", "kind", "key"),
+    [
+        ("clients", "images", "data.partition.clients"),
+        ("clients", "labelled sequences", "data.clusters.clients"),
+        ("clients", "series", None),
+        ("clients", "", None),  # what the data hold is not known yet
+        ("period", "", "data.period"),  # which means the same for all
+        ("max_clients", "", "data.max-clients"),
+    ],
+)
+def test_the_setting_of_an_option_depends_on_the_kind(
+    option: str, kind: str, key: str | None
+) -> None:
+    assert data_options()[option].key(kind) == key
 
 
 def test_a_panel_tells_who_takes_its_options() -> None:
@@ -69,6 +73,16 @@ def test_types_words_and_defaults_come_from_the_settings() -> None:
     assert "data.partition.clients = 20, data.clusters.clients = 10" in option.help
     kind, option = get_args(parameters["imbalance_factor"].annotation)
     assert kind == float | None
+
+
+def offered(out: str) -> str:
+    return out.rstrip().split("\n")[-1]
+
+
+def offered_settings(out: str) -> Settings:
+    """The settings of the run that the last line offers."""
+    words = shlex.split(offered(out).removeprefix("train on it: fedproto run "))
+    return settings_from(changed_settings(None, [word for word in words if word != "--set"]))
 
 
 DRAWS = np.random.default_rng(0)
@@ -103,22 +117,24 @@ def test_a_run_takes_the_offered_line(
     np.savez(tmp_path / "data.npz", **arrays)
     outcome = check(tmp_path / "data.npz", *options)
     assert outcome.code == 0, outcome.err
-    *_, line = outcome.out.rstrip().split("\n")
-    _, _, words = line.partition("train on it: fedproto run ")
-    settings = settings_from(
-        changed_settings(None, [word for word in shlex.split(words) if word != "--set"])
-    )
+    settings = offered_settings(outcome.out)
     assert (settings.method, settings.keep) == (method, keep)
+
+
+def test_a_path_that_looks_like_a_number_stays_a_path(
+    check: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "2024").mkdir()
+    for site in ("north", "south"):
+        (tmp_path / "2024" / f"{site}.csv").write_text("\n".join(of_a_period(24, 40)))
+    assert offered_settings(check("2024").out).data.path == "2024"
 
 
 def of_a_period(period: int, days: int) -> list[str]:
     steps = np.arange(period * days)
     values = 10 + np.sin(2 * np.pi * steps / period) + 0.1 * DRAWS.normal(size=steps.shape)
     return ["time,north", *(f"{step},{value:.3f}" for step, value in enumerate(values))]
-
-
-def offered(out: str) -> str:
-    return out.rstrip().split("\n")[-1]
 
 
 def test_the_offered_line_takes_the_period_that_was_found(check: Fedproto, tmp_path: Path) -> None:
@@ -130,22 +146,6 @@ def test_the_offered_line_takes_the_period_that_was_found(check: Fedproto, tmp_p
     assert offered(as_told.out).endswith("/quarters.csv --set data.period=48")
     (tmp_path / "short.csv").write_text("\n".join(of_a_period(96, 4)))  # too few days of 96 steps
     assert "data.period" not in offered(check(tmp_path / "short.csv").out)
-
-
-def test_a_path_that_looks_like_a_number_stays_a_path(
-    check: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "2024").mkdir()
-    for site in ("north", "south"):
-        (tmp_path / "2024" / f"{site}.csv").write_text("\n".join(of_a_period(24, 40)))
-    outcome = check("2024")
-    assert outcome.code == 0, outcome.err
-    _, _, words = offered(outcome.out).partition("train on it: fedproto run ")
-    settings = settings_from(
-        changed_settings(None, [word for word in shlex.split(words) if word != "--set"])
-    )
-    assert settings.data.path == "2024"
 
 
 def test_a_line_is_offered_for_a_file_and_for_an_embedded_source(

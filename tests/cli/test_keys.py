@@ -72,12 +72,7 @@ def test_it_shows_one_key_that_another_site_may_write_down(
     assert fedproto("signing-key", site).out == outcome.out
     other_site.write_text(f'[masked-sums]\nleast = 3\nknown = ["{outcome.out.strip()}"]\n')
     assert site_file(other_site).masked_sums.known == (outcome.out.strip(),)
+    missing = fedproto("signing-key", tmp_path / "none.toml")
+    assert (missing.code, "none.toml" in missing.err, missing.err.count("\n")) == (2, True, 1)
     (secret,) = (tmp_path / "state").rglob("secret")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-
-
-def test_a_file_that_is_missing_costs_a_line(fedproto: Fedproto, tmp_path: Path) -> None:
-    outcome = fedproto("signing-key", tmp_path / "none.toml")
-    assert outcome.code == 2
-    assert "none.toml" in outcome.err
-    assert outcome.err.count("\n") == 1

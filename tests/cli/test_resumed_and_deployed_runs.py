@@ -291,34 +291,20 @@ def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
     )
 
 
-def test_a_deployed_run_may_be_made_longer(
-    fedproto: Fedproto, deploy: Deploy, work_folder: Path
+@pytest.mark.parametrize("can_be_read", [True, False])
+def test_a_deployed_run_is_resumed_and_may_be_made_longer(
+    fedproto: Fedproto, deploy: Deploy, work_folder: Path, can_be_read: bool
 ) -> None:
-    folder = unfinished(work_folder / "server" / "mine")
-    for resumed in ("mine", folder):  # not to be read from here, and to be read
-        fake = deploy()
-        outcome = fedproto("run", "--superlink", "lab", "--resume", resumed, "--set", "rounds=60")
-        assert outcome.code == 0
-        assert fake.submitted[0]["rounds"] == 60
-
-
-def test_a_deployed_run_is_resumed_by_its_name(fedproto: Fedproto, deploy: Deploy) -> None:
-    fake = deploy()
-    assert fedproto("run", "--superlink", "lab", "--resume", "mine").code == 0
-    output = fake.submitted[0]["output"]
-    assert (output["name"], output["resume"]) == ("mine", True)
-
-
-def test_a_deployed_run_whose_folder_can_be_read_keeps_its_settings(
-    fedproto: Fedproto, deploy: Deploy, work_folder: Path
-) -> None:
-    fake = deploy()
-    folder = unfinished(work_folder / "server" / "mine")
-    assert fedproto("run", "--superlink", "lab", "--resume", folder).code == 0
+    """By its folder, whose settings are kept, or by its name on the server."""
+    folder, fake = unfinished(work_folder / "server" / "mine"), deploy()
+    resumed = folder if can_be_read else "mine"
+    outcome = fedproto("run", "--superlink", "lab", "--resume", resumed, "--set", "rounds=60")
+    assert outcome.code == 0
     (config,) = fake.submitted
-    assert config["seed"] == 7
-    assert (config["output"]["dir"], config["output"]["name"]) == (str(folder.parent), "mine")
-    assert config["output"]["resume"] is True
+    assert config["rounds"] == 60
+    assert (config["output"]["name"], config["output"]["resume"]) == ("mine", True)
+    if can_be_read:
+        assert (config["seed"], config["output"]["dir"]) == (7, str(folder.parent))
 
 
 def test_rounds_of_before_a_resume_are_not_shown_again(tmp_path: Path) -> None:

@@ -129,11 +129,6 @@ def test_ctrl_c_ends_the_runs_and_tells_how_to_go_on(
             ["--grid", "methods=fuels"],
             "methods: unknown setting; did you mean method or method-settings?",
         ),
-        (["--range", "fuels.beta=1..5"], "--range fuels.beta: a grid tries all values"),
-        (
-            ["--search=random", "--trials=2", "--range", "fuels.beta=5..1"],
-            "range of fuels.beta = '5..1': expected LOW..HIGH",
-        ),
         (["--grid", "rounds"], "--grid rounds: expected KEY="),
         (["--grid", "rounds=1", "--grid", "rounds=2"], "rounds: is swept twice"),
         (["--search", "random", "--trials", 3, "--range", "rounds=-5..0"], "rounds = -"),
@@ -206,7 +201,6 @@ method = ["naive", "seasonal-naive"]
     [
         ("sweep = 3", "sweep = 3: must be a table"),
         ("[sweep]\nseed = [1]", "sweep.seed: unknown setting; did you mean sweep.seeds?"),
-        ("[sweep.grid]\nrounds = 3", "sweep.grid.rounds = 3: input should be a valid list"),
     ],
 )
 def test_a_wrong_table_is_refused(

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.experiments.trial import SCALING, Plan, Wishes, plan_of, try_plan
+from fedproto_app.experiments.trial import SCALING, Plan, Trial, Wishes, plan_of, try_plan
 from fedproto_app.settings import DataSettings
 
 SITES = ("north", "south", "east")
@@ -123,21 +123,22 @@ def test_what_was_done_to_the_file_is_told(tmp_path: Path) -> None:
     assert planned.settings["data.time-zone"] == "Asia/Tokyo"
 
 
-def test_constant_clients_have_no_part_in_the_medians(tmp_path: Path) -> None:
-    frame = series(sites=("north", "south")).assign(still=5.0, quiet=1.0)
-    frame.to_csv(tmp_path / "x.csv")
-    planned = plan(tmp_path / "x.csv", quick=True)
-    rows = {"naive": planned.rows["naive"], "kindred": planned.rows["kindred"]}
-    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
+def two_rows(planned: Plan, folder: Path, **changes: object) -> Trial:
+    """The trial of the plan's simplest row and of Kindred alone."""
+    rows = {name: planned.rows[name] for name in ("naive", "kindred")}
+    changed = dataclasses.replace(planned, rows=rows, **changes)  # type: ignore[arg-type]
+    return try_plan(changed, folder / "runs", QUIET)
+
+
+def test_constant_clients_have_no_part_in_the_medians_and_alone_nothing_to_gain(
+    tmp_path: Path,
+) -> None:
+    series(sites=("north", "south")).assign(still=5.0, quiet=1.0).to_csv(tmp_path / "x.csv")
+    trial = two_rows(plan(tmp_path / "x.csv", quick=True), tmp_path)
     assert np.isfinite([list(score.figures.values()) for score in trial.scores]).all()
-
-
-def test_constant_clients_alone_have_nothing_to_gain(tmp_path: Path) -> None:
-    series(24 * 8, sites=("still",)).assign(still=5.0, quiet=1.0).to_csv(tmp_path / "x.csv")
-    planned = plan(tmp_path / "x.csv", quick=True)
-    rows = {"naive": planned.rows["naive"], "kindred": planned.rows["kindred"]}
-    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
-    assert "hardly ever change" in trial.verdict
+    series(24 * 8, sites=("still",)).assign(still=5.0, quiet=1.0).to_csv(tmp_path / "y.csv")
+    alone = two_rows(plan(tmp_path / "y.csv", quick=True), tmp_path / "alone")
+    assert "hardly ever change" in alone.verdict
 
 
 def test_a_file_without_values_is_refused(tmp_path: Path) -> None:
@@ -171,11 +172,7 @@ def test_wishes_come_first(tmp_path: Path) -> None:
         (wide, {"horizon": 0}, "--horizon 0: at least 1"),
         (wide, {"changes": {"data.period": 48}}, "data.period = 48: in a trial --period sets it"),
         (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
-        (
-            wide,
-            {"clients_from": "site"},
-            "client-column: .* has no column 'site'",
-        ),
+        (wide, {"clients_from": "site"}, "client-column: .* has no column 'site'"),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),
         (images, {"horizon": 5}, "--horizon 5: for series, but .* holds images"),
     ],
@@ -283,8 +280,5 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     wide(tmp_path)
     alone = plan(tmp_path / "loads.csv", target="south")
     assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
-    rows = {"naive": planned.rows["naive"], "kindred": planned.rows["kindred"]}
-    trial = try_plan(
-        dataclasses.replace(planned, rows=rows, warnings=["left out"]), tmp_path / "runs", QUIET
-    )
+    trial = two_rows(planned, tmp_path, warnings=["left out"])
     assert repr(trial).startswith("warning: left out\nForecasting value. ")

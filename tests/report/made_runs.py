@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedproto_app.report.runs import Group, group_runs, read_run
+
 CLIENT_COLUMNS = (
     "client,node,group,samples,missing_share,kept_round,mse,mae,rmse_units,mae_units,"
     "validation_mse,last_mse,last_mae,mase,wape,coverage_80,coverage_95,width_80,width_95"
@@ -144,6 +146,11 @@ def add_divergence(folder: Path, groups: Sequence[str], divergence: np.ndarray) 
         divergence=divergence,
         prototypes=prototypes,
     )
+
+
+def grouped(*folders: Path) -> list[Group]:
+    """Read these runs and group them over their seeds."""
+    return group_runs(map(read_run, folders))[0]
 
 
 CLASSIFICATION_COLUMNS = (

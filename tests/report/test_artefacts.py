@@ -81,12 +81,7 @@ def test_made_runs_have_the_fields_that_runs_have(
     assert set(written) == {*record(1), *later}
     summary = json.loads((folder.path / "summary.json").read_text())
     example = json.loads((make(tmp_path / "made") / "summary.json").read_text())
-    added = {
-        "task",
-        "parameters_up",
-        "parameters_down",
-        "privacy",
-    }  # later than the first made runs
+    added = {"task", "parameters_up", "parameters_down", "privacy"}  # made runs may lack them
     assert set(summary) | added == set(example) | added
     assert summary["parameters_up_per_client_round"] == 333
     assert summary["parameters_up_per_client"] == 1000 / len(federation.history.results)
@@ -111,39 +106,29 @@ def test_tables_have_the_columns_that_are_promised(
     assert {len(row) for row in body} == {len(head)}
 
 
-def test_nobody_trained_means_no_parameters_per_training(tmp_path: Path) -> None:
-    chosen = settings(tmp_path, "forecasting")
-    folder = RunFolder(chosen)
-    folder.append_round(1, a_line(FORECASTS, "forecasting"))
-    costs = COSTS | {"trainings": 0}
-    folder.write_summary(chosen, FORECASTS, costs, 1, "rounds")
-    summary = json.loads((folder.path / "summary.json").read_text())
-    assert summary["parameters_up_per_client_round"] == 0
-    assert summary["parameters_up"] == 1000
-    assert "trainings" not in summary
-
-
-def test_what_is_sent_once_is_no_part_of_a_round(tmp_path: Path) -> None:
-    chosen = settings(tmp_path, "forecasting")
-    folder = RunFolder(chosen)
-    folder.append_round(1, a_line(FORECASTS, "forecasting"))
-    costs = COSTS | {"parameters_up_once": 400, "trainings": 3}
-    folder.write_summary(chosen, FORECASTS, costs, 1, "rounds")
-    summary = json.loads((folder.path / "summary.json").read_text())
-    assert summary["parameters_up_per_client_round"] == 200
-    assert (summary["parameters_up"], summary["parameters_up_once"]) == (1000, 400)
-
-
-def test_values_sent_are_shared_by_all_who_trained_also_those_without_an_error(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        ({"trainings": 0}, {"parameters_up_per_client_round": 0}),
+        (
+            {"parameters_up_once": 400, "trainings": 3},  # what is sent once is no part of a round
+            {"parameters_up_per_client_round": 200, "parameters_up_once": 400},
+        ),
+        ({"trainings": 8}, {"parameters_up_per_client": 250}),  # b, c and d have no errors
+    ],
+)
+def test_parameters_sent_are_shared_by_all_who_trained(
+    tmp_path: Path, costs: dict[str, int], expected: dict[str, int]
 ) -> None:
     chosen = settings(tmp_path, "forecasting")
     folder = RunFolder(chosen)
     folder.append_round(1, a_line(FORECASTS, "forecasting"))
     federation: Any = MadeFederation({"a": ERRORS | KEPT_ERRORS})
     federation.history.trained |= {key("b"), key("c"), key("d")}
-    folder.write_summary(chosen, federation, COSTS | {"trainings": 8}, 2, "rounds")
-    assert json.loads((folder.path / "summary.json").read_text())["parameters_up_per_client"] == 250
+    folder.write_summary(chosen, federation, COSTS | costs, 1, "rounds")
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary | expected | {"parameters_up": 1000} == summary
+    assert "trainings" not in summary
 
 
 def test_runs_that_differ_in_seed_and_in_where_their_encoder_lies_have_one_digest(

@@ -20,8 +20,7 @@ from fedproto_app.report.charts import (
     pictures_of,
 )
 from fedproto_app.report.comparison import pairs
-from fedproto_app.report.runs import group_runs, read_run
-from tests.report.made_runs import add_divergence, make_classification_run, make_run
+from tests.report.made_runs import add_divergence, grouped, make_classification_run, make_run
 
 PNG = b"\x89PNG"
 ALONE = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
@@ -94,8 +93,7 @@ def test_a_comparison_has_errors_and_costs_of_each_dataset(tmp_path: Path) -> No
         for dataset in ("m4", "milano")
         for method in ("fuels", "solo")
     ]
-    groups = group_runs([read_run(folder) for folder in folders])[0]
-    charts = comparison_of(groups)
+    charts = comparison_of(grouped(*folders))
     assert titles(charts) == [
         "m4: error over 2 clients",
         "m4: test MSE (standardised) by traffic",
@@ -114,7 +112,7 @@ def test_two_tasks_fit_one_comparison(tmp_path: Path) -> None:
         make_classification_run(tmp_path / "b"),
         make_classification_run(tmp_path / "c", (0.75, 0.5), method="solo", averages=False),
     ]
-    groups = group_runs([read_run(folder) for folder in folders])[0]
+    groups = grouped(*folders)
     file = tmp_path / "out" / "comparison.png"
     draw_comparison(groups, file)
     assert file.read_bytes().startswith(PNG)
@@ -129,7 +127,7 @@ def test_a_line_has_the_sorted_differences_of_errors_averaged_over_seeds(tmp_pat
         make_run(tmp_path / "b", [0.75, 0.5, 0.25], seed=1),  # means 0.5, 0.5, 0.5
         make_run(tmp_path / "c", [0.75, 0.25, 0.5], **ALONE),
     ]
-    (pair,) = pairs(group_runs(map(read_run, runs))[0])
+    (pair,) = pairs(grouped(*runs))
     assert pair.differences == (-0.25, 0.25, 0.0)
     [chart] = difference_charts([pair])
     [line] = chart.lines
@@ -145,7 +143,7 @@ def test_differences_with_outliers_have_a_logarithmic_axis(tmp_path: Path) -> No
         make_run(tmp_path / "a", errors.tolist()),
         make_run(tmp_path / "b", (errors / 2).tolist(), **ALONE),
     ]
-    [chart] = difference_charts(pairs(group_runs(map(read_run, runs))[0]))
+    [chart] = difference_charts(pairs(grouped(*runs)))
     assert chart.y.log
     with pytest.raises(FedProtoError, match="no two runs"):
         draw_differences([], tmp_path / "out.png")

@@ -15,15 +15,14 @@ from fedproto_app.report.comparison import (
     pairs,
     with_better_off,
 )
-from fedproto_app.report.runs import Group, Spread, group_runs, ranked, read_run
+from fedproto_app.report.runs import Group, Spread, ranked, read_run
 from fedproto_app.report.table import pairs_csv
 from fedproto_app.report.task_report import report_for
-from tests.report.made_runs import alone, make_classification_run, make_run, shared
+from tests.report.made_runs import alone, grouped, make_classification_run, make_run, shared
 
 
 def rows_by_method(*folders: Path) -> dict[str, list[str]]:
-    groups, _ = group_runs([read_run(folder) for folder in folders])
-    return {pair.method: pair.row() for pair in pairs(groups)}
+    return {pair.method: pair.row() for pair in pairs(grouped(*folders))}
 
 
 def test_each_method_against_the_best_local_model(tmp_path: Path) -> None:
@@ -76,8 +75,7 @@ def test_what_was_asked_something_else_is_no_pair(tmp_path: Path) -> None:
 
 def test_pairs_as_csv(tmp_path: Path) -> None:
     folders = [shared(tmp_path / "a", (0.25, 0.25)), alone(tmp_path / "b", (0.5, 0.75))]
-    groups, _ = group_runs([read_run(folder) for folder in folders])
-    assert pairs_csv(pairs(groups)).splitlines() == [
+    assert pairs_csv(pairs(grouped(*folders))).splitlines() == [
         "dataset,method,against,clients,better,worse,gain,least,most,finding",
         f"toy,fuels,best local model,2,2,0,{1 - (0.5 + 1 / 3) / 2},,,open",
     ]
@@ -95,8 +93,7 @@ def test_pairs_as_csv(tmp_path: Path) -> None:
 def test_a_client_that_makes_most_of_a_mean(
     tmp_path: Path, errors: tuple[float, ...], lines: list[str]
 ) -> None:
-    groups, _ = group_runs([read_run(make_run(tmp_path / "a", errors))])
-    assert heavy_clients(groups) == lines
+    assert heavy_clients(grouped(make_run(tmp_path / "a", errors))) == lines
 
 
 def test_methods_with_one_heavy_client_share_a_line(tmp_path: Path) -> None:
@@ -104,15 +101,13 @@ def test_methods_with_one_heavy_client_share_a_line(tmp_path: Path) -> None:
         shared(tmp_path / "a", (0.5, 8.0, 1.5), mse_median=0.1),
         alone(tmp_path / "b", (1.0, 6.0, 1.0), mse_median=0.2),
     ]
-    groups, _ = group_runs([read_run(folder) for folder in folders])
-    assert heavy_clients(groups) == [
+    assert heavy_clients(grouped(*folders)) == [
         "toy: client 'c1' makes most of the mean MSE of fuels (80%), solo (75%)"
     ]
 
 
 def compared(*folders: Path) -> dict[str, Group]:
-    groups = with_better_off(group_runs([read_run(folder) for folder in folders])[0])
-    return {group.method: group for group in groups}
+    return {group.method: group for group in with_better_off(grouped(*folders))}
 
 
 def better_off(*folders: Path) -> float | None:
@@ -120,10 +115,8 @@ def better_off(*folders: Path) -> float | None:
 
 
 def test_only_a_lower_error_is_better(tmp_path: Path) -> None:
-    folders = [
-        shared(tmp_path / "a", (0.1, 0.2, 0.3, 0.4)),
-        alone(tmp_path / "b", (0.2, 0.2, 0.2, 9)),
-    ]
+    errors, rival_errors = (0.1, 0.2, 0.3, 0.4), (0.2, 0.2, 0.2, 9)
+    folders = shared(tmp_path / "a", errors), alone(tmp_path / "b", rival_errors)
     assert better_off(*folders) == 0.5  # c1 is equal
     assert compared(*folders)["solo"].spread("better_off") == Spread(None, None)
 
@@ -138,12 +131,8 @@ def test_each_client_has_the_rival_with_its_lowest_validation_error(tmp_path: Pa
         ),
     ]
     assert better_off(*folders) == 1.0
-    groups, _ = group_runs([read_run(folder) for folder in folders])
-    metrics = report_for("forecasting").metrics
-    assert Rivals(alone_groups(groups), metrics).errors(read_run(folders[0])) == {
-        "c0": 0.5,
-        "c1": 0.6,
-    }
+    rivals = Rivals(alone_groups(grouped(*folders)), report_for("forecasting").metrics)
+    assert rivals.errors(read_run(folders[0])) == {"c0": 0.5, "c1": 0.6}
 
 
 def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
@@ -154,14 +143,8 @@ def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
 def test_seeds_meet_their_own_and_others_the_first(tmp_path: Path) -> None:
     """Seed 0: both gain; seed 1 against solo's seed 1: none; seed 2 against solo's seed 0: one."""
     folders = [
-        *(
-            shared(tmp_path / f"f{n}", errors, seed=n)
-            for n, errors in enumerate([(1, 1), (1, 1), (1, 3)])
-        ),
-        *(
-            alone(tmp_path / f"s{n}", errors, seed=n)
-            for n, errors in enumerate([(2, 2), (0.5, 0.5)])
-        ),
+        *(shared(tmp_path / f"f{n}", (1, last), seed=n) for n, last in enumerate((1, 1, 3))),
+        *(alone(tmp_path / f"s{n}", (all_,) * 2, seed=n) for n, all_ in enumerate((2, 0.5))),
     ]
     group = compared(*folders)["fuels"]
     assert [run.summary["better_off"] for run in group.runs] == [1.0, 0.0, 0.5]
@@ -200,8 +183,7 @@ def test_names_that_stand_at_two_nodes_are_left_out(tmp_path: Path) -> None:
 def test_of_accuracies_what_is_left_of_one_counts(tmp_path: Path) -> None:
     """A kept accuracy of 0.5 beside 0.25 is an error of 0.5 beside 0.75."""
     run = make_classification_run(tmp_path / "a", (0.5, 0.25))
-    metrics = report_for("classification").metrics
-    errors = client_errors(read_run(run), metrics)
+    errors = client_errors(read_run(run), report_for("classification").metrics)
     assert [error.test for error in errors.values()] == [0.5, 0.75]
 
 

@@ -12,7 +12,7 @@ from fedproto_app.experiments.sweep_results import result_of, results_table
 from fedproto_app.report.comparison import not_converged, pairs, questions
 from fedproto_app.report.page.document import render
 from fedproto_app.report.page.next_step import next_step
-from fedproto_app.report.runs import Group, group_runs, has_converged, read_run
+from fedproto_app.report.runs import Group, has_converged, read_run
 from fedproto_app.report.table import (
     comparison_csv,
     comparison_markdown,
@@ -20,7 +20,7 @@ from fedproto_app.report.table import (
     run_table,
 )
 from fedproto_app.report.taking_part import chosen_to_share, taking_part
-from tests.report.made_runs import alone, make_run, shared
+from tests.report.made_runs import alone, grouped, make_run, shared
 
 LINE = "† toy: fuels, solo had not converged: the validation error was lowest in the last fifth"
 
@@ -53,7 +53,7 @@ def three(folder: Path) -> list[Group]:
         alone(folder / "b", (1.0,) * 7, converged=False),
         alone(folder / "c", (2.0,) * 7, method="naive", converged=None),
     ]
-    return group_runs([read_run(run) for run in runs])[0]
+    return grouped(*runs)
 
 
 def test_tables_mark_it_and_a_line_explains(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_verdict_and_the_advice_name_it(tmp_path: Path) -> None:
 
 def test_one_seed_that_had_not_converged_marks_the_row(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(n), seed=n, converged=bool(n)) for n in range(2)]
-    (group,) = group_runs([read_run(run) for run in runs])[0]
+    (group,) = grouped(*runs)
     assert group.had_not_converged
     tables = [run_table(read_run(run)) for run in runs]
     ends = [list(table.columns[1].cells)[-1] for table in tables]

@@ -128,9 +128,6 @@ def test_names() -> None:
     assert plain("../../etc/passwd") == "_/_/_2f_/_/_2f_etc_2f_passwd"
     assert plain("µ b") == "_b5__20_b"
     assert len(plain("x" * 5000)) == 200
-
-
-def test_of_names_that_become_the_same_the_first_is_told() -> None:
     assert by_plain_names({"a b": 1, "a_20_b": 2}) == {"a_20_b": 1}
 
 

@@ -18,22 +18,14 @@ from fedproto_app.report.runs import (
     read_run,
     read_task,
 )
-from fedproto_app.settings.reading import flat
-from tests.report.made_runs import make_classification_run, make_run
-
-
-def test_flat_joins_keys_with_dots() -> None:
-    assert flat({"seed": 1, "data": {"synthetic": {"days": 9}}}) == {
-        "seed": 1,
-        "data.synthetic.days": 9,
-    }
+from tests.report.made_runs import grouped, make_classification_run, make_run
 
 
 def test_artefacts_are_read_as_they_were_written(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "a", errors=(0.5, None), settings={"fuels": {"beta": 50.0}})
+    folder = make_run(tmp_path / "a", errors=(0.5, None), settings={"a": {"b": {"c": 5.0}}})
     run = read_run(folder)
     assert run.summary["parameters_up_per_client_round"] == 768
-    assert run.settings == {"fuels.beta": 50.0}
+    assert run.settings == {"a.b.c": 5.0}
     assert [record["round"] for record in read_rounds(folder)] == [1, 2, 3]
     assert read_clients(folder).known("mse") == [0.5]
 
@@ -75,12 +67,8 @@ def test_seeds_of_one_experiment_become_mean_and_sample_deviation(tmp_path: Path
     assert [run.summary["seed"] for run in group.runs] == [0, 1, 2]
     assert group.spread("mse") == Spread(0.5, 0.25)
     assert repeated == []
-
-
-def test_one_seed_has_no_deviation_and_an_unknown_figure_no_mean(tmp_path: Path) -> None:
-    (group,), _ = group_runs([read_run(make_run(tmp_path / "a", mae=None))])
-    assert group.spread("mse") == Spread(0.375, None)
-    assert group.spread("mae") == Spread(None, None)
+    (group,) = grouped(make_run(tmp_path / "a", mae=None))
+    assert (group.spread("mse"), group.spread("mae")) == (Spread(0.375, None), Spread(None, None))
 
 
 def test_a_repeated_seed_counts_once_and_the_last_one_stays(tmp_path: Path) -> None:
@@ -128,7 +116,7 @@ def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path)
         )
 
     folders = [make("a", "fuels", 0, 1.0), make("b", "fuels", 1, 5.0), make("c", "solo", 0, 9.0)]
-    groups, _ = group_runs([read_run(folder) for folder in folders])
+    groups = grouped(*folders)
     assert labels(groups) == ["fuels inter-weight=1.0", "fuels inter-weight=5.0", "solo"]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
 from fedproto_app.report.comparison import Question, questions
 from fedproto_app.report.fitting_table import FittingTable
-from fedproto_app.report.runs import Group, group_runs, read_clients, read_run
+from fedproto_app.report.runs import Group, read_clients, read_run
 from fedproto_app.report.table import (
     clients_table,
     comparison_csv,
@@ -17,14 +18,7 @@ from fedproto_app.report.table import (
     comparison_table,
     run_table,
 )
-from tests.report.made_runs import make_classification_run, make_run
-
-
-def as_text(table: Table) -> str:
-    console = Console(width=200, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
+from tests.report.made_runs import grouped, make_classification_run, make_run
 
 
 def cells(table: Table) -> list[list[str]]:
@@ -36,7 +30,7 @@ def question(groups: list[Group]) -> Question:
     return asked
 
 
-def lines_at(width: int, table: FittingTable) -> list[str]:
+def lines_at(width: int, table: Table | FittingTable) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(table)
@@ -57,11 +51,11 @@ def two_seeds_and_a_rival(tmp_path: Path) -> list[Group]:
             bytes_up=0,
         ),
     ]
-    return group_runs([read_run(folder) for folder in folders])[0]
+    return grouped(*folders)
 
 
 def test_the_table_of_a_run_shows_its_figures_with_units(tmp_path: Path) -> None:
-    text = as_text(run_table(read_run(make_run(tmp_path / "a"))))
+    text = "\n".join(lines_at(200, run_table(read_run(make_run(tmp_path / "a")))))
     assert "fuels on toy: 2 clients, 3 rounds, seed 0" in text
     for figure in ("0.3750", "0.7500", "3.75", "768", "1.2 kB / 2.4 MB", "12.5 (all rounds done)"):
         assert figure in text
@@ -75,17 +69,21 @@ def test_a_run_without_an_evaluation_shows_dashes(tmp_path: Path) -> None:
     assert values[names.index("seconds")] == "12.5 (patience ran out)"
 
 
-def test_the_best_and_the_worst_clients_are_named_in_order(tmp_path: Path) -> None:
-    errors = (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4)
-    table = clients_table("forecasting", read_clients(make_run(tmp_path / "a", errors=errors)))
-    assert [row[0] for row in table.rows] == ["c1", "c5", "c7", "… 2 more", "c6", "c3", "c0"]
-
-
-def test_few_clients_are_all_named_once(tmp_path: Path) -> None:
-    table = clients_table(
-        "forecasting", read_clients(make_run(tmp_path / "a", errors=(0.3, 0.1, 0.2, 0.4)))
-    )
-    assert [row[0] for row in table.rows] == ["c1", "c2", "c0", "c3"]
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        (
+            (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4),
+            ["c1", "c5", "c7", "… 2 more", "c6", "c3", "c0"],
+        ),
+        ((0.3, 0.1, 0.2, 0.4), ["c1", "c2", "c0", "c3"]),
+    ],
+)
+def test_the_best_and_the_worst_clients_are_named_in_order(
+    tmp_path: Path, errors: tuple[float | None, ...], expected: list[str]
+) -> None:
+    table = clients_table("forecasting", read_clients(make_run(tmp_path / "a", errors)))
+    assert [row[0] for row in table.rows] == expected
 
 
 def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
@@ -112,7 +110,7 @@ def test_runs_with_other_data_have_a_table_of_their_own(tmp_path: Path) -> None:
         )
         for horizon in (1, 24) for beta in (10.0, 30.0)
     ]  # fmt: skip
-    asked = questions(group_runs([read_run(folder) for folder in folders])[0])
+    asked = questions(grouped(*folders))
     assert sorted(table.heading for table in map(comparison_table, asked)) == [
         "toy, horizon 1",
         "toy, horizon 24",
@@ -141,7 +139,7 @@ def test_columns_that_do_not_fit_are_stacked_and_no_cell_breaks(tmp_path: Path) 
 
 
 def test_markdown_has_a_rule_and_escapes_bars(tmp_path: Path) -> None:
-    groups, _ = group_runs([read_run(make_run(tmp_path / "a", dataset="a|b"))])
+    groups = grouped(make_run(tmp_path / "a", dataset="a|b"))
     head, rule, row = comparison_markdown(question(groups)).splitlines()
     assert head == (
         "| dataset | method | seeds | mean MSE | median MSE | worst tenth | MASE | MAE "
@@ -204,7 +202,7 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
         make_classification_run(tmp_path / "c", method="gldp", accuracy_local=0.5, seed=1),
         make_classification_run(tmp_path / "d", accuracy_local=None),
     ]
-    groups, _ = group_runs([read_run(run) for run in runs])
+    groups = grouped(*runs)
     table = comparison_table(question(groups))
     assert [row[0] for row in table.rows] == ["gldp", "solo", "fedavg"]  # unknown last
     assert table.rows[0][1:5] == ("2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0")
@@ -215,16 +213,3 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
         "dataset,method,seeds,accuracy_local_mean,accuracy_local_std,accuracy_local_se,"
     )
     assert first.startswith("shapes,gldp,2,0.625,0.17677")
-
-
-def test_each_task_has_a_table_of_its_own(tmp_path: Path) -> None:
-    runs = [make_classification_run(tmp_path / "b"), make_run(tmp_path / "a")]
-    groups, _ = group_runs([read_run(run) for run in runs])
-    asked = questions(groups)
-    assert [[group.task for group in each.groups] for each in asked] == [
-        ["forecasting"],
-        ["classification"],
-    ]
-    heads = [comparison_markdown(each).splitlines()[0] for each in asked]
-    assert "| mean MSE |" in heads[0]
-    assert "| A_loc % | A_glo % | A_sel % |" in heads[1]

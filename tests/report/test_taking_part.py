@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedproto_app.core.tasks import TASKS
-from fedproto_app.report.runs import group_runs, read_clients, read_run
+from fedproto_app.report.runs import read_clients
 from fedproto_app.report.taking_part import judged, taking_part, validation_error
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from tests.report.made_runs import (
     add_blocks,
     alone,
+    grouped,
     make_classification_run,
     make_run,
     shared,
@@ -22,8 +24,7 @@ from tests.report.made_runs import (
 
 
 def sentences(*folders: Path) -> list[str]:
-    groups, _ = group_runs([read_run(folder) for folder in folders])
-    return taking_part(groups)
+    return taking_part(grouped(*folders))
 
 
 def test_it_pays(tmp_path: Path) -> None:
@@ -190,39 +191,35 @@ def test_nothing_is_lower_than_an_error_of_0(tmp_path: Path) -> None:
     assert "1 of 3 clients have a lower error, 1 a higher one, 1 an equal one." in sentence
 
 
-def test_validation_says_of_which_method_it_speaks(tmp_path: Path) -> None:
-    """The chosen one is worse on the test part, and stands second in the table."""
-    folders = [
-        shared(tmp_path / "a", (0.9, 0.9), validation=(0.2, 0.2), mse_median=0.9),
-        shared(tmp_path / "b", (0.5, 0.5), method="fedavg", settings_digest="b", mse_median=0.5),
+@pytest.mark.parametrize(
+    ("first", "second", "chosen"),
+    [
+        # By validation fuels, which is worse on the test part and stands second in the table.
+        (
+            {"errors": (0.9, 0.9), "validation": (0.2, 0.2), "mse_median": 0.9},
+            {"errors": (0.5, 0.5), "mse_median": 0.5},
+            "fuels the median client's test MAE is 10.0% lower",
+        ),
+        # The choice of a round by each client flatters nobody: they keep 0.2 each, of rounds whose
+        # means were 0.6, 0.5 and 0.4, and fedavg has one round of 0.3.
+        (
+            {"errors": (0.9, 0.9), "validation": (0.2, 0.2), "by_round": (0.6, 0.5, 0.4)},
+            {"errors": (0.5, 0.5), "validation": (0.3, 0.3), "by_round": (0.3,)},
+            "fedavg the median client's",
+        ),
+        # A method that loses clients is the last choice.
+        ({"errors": (0.1, None), "validation": (0.1, 0.1)}, {"errors": (0.5, 0.5)}, "fedavg"),
+    ],
+)
+def test_validation_says_of_which_method_it_speaks(
+    first: dict[str, Any], second: dict[str, Any], chosen: str, tmp_path: Path
+) -> None:
+    (sentence,) = sentences(
+        shared(tmp_path / "a", **first),
+        shared(tmp_path / "b", method="fedavg", settings_digest="b", **second),
         alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
-    ]
-    (sentence,) = sentences(*folders)
-    assert "with fuels the median client's test MAE is 10.0% lower" in sentence
-
-
-def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) -> None:
-    """fuels's clients keep 0.2 each, of rounds whose means were 0.6, 0.5 and 0.4; kindred has one
-    round of 0.3."""
-    many_rounds = {"validation": (0.2, 0.2), "by_round": (0.6, 0.5, 0.4)}
-    one_round = {"validation": (0.3, 0.3), "by_round": (0.3,)}
-    folders = [
-        shared(tmp_path / "a", (0.9, 0.9), **many_rounds),
-        shared(tmp_path / "b", (0.5, 0.5), method="kindred", settings_digest="b", **one_round),
-        alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
-    ]
-    (sentence,) = sentences(*folders)
-    assert "with kindred the median client's" in sentence
-
-
-def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:
-    folders = [
-        shared(tmp_path / "a", (0.1, None), validation=(0.1, 0.1)),
-        shared(tmp_path / "b", (0.5, 0.5), method="fedavg", settings_digest="b"),
-        alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
-    ]
-    (sentence,) = sentences(*folders)
-    assert "with fedavg" in sentence
+    )
+    assert f"with {chosen}" in sentence
 
 
 def test_errors_are_means_over_seeds(tmp_path: Path) -> None:
@@ -289,16 +286,17 @@ def test_each_task_writes_the_field_that_is_read(task: str) -> None:
     assert field in report.round_figures(RoundLog(), {}, True)
 
 
-def test_it_is_read_of_a_runs_files(tmp_path: Path) -> None:
-    """Forecasts: rounds of 1, 0.6 and 0.5. Images: rounds down to 0.5 / 3, but 0.4 is kept."""
-    series = make_run(tmp_path / "a", validation=(0.2, 0.3), by_round=(1.0, 0.6, 0.5))
-    assert _error_of(series, "forecasting") == pytest.approx(0.5)
-    assert _error_of(make_classification_run(tmp_path / "b"), "classification") == pytest.approx(
-        0.4
-    )
-
-
-def _error_of(folder: Path, task: str) -> float:
-    metrics = report_for(task).metrics
-    column = metrics.kept_validation.column.name
-    return validation_error(folder, read_clients(folder).known(column), metrics)
+@pytest.mark.parametrize(
+    ("make", "more", "task", "expected"),
+    [
+        # Rounds of 1, 0.6 and 0.5.
+        (make_run, {"validation": (0.2, 0.3), "by_round": (1.0, 0.6, 0.5)}, "forecasting", 0.5),
+        (make_classification_run, {}, "classification", 0.4),  # rounds to 0.5 / 3, but 0.4 is kept
+    ],
+)
+def test_it_is_read_of_a_runs_files(
+    tmp_path: Path, make: Any, more: dict[str, Any], task: str, expected: float
+) -> None:
+    metrics, run = report_for(task).metrics, make(tmp_path / "a", **more)
+    errors = read_clients(run).known(metrics.kept_validation.column.name)
+    assert validation_error(run, errors, metrics) == pytest.approx(expected)

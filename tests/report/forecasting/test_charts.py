@@ -97,6 +97,8 @@ def test_few_clients_and_long_periods_can_be_drawn(
         {"method": "fedrep", "participation": 0.3},  # some heads have never been trained
         {"method": "solo"},
         {"fuels.learn-filter": False},
+        {"method": "apfl"},  # the forecast is of a mixture
+        {"method": "ditto"},  # of a personal model, not of the client's copy of the global one
     ],
 )
 def test_without_a_filter_there_is_only_the_forecast(
@@ -192,13 +194,6 @@ def test_other_data_under_the_same_names_are_noticed(tmp_path: Path) -> None:
     stranger = Example("best client nobody", "nobody", 1.0, examples[0].parameters)
     with pytest.raises(FedProtoError, match="'nobody' is not in the data"):
         kept_forecasts([stranger], settings)
-
-
-@pytest.mark.parametrize("method", ["apfl", "ditto"])
-def test_forecasts_are_of_the_model_that_predicts(tmp_path: Path, method: str) -> None:
-    """A mixture, or a personal model: not the client's copy of the global one."""
-    _, run = simulated(tmp_path, method=method)
-    assert "forecast.png" in names(draw(run))
 
 
 def test_alike_clients_meet_in_the_order() -> None:

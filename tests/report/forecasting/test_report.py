@@ -109,10 +109,10 @@ def test_a_run_goes_on_where_a_client_has_no_target_at_a_step(tmp_path: Path) ->
     errors = {name: state.store.record(name).metrics for name in state.store.kept_clients()}
     first = {name: error["mse/step-1"] for name, error in errors.items()}
     assert np.isnan(first.pop("steady"))
-    rows = {row["client"]: row for row in read_clients(run.path)}
-    assert float(rows["steady"]["mse"]) == pytest.approx(errors["steady"]["mse/step-2"])
+    by_client = read_clients(run.path).by_client("mse")
+    assert by_client["steady"] == pytest.approx(errors["steady"]["mse/step-2"])
     steps = read_table(run.path / "steps.csv")
-    assert float(steps[0]["mse"]) == pytest.approx(np.mean(list(first.values())))
+    assert steps["mse"][0] == pytest.approx(np.mean(list(first.values())))
     rounds = (run.path / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["refused"] for line in rounds] == [[], []]
 

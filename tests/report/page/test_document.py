@@ -76,35 +76,17 @@ def rename(run: Path, names: list[str]) -> None:
 
 def test_the_finding_comes_first(tmp_path: Path) -> None:
     """Ratios 0.5, 0.75 and 1.2, as in the test of the sentence."""
-    page = page_of(
-        shared(tmp_path / "a", (0.2, 0.6, 0.6)),
-        alone(tmp_path / "b", (0.4, 0.8, 0.5)),
-    )
-    assert (
-        page.words[0]
-        == "Whether federated learning pays is open: 2 of 3 clients have a lower error"
-    )
-    lead = next(
-        word
-        for word in page.words
-        if word.startswith("Whether federated learning pays is open for")
-    )
+    page = page_of(shared(tmp_path / "a", (0.2, 0.6, 0.6)), alone(tmp_path / "b", (0.4, 0.8, 0.5)))
+    pays = "Whether federated learning pays is open"
+    assert page.words[0] == f"{pays}: 2 of 3 clients have a lower error"
     shown = page.words.index("Contents")
-    assert page.words.index(lead) < shown
-    assert page.words.index("What to do next") < shown
+    assert any(word.startswith(f"{pays} for") for word in page.words[:shown])
+    assert "What to do next" in page.words[:shown]
     assert {"+50.0%", "+25.0%", "−20.0%"} <= set(page.words[shown:])  # of the table of clients
     assert {"+50%", "+25%", "−20%"} <= set(page.words[:shown])  # of the bars
-    assert {"gains", "does not gain"} <= {
-        row.get("data-side") for row in page.elements_of("tr") if row.get("data-side")
-    }
-
-
-def test_sharing_that_does_not_pay_is_said(tmp_path: Path) -> None:
-    page = page_of(shared(tmp_path / "a", (2.0, 2.0)), alone(tmp_path / "b", (1.0, 1.0)))
-    assert (
-        page.words[0]
-        == "Whether federated learning pays is open: 0 of 2 clients have a lower error"
-    )
+    assert {"gains", "does not gain"} <= {row.get("data-side") for row in page.elements_of("tr")}
+    harmed = page_of(shared(tmp_path / "c", (2.0, 2.0)), alone(tmp_path / "d", (1.0, 1.0)))
+    assert harmed.words[0].endswith(" is open: 0 of 2 clients have a lower error")
 
 
 def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
@@ -115,8 +97,16 @@ def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
         "numbers": make_sequence_run(tmp_path / "numbers", "sequence-regression"),
     }
     add_divergence(folders["series"], ["x", "y"], np.array([[0, 0.6], [0.6, 0]]))
-    for folder in folders.values():
+    explained = {
+        "series": ["MSE", "MASE", "MAE, RMSE", "validation"],
+        "images": ["A_loc, A_glo, A_sel", "validation"],
+        "classes": ["validation"],
+        "numbers": ["MAE, RMSE", "validation"],
+    }
+    figures = ("MSE", "MASE", "MAE, RMSE", "A_loc, A_glo, A_sel", "validation")
+    for name, folder in folders.items():
         page = page_of(folder)
+        assert [figure for figure in figures if figure in page.words] == explained[name]
         assert len(page.elements_of("h1")) == 1
         assert page.elements_of("svg")
         words = " ".join(page.words)
@@ -127,24 +117,6 @@ def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
     assert len(together.elements_of("article")) == 4
     ids = [attributes["id"] for _, attributes in together.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-
-
-def test_figures_are_explained_where_there_are_such(tmp_path: Path) -> None:
-    explained = {
-        "series": page_of(make_run(tmp_path / "series")),
-        "images": page_of(make_classification_run(tmp_path / "images")),
-        "classes": page_of(make_sequence_run(tmp_path / "classes")),
-        "numbers": page_of(make_sequence_run(tmp_path / "numbers", "sequence-regression")),
-    }
-    words = ("MSE", "MASE", "MAE, RMSE", "A_loc, A_glo, A_sel", "validation")
-    assert {
-        name: [word for word in words if word in page.words] for name, page in explained.items()
-    } == {
-        "series": ["MSE", "MASE", "MAE, RMSE", "validation"],
-        "images": ["A_loc, A_glo, A_sel", "validation"],
-        "classes": ["validation"],
-        "numbers": ["MAE, RMSE", "validation"],
-    }
 
 
 def test_equal_pictures_of_several_methods_are_drawn_once(tmp_path: Path) -> None:
@@ -180,10 +152,7 @@ def test_a_method_with_one_round_has_no_curve(tmp_path: Path) -> None:
 
 def test_strangers_words_stay_words(tmp_path: Path) -> None:
     names = [HOSTILE, FORMULA]
-    with_share, without = (
-        shared(tmp_path / "a", (0.2, 0.6)),
-        alone(tmp_path / "b", (0.4, 0.8)),
-    )
+    with_share, without = shared(tmp_path / "a", (0.2, 0.6)), alone(tmp_path / "b", (0.4, 0.8))
     for run in (with_share, without):
         rename(run, names)
     bad = {"node": HOSTILE, "client": FORMULA, "reason": HOSTILE}
@@ -191,11 +160,7 @@ def test_strangers_words_stay_words(tmp_path: Path) -> None:
     page = page_of(with_share, without)
     assert len(page.elements_of("script")) == 1
     assert not page.elements_of("img")
-    assert not [
-        attributes
-        for _, attributes in page.elements
-        if any(name.startswith("on") for name in attributes)
-    ]
+    assert not [name for _, names in page.elements for name in names if name.startswith("on")]
     assert page.words.count(HOSTILE) >= 3
     assert FORMULA in page.words
     assert HOSTILE in [row.get("data-group") for row in page.elements_of("tr")]

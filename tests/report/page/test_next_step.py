@@ -9,13 +9,12 @@ import pytest
 
 from fedproto_app.report.comparison import questions
 from fedproto_app.report.page.next_step import NextStep, next_step
-from fedproto_app.report.runs import group_runs, read_run
 from fedproto_app.report.taking_part import chosen_to_share
-from tests.report.made_runs import alone, shared
+from tests.report.made_runs import alone, grouped, shared
 
 
 def step(*folders: Path) -> NextStep:
-    (question,) = questions(group_runs([read_run(folder) for folder in folders])[0])
+    (question,) = questions(grouped(*folders))
     return next_step(question, chosen_to_share(question))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -175,18 +176,33 @@ def test_a_simulation_gets_the_picture_and_keeps_its_state(run: Path) -> None:
     assert sorted((run / "state").rglob("*")) == state
 
 
-@pytest.mark.parametrize("clients", ["one", "none"])
-def test_only_clients_with_vectors_are_shown(run: Path, clients: str) -> None:
-    for name in ("client-000", "client-001")[clients == "one" :]:
+def without_vectors(run: Path, *clients: str) -> None:
+    for name in clients:
         (run / "state" / "n" / f"c-{name}" / "vectors.safetensors").unlink()
-    if clients == "one":
-        assert set(read_embeddings(run, settings_of(run)).clients) == {"client-000"}
-    else:
-        assert "embeddings.png" not in pictures(run)
 
 
-def test_deployed_nodes_keep_their_state(run: Path) -> None:
-    (run / "state").rename(run / "elsewhere")
+def damaged(run: Path) -> None:
+    [file] = (run / "state").rglob("c-client-001/vectors.safetensors")
+    file.write_bytes(file.read_bytes()[:20])
+
+
+def test_only_clients_with_vectors_are_shown(run: Path) -> None:
+    without_vectors(run, "client-001")
+    assert set(read_embeddings(run, settings_of(run)).clients) == {"client-000"}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda run: without_vectors(run, *CLIENTS),
+        lambda run: (run / "state").rename(run / "elsewhere"),  # deployed nodes keep their state
+        damaged,
+    ],
+)
+def test_what_cannot_be_read_costs_the_picture_only(
+    run: Path, harm: Callable[[Path], object]
+) -> None:
+    harm(run)
     assert "embeddings.png" not in pictures(run)
 
 
@@ -211,12 +227,6 @@ def test_vectors_of_two_encoders_are_not_mixed(run: Path) -> None:
     ClientStore(run / "state" / "n").write_vectors("client-001", "other", torch.zeros(3, 5))
     with pytest.raises(FedProtoError, match="different encoders"):
         read_embeddings(run, settings_of(run))
-
-
-def test_a_damaged_file_costs_the_picture_only(run: Path) -> None:
-    [file] = (run / "state").rglob("c-client-001/vectors.safetensors")
-    file.write_bytes(file.read_bytes()[:20])
-    assert "embeddings.png" not in pictures(run)
 
 
 def test_the_plane_by_hand() -> None:

@@ -14,48 +14,41 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.charts import draw, draw_comparison, pictures_of
-from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
+from fedproto_app.report.runs import read_clients, read_rounds, read_run
 from fedproto_app.report.sequences.report import settled
 from fedproto_app.report.table import clients_table, comparison_columns, run_table
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.table import task_class
+from tests.report.made_runs import grouped
 from tests.report.made_sequences import made, make_sequence_run
 from tests.report.test_charts import points
 
 CLASSES, NUMBERS = "sequence-classification", "sequence-regression"
 REPORTS = {task: report_for(task) for task in TASKS}
+
+
+def metrics(**values: tuple[float | None, ...]) -> dict[Metric, float]:
+    """Metrics of a client: with the model in use, its local model and the kept one."""
+    models = (Model.USED, Model.LOCAL, Model.KEPT)
+    return {
+        Metric(name.replace("_", "-"), model): value
+        for name, of_models in values.items()
+        for model, value in zip(models, of_models, strict=True)
+        if value is not None
+    }
+
+
 ACCURACIES = {
-    "a": {
-        Metric("accuracy"): 0.5,
-        Metric("validation-error"): 0.25,
-        Metric("accuracy", Model.LOCAL): 0.25,
-        Metric("validation-error", Model.LOCAL): 0.75,
-        Metric("accuracy", Model.KEPT): 0.75,
-        Metric("validation-error", Model.KEPT): 0.125,
-    },
-    "b": {
-        Metric("accuracy"): 1.0,
-        Metric("validation-error"): 0.75,
-        Metric("accuracy", Model.KEPT): 0.25,
-    },
+    "a": metrics(accuracy=(0.5, 0.25, 0.75), validation_error=(0.25, 0.75, 0.125)),
+    "b": metrics(accuracy=(1.0, None, 0.25), validation_error=(0.75, None, None)),
 }
 ERRORS = {
-    "a": {
-        Metric("rmse"): 4.0,
-        Metric("mae"): 3.0,
-        Metric("validation-rmse"): 5.0,
-        Metric("rmse", shared=True): 8.0,
-        Metric("rmse", Model.KEPT): 2.0,
-    },
-    "b": {
-        Metric("rmse"): 2.0,
-        Metric("mae"): 1.0,
-        Metric("validation-rmse"): 7.0,
-        Metric("rmse", shared=True): 4.0,
-        Metric("rmse", Model.KEPT): 1.0,
-    },
+    "a": metrics(rmse=(4.0, None, 2.0), mae=(3.0, None, None), validation_rmse=(5.0, None, None)),
+    "b": metrics(rmse=(2.0, None, 1.0), mae=(1.0, None, None), validation_rmse=(7.0, None, None)),
 }
+for client, error in (("a", 8.0), ("b", 4.0)):
+    ERRORS[client][Metric("rmse", shared=True)] = error
 
 
 def a_line(number: int, accuracy: float | None = None, **figures: Any) -> dict[str, Any]:
@@ -133,15 +126,12 @@ def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
         ["a", "n", "g", 10, 7, 0.5, 0.25, 0.75, 0.25, 0.125],
         ["b", "n", "g", 10, 7, 1.0, None, 0.25, 0.75, None],
     ]
-
-
-def test_clients_of_regression_have_errors() -> None:
-    first, *rows = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
+    first, row, _ = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,rmse,rmse_local,rmse_kept,mae,validation_rmse,"
         "kept_validation_rmse"
     )
-    assert rows[0] == ["a", "n", "g", 10, 7, 4.0, None, 2.0, 3.0, 5.0, None]
+    assert row == ["a", "n", "g", 10, 7, 4.0, None, 2.0, 3.0, 5.0, None]
 
 
 def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
@@ -248,7 +238,7 @@ def test_a_finished_run_has_every_field_that_a_person_is_shown(tmp_path: Path, t
 
 def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
     folders = [make_sequence_run(tmp_path / task, task, rounds=3) for task in (CLASSES, NUMBERS)]
-    groups, _ = group_runs([read_run(folder) for folder in folders])
+    groups = grouped(*folders)
     assert [group.task for group in groups] == [CLASSES, NUMBERS]
     accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
     assert comparison_columns(groups[:1])[1].texts[0] == f"{100 * accuracy:.1f} ± -"
@@ -289,10 +279,6 @@ def test_identical_lines_are_drawn_once_with_both_names(tmp_path: Path) -> None:
     assert test[-1][1] == pytest.approx(record["accuracy"])
     assert validation[-1][1] == pytest.approx(1 - record["validation_error"])
     assert [place for place, _ in test] == [3, 4, 5, 6, 7, 8]
-
-
-def test_an_error_is_drawn_as_it_is(tmp_path: Path) -> None:
-    run = make_sequence_run(tmp_path / "a", NUMBERS)
-    by_round = points(pictures_of(run)["rounds.png"][0])
-    last = read_rounds(run)[-1]
+    run = make_sequence_run(tmp_path / "b", NUMBERS)  # an error is drawn as it is
+    by_round, last = points(pictures_of(run)["rounds.png"][0]), read_rounds(run)[-1]
     assert by_round["validation, models in use"][-1][1] == last["validation_rmse"]
