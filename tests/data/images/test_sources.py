@@ -37,13 +37,6 @@ def load_given(pool: Any, **settings: Any) -> ImagePool:
     return load_pool(DataSettings(source=f"{MODULE}:factory", **settings))
 
 
-def test_a_users_factory() -> None:
-    pool = load_given(POOL)
-    assert pool.classes == ("cat", "ant")
-    assert pool.train.labels.tolist() == [1, 0, 1]
-    assert pool.train.load(np.array([2, 0])).pixels.shape == (2, 3, 2, 2)
-
-
 def test_the_listed_order_of_the_classes() -> None:
     pool = load_given(POOL, classes="ant, bee,cat")
     assert pool.classes == ("ant", "bee", "cat")

@@ -12,7 +12,7 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.settings import DataSettings, SequenceSettings
+from fedproto_app.settings import DataSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -31,13 +31,6 @@ def load_given(pool: Any, **settings: Any) -> SequencePool:
     global handed_over
     handed_over = pool
     return load_sequences(DataSettings(source=f"{MODULE}:factory", **settings))
-
-
-def test_a_users_factory() -> None:
-    pool = load_given(POOL)
-    assert pool.classes == ("ant", "bee", "cat")
-    assert pool.targets.tolist() == [1, 0, 1]
-    assert load_given(NUMBERS).targets.tolist() == [0, 0.5, 1]
 
 
 def test_the_listed_order_of_the_classes() -> None:
@@ -86,14 +79,6 @@ def step(value: Any, dtype: Any = np.float32) -> list[Any]:
 def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
     with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
         load_given(pool)
-
-
-@pytest.mark.parametrize("target", ["", "seconds"])
-def test_the_embedded_source_keeps_the_rules(target: str) -> None:
-    sequences = SequenceSettings(target=target)
-    pool = load_sequences(DataSettings(source="synthetic-air-writing", sequences=sequences))
-    assert set(pool.groups) == set(pool.clients.tolist())
-    assert bool(pool.classes) == (target == "")
 
 
 @pytest.mark.parametrize("name", ["?", "unlabelled"])
