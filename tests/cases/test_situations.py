@@ -209,26 +209,6 @@ def test_a_model_that_raises_ends_the_run_with_round_node_and_error(tmp_path: Pa
     assert "\n" not in message
 
 
-def no_database(settings: object) -> Any:
-    raise ConnectionError("client 'b': the database said no")
-
-
-@pytest.mark.parametrize("command", ["check", "run"])
-def test_a_source_that_raises_is_one_line_with_its_place(
-    fedproto: Fedproto, tmp_path: Path, command: str
-) -> None:
-    source = f"{__name__}:no_database"
-    check = ["data", "check", "--source", source]
-    run = ["run", f"--set=data.source={source}", f"--set=output.dir={tmp_path}"]
-    outcome = fedproto(*(check if command == "check" else run))
-    assert outcome.code == 2
-    error = outcome.err.splitlines()[-1]
-    assert error.startswith(
-        f"error: data.source = '{source}' raised ConnectionError: client 'b': the database said no"
-    )
-    assert "(test_situations.py, line " in error
-
-
 # --- r78: declared sample weights ----------------------------------------------------------------
 
 

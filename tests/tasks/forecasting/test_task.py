@@ -146,18 +146,6 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
     ]
 
 
-def test_missing_targets_count_in_no_metric() -> None:
-    task = ForecastingTask(SETTINGS)
-    values = np.random.default_rng(0).normal(size=60)
-    values[-1] = np.nan
-    client = make_windows(ClientSeries("a", values), SETTINGS.data)
-    parameters = {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}
-    samples = task.gather([client], 1)
-    before = task.evaluate(parameters, samples)
-    samples.targets[0, -1] = 1e6
-    assert task.evaluate(parameters, samples) == before
-
-
 def test_a_step_without_test_targets_has_no_error() -> None:
     """The test part 1 . . 2 of three steps: samples 1 . . and . . 2 have nothing at step 2."""
     settings = settings_from({"data.period": 2, "data.horizon": 3, "data.close-window": 1})
