@@ -33,20 +33,6 @@ def test_the_step_is_the_most_common_distance() -> None:
     assert sampling_step(stamps[:1]) is None
 
 
-def test_missing_rows_become_nan() -> None:
-    stamps = times("1970-01-02T00", "1970-01-02T01", "1970-01-02T03")
-    values, start = on_the_clock(stamps, column(1, 2, 4), HOUR, "x.csv")
-    np.testing.assert_array_equal(values[:, 0], [1, 2, np.nan, 4])
-    assert start == 24
-
-
-@pytest.mark.parametrize("day", ["1969-12-31", "2014-01-01", "2019-07-13"])
-def test_equal_wall_clock_hours_have_equal_phase(day: str) -> None:
-    start = on_the_clock(times(f"{day}T05", f"{day}T06"), column(1, 2), HOUR, "x.csv")[1]
-    assert start % 24 == 5
-    assert (start < 0) == (day < "1970")
-
-
 @given(st.sets(st.integers(0, 40), min_size=21), st.integers(-(10**5), 10**5))
 def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
     positions = np.array(sorted(rows))

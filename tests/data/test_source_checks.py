@@ -119,5 +119,6 @@ def breaks_at_once(settings: DataSettings) -> None:
     ],
 )
 def test_an_error_in_a_persons_own_function_is_one_line(name: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as raised:
         load_series(DataSettings(source=f"{MODULE}:{name}"))
+    assert raised.value.__cause__ is not None  # with its traceback, in Python

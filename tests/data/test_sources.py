@@ -11,6 +11,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_histories, load_series, trimmed
 from fedproto_app.settings import DataSettings
+from tests.data.handed_over import FACTORY, load_given
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 
@@ -20,18 +21,6 @@ def own_data(settings: DataSettings) -> Iterator[ClientSeries]:
     for number in range(3):
         values = np.array([np.nan, 1.0, np.nan, number, np.nan])
         yield ClientSeries(f"site-{number}", values, start=10 * number, group="all")
-
-
-def factory(settings: DataSettings) -> Any:
-    """Return the object that the test has set."""
-    return handed_over
-
-
-def failing(settings: DataSettings) -> Any:
-    raise RuntimeError("the user's own mistake")
-
-
-handed_over: Any = None
 
 
 def load(source: str, **settings: Any) -> list[ClientSeries]:
@@ -67,10 +56,8 @@ def test_a_long_table_ends_with_its_newest_value(tmp_path: Path) -> None:
 
 
 def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:
-    global handed_over
     mine = np.array([1, 2, 3])
-    handed_over = [ClientSeries("a", mine, start=np.int64(4))]
-    (series,) = load(f"{MODULE}:factory")
+    (series,) = load_given(load_series, [ClientSeries("a", mine, start=np.int64(4))])
     assert series.values.dtype == np.float64
     assert type(series.start) is int
     series.values[0] = 9
@@ -106,10 +93,8 @@ def test_integers_become_floats_and_the_users_array_is_left_alone() -> None:
     ],
 )
 def test_invalid_results_of_a_factory_are_refused(clients: Any, message: str) -> None:
-    global handed_over
-    handed_over = clients
-    with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
-        load(f"{MODULE}:factory")
+    with pytest.raises(DataError, match=f"^{FACTORY}: {message}"):
+        load_given(load_series, clients)
 
 
 def test_what_is_known_ahead_stays_known_wherever_the_values_end() -> None:
@@ -130,19 +115,11 @@ def test_what_is_known_ahead_stays_known_wherever_the_values_end() -> None:
 
 
 def test_zeros_for_what_is_missing_reach_further_than_what_is_known() -> None:
-    global handed_over
     known = np.arange(3.0)[:, None]
-    handed_over = [
+    clients = [
         ClientSeries("a", np.ones(3), known=known, columns=("wind",)),
         ClientSeries("b", np.ones(5)),
     ]
-    first, _ = load(f"{MODULE}:factory", missing="zero")
+    first, _ = load_given(load_series, clients, missing="zero")
     assert first.values.tolist() == [1, 1, 1, 0, 0]
     np.testing.assert_array_equal(first.known.ravel(), [0, 1, 2, np.nan, np.nan])
-
-
-def test_a_mistake_inside_a_factory_is_one_line_with_its_place_and_cause() -> None:
-    place = r"the user's own mistake \(test_sources\.py, line \d+\)$"
-    with pytest.raises(DataError, match=place) as raised:
-        load(f"{MODULE}:failing")
-    assert isinstance(raised.value.__cause__, RuntimeError)  # with its traceback, in Python

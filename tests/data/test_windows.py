@@ -65,18 +65,10 @@ def test_split_is_in_time_order_and_trims_the_oldest_train_samples() -> None:
 
 
 def test_scale_comes_from_the_train_part_alone() -> None:
-    values = np.arange(40.0)
-    windows = make_windows(series(values), SMALL)
-    trained = values[: 8 + 22]
-    assert windows.scale.mean == pytest.approx(trained.mean())
-    assert windows.scale.std == pytest.approx(trained.std())
-    later = values.copy()
-    later[8 + 22 :] = 1e6  # nothing of validation or test may move the scale
-    assert make_windows(series(later), SMALL).scale.mean == windows.scale.mean
-
-
-def test_no_train_sample_sees_a_later_value() -> None:
+    """So no train sample sees a later value."""
     values = np.random.default_rng(0).normal(size=40)
+    scale, trained = make_windows(series(values), SMALL).scale, values[: 8 + 22]
+    assert (scale.mean, scale.std) == pytest.approx((trained.mean(), trained.std()))
     changed = values.copy()
     changed[8 + 22 :] += 5
     first, second = (make_windows(series(v), SMALL) for v in (values, changed))
@@ -314,12 +306,6 @@ def test_the_seasonal_difference_is_of_the_train_part_whatever_the_history() -> 
     train = 8 + full.train_end
     expected = abs(values[4:train] - values[: train - 4]).mean()
     assert full.scale.seasonal_difference == pytest.approx(expected)
-    later = values.copy()
-    later[train:] = 1e6
-    assert (
-        make_windows(series(later), SMALL).scale.seasonal_difference
-        == full.scale.seasonal_difference
-    )
     short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
     assert short.scale.seasonal_difference == full.scale.seasonal_difference
 

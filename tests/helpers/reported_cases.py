@@ -1,7 +1,7 @@
 """Files and situations from people's public reports; without them these tests are skipped.
 
 `FEDPROTO_CASES` names a folder with `make_cases.py`, which writes the files `r…`, and `files/` with
-the files `u…`. tests/cases/ has a test for every row of the folder's `cases.md`.
+the files `u…`. Every row of the folder's `cases.md` has a test, nearly all of them in tests/cases/.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -17,52 +16,26 @@ from fedproto_app.models.convolution import (
     max_pool2d,
     norm_parameters,
 )
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator)
-
-
-def require_torchs(
-    ours: Callable[..., Tensor], layer: nn.Module, inputs: Tensor, parameters: list[Tensor]
-) -> None:
-    """Compare outputs and gradients with those of torch's layer, client by client."""
-    leaves = [value.requires_grad_() for value in (inputs, *parameters)]
-    outputs = ours(*leaves)
-    upstream = normal(*outputs.shape, seed=3)
-    gradients = torch.autograd.grad(outputs, leaves, upstream)
-    for k, client_inputs in enumerate(inputs):
-        with torch.no_grad():
-            for layer_parameter, value in zip(layer.parameters(), parameters, strict=True):
-                layer_parameter.copy_(value[k])
-        layer.zero_grad()
-        images = client_inputs.detach().requires_grad_()
-        expected = layer(images)
-        expected.backward(upstream[k])
-        torch.testing.assert_close(outputs[k], expected)
-        for gradient, leaf in zip(gradients, (images, *layer.parameters()), strict=True):
-            torch.testing.assert_close(gradient[k], leaf.grad)
+from tests.models.torch_oracle import normal, require_torchs, seeded
 
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (1, 2, 0)])
 def test_conv2d_is_each_clients_own(clients: int, kernel: int, stride: int, padding: int) -> None:
-    def ours(inputs: Tensor, weight: Tensor) -> Tensor:
-        return conv2d(weight, inputs, stride=stride, padding=padding)
-
-    layer = nn.Conv2d(2, 4, kernel, stride, padding, bias=False).double()
-    weight = normal(clients, 4, 2, kernel, kernel)
-    require_torchs(ours, layer, normal(clients, 5, 2, 7, 6, seed=1), [weight])
+    weight = normal(clients, 4, 2, kernel, kernel).requires_grad_()
+    inputs = normal(clients, 5, 2, 7, 6, seed=1).requires_grad_()
+    ours = conv2d(weight, inputs, stride=stride, padding=padding)
+    layer = partial(nn.Conv2d, 2, 4, kernel, stride, padding, bias=False)
+    require_torchs(ours, inputs, [weight], layer)
 
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_group_norm_is_each_clients_own(clients: int, groups: int) -> None:
-    parameters = [normal(clients, 6, seed=1), normal(clients, 6, seed=2)]
-    ours = partial(group_norm, groups=groups)
-    layer = nn.GroupNorm(groups, 6).double()
-    require_torchs(ours, layer, normal(clients, 5, 6, 3, 2), parameters)
+    weight, bias = (normal(clients, 6, seed=seed).requires_grad_() for seed in (1, 2))
+    inputs = normal(clients, 5, 6, 3, 2).requires_grad_()
+    ours = group_norm(inputs, weight, bias, groups)
+    require_torchs(ours, inputs, [weight, bias], partial(nn.GroupNorm, groups, 6))
 
 
 def test_group_norm_by_hand() -> None:
@@ -98,7 +71,7 @@ def test_each_client_is_the_module_itself() -> None:
 
 
 def test_initial_values() -> None:
-    weight = conv_parameters(64, 32, 3, torch.Generator().manual_seed(0))["weight"]
+    weight = conv_parameters(64, 32, 3, seeded())["weight"]
     assert weight.shape == (32, 64, 3, 3)
     assert weight.std().item() == pytest.approx((2 / (32 * 9)) ** 0.5, rel=0.02)
     assert weight.mean().item() == pytest.approx(0, abs=2e-3)

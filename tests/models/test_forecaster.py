@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import Forecaster, project, projector_parameters
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
+from tests.models.torch_oracle import normal, require_torchs, seeded, stacked
 
 LAYOUT = WindowLayout(close=3, distances=3, horizon=1, period=24, times=0)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def stack(*clients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: torch.stack([client[name] for client in clients]) for name in clients[0]}
-
-
 def parameters_of(representation_dim: int, prototype_dim: int = 0) -> dict[str, torch.Tensor]:
     """One client's model, and a projector where prototype_dim > 0."""
-    draws = generator()
+    draws = seeded()
     return {
         **Forecaster(representation_dim, LAYOUT).initial_parameters(draws),
         **projector_parameters(representation_dim, prototype_dim, draws),
@@ -41,26 +37,22 @@ def test_sizes_are_the_papers() -> None:
 @pytest.mark.parametrize(("steps", "width"), [(1, 1), (2, 1), (3, 1), (5, 1), (3, 4)])
 def test_gru_equals_torch_for_every_client(steps: int, width: int) -> None:
     hidden, clients, rows = 5, 3, 4
-    all_parameters = [
-        {n: value.double() for n, value in gru_parameters(hidden, generator(i), width).items()}
-        for i in range(clients)
-    ]
-    window = torch.randn(clients, rows, steps * width, dtype=torch.float64, generator=generator(9))
-    ours = gru_last_hidden(stack(*all_parameters), "", window)
-    for k, client in enumerate(all_parameters):
-        reference = torch.nn.GRU(width, hidden, batch_first=True).double()
-        with torch.no_grad():
-            reference.weight_ih_l0.copy_(client["weight_ih"].T)
-            reference.weight_hh_l0.copy_(client["weight_hh"].T)
-            reference.bias_ih_l0.copy_(client["bias_ih"])
-            reference.bias_hh_l0.copy_(client["bias_hh"])
-            _, last = reference(window[k].view(rows, steps, width))
-        torch.testing.assert_close(ours[k], last[0], rtol=0, atol=1e-12)
+    drawn = [gru_parameters(hidden, seeded(k), width) for k in range(clients)]
+    parameters = stacked(drawn, dtype=torch.float64)
+    window = normal(clients, rows, steps * width).requires_grad_()
+    require_torchs(
+        gru_last_hidden(parameters, "", window),
+        window,
+        [parameters[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")],
+        lambda: nn.GRU(width, hidden, batch_first=True),
+        call=lambda gru, values, _: gru(values.view(rows, steps, width))[1][0],
+        close=partial(torch.testing.assert_close, rtol=0, atol=1e-12),
+    )
 
 
 def test_encoder_reads_close_and_periodic_values_apart() -> None:
-    forecaster, parameters = Forecaster(8, LAYOUT), stack(parameters_of(8))
-    inputs = torch.randn(1, 5, 6, generator=generator(1))
+    forecaster, parameters = Forecaster(8, LAYOUT), stacked([parameters_of(8)])
+    inputs = torch.randn(1, 5, 6, generator=seeded(1))
     base = forecaster.encode(parameters, inputs)
     assert base.shape == (1, 5, 8)
     moved = inputs.clone()
@@ -70,8 +62,8 @@ def test_encoder_reads_close_and_periodic_values_apart() -> None:
 
 
 def test_decoder_and_projector_are_linear_layers() -> None:
-    parameters = stack(parameters_of(4, 2))
-    r = torch.randn(1, 3, 4, generator=generator(2))
+    parameters = stacked([parameters_of(4, 2)])
+    r = torch.randn(1, 3, 4, generator=seeded(2))
     expected = r[0] @ parameters["decoder.weight"][0] + parameters["decoder.bias"][0]
     torch.testing.assert_close(Forecaster(4, LAYOUT).predict(parameters, r)[0], expected)
     expected = r[0] @ parameters["projector.weight"][0] + parameters["projector.bias"][0]
@@ -80,4 +72,4 @@ def test_decoder_and_projector_are_linear_layers() -> None:
 
 def test_without_a_projector_the_prototype_is_the_representation() -> None:
     r = torch.randn(1, 3, 4)
-    assert project(stack(parameters_of(4)), r) is r
+    assert project(stacked([parameters_of(4)]), r) is r

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -19,12 +19,17 @@ from fedproto_app.models.image_classifier import (
     small_cnn_parameters,
 )
 from fedproto_app.models.model import ENCODER, HEAD, Model
+from tests.models.torch_oracle import (
+    Close,
+    normal,
+    require_close_in_bfloat16,
+    require_torchs,
+    seeded,
+    stacked,
+)
 
 Draw = Callable[[torch.Generator], dict[str, Tensor]]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+Encoder = Callable[[dict[str, Tensor], str, Tensor], Tensor]
 
 
 def clients_parameters(clients: int, draw: Draw) -> dict[str, Tensor]:
@@ -37,14 +42,11 @@ def clients_parameters(clients: int, draw: Draw) -> dict[str, Tensor]:
             if value.dim() == 1:
                 value += 0.3 * torch.randn(value.shape, generator=generator)
         all_parameters.append(values)
-    return {
-        "encoder." + name: torch.stack([values[name] for values in all_parameters]).requires_grad_()
-        for name in all_parameters[0]
-    }
+    return stacked(all_parameters, "encoder.")
 
 
 def images(clients: int, rows: int, shape: tuple[int, int, int]) -> Tensor:
-    return torch.randn(clients, rows, *shape, generator=seeded(99))
+    return normal(clients, rows, *shape, seed=99, dtype=torch.float32)
 
 
 def small_reference(shape: tuple[int, int, int], width: int, dim: int) -> nn.Sequential:
@@ -88,31 +90,22 @@ def resnet_reference(channels: int, stem_stride: int) -> nn.Sequential:
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def gradients_beside_torchs(
-    encoder: Callable[[dict[str, Tensor], str, Tensor], Tensor],
+def equals_torch(
+    encoder: Encoder,
     parameters: dict[str, Tensor],
     inputs: Tensor,
     make_reference: Callable[[], nn.Module],
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each client's gradients, ours and torch's; the outputs are compared here."""
-    ours = encoder(parameters, "encoder.", inputs)
-    upstream = torch.randn(ours.shape, generator=seeded(7))
-    gradients = torch.autograd.grad(ours, list(parameters.values()), upstream)
-    for k, client_images in enumerate(inputs):
-        model = make_reference()
-
-        def as_torch(value: Tensor, k: int = k) -> Tensor:
-            return value[k].T if value.dim() == 3 else value[k]  # a matrix of the linear layer
-
-        with torch.no_grad():
-            for reference_value, value in zip(model.parameters(), parameters.values(), strict=True):
-                reference_value.copy_(as_torch(value))
-        expected = model(client_images)
-        expected.backward(upstream[k])
-        torch.testing.assert_close(ours[k], expected, rtol=1e-5, atol=1e-5)
-        for reference_value, gradient in zip(model.parameters(), gradients, strict=True):
-            assert reference_value.grad is not None
-            yield as_torch(gradient), reference_value.grad
+    gradients_close: Close,
+) -> None:
+    inputs.requires_grad_()
+    require_torchs(
+        encoder(parameters, "encoder.", inputs),
+        inputs,
+        parameters.values(),
+        make_reference,
+        close=partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5),
+        gradients_close=gradients_close,
+    )
 
 
 @pytest.mark.parametrize("clients", [1, 3])
@@ -122,8 +115,8 @@ def test_the_small_cnn_equals_torch_for_every_client(
 ) -> None:
     parameters = clients_parameters(clients, partial(small_cnn_parameters, shape, 8, 6))
     inputs, make_reference = images(clients, 4, shape), partial(small_reference, shape, 8, 6)
-    for ours, torchs in gradients_beside_torchs(small_cnn, parameters, inputs, make_reference):
-        torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=1e-5)
+    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
+    equals_torch(small_cnn, parameters, inputs, make_reference, close)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +129,11 @@ def test_the_resnet_equals_torch_for_every_client(
     parameters = clients_parameters(clients, partial(resnet_parameters, shape[0]))
     inputs = images(clients, 2, shape)
     make_reference = partial(resnet_reference, shape[0], stem_stride)
-    for ours, torchs in gradients_beside_torchs(resnet, parameters, inputs, make_reference):
+
+    def close(ours: Tensor, torchs: Tensor) -> None:
         assert (ours - torchs).norm() <= 1e-4 * torchs.norm()
+
+    equals_torch(resnet, parameters, inputs, make_reference, close)
 
 
 def test_the_resnet_has_torchvisions_size_and_names() -> None:
@@ -175,18 +171,10 @@ def test_a_norm_needs_no_batch() -> None:
         (resnet, partial(resnet_parameters, 3), 0.05),
     ],
 )
-def test_bfloat16_is_close(
-    encoder: Callable[[dict[str, Tensor], str, Tensor], Tensor], draw: Draw, bound: float
-) -> None:
+def test_bfloat16_is_close(encoder: Encoder, draw: Draw, bound: float) -> None:
     parameters = clients_parameters(2, draw)
     inputs = images(2, 4, (3, 16, 16))
-    exact = encoder(parameters, "encoder.", inputs)
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = encoder(parameters, "encoder.", inputs)
-    assert rough.dtype == torch.bfloat16
-    assert (rough.float() - exact).norm() < bound * exact.norm()
-    gradients = torch.autograd.grad(rough.float().sum(), list(parameters.values()))
-    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
+    require_close_in_bfloat16(lambda: encoder(parameters, "encoder.", inputs), parameters, bound)
 
 
 MakeModel = Callable[[int], Model]  # by the number of classes

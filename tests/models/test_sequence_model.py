@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from fedproto_app.models.sequence_model import (
     lstm_parameters,
 )
 from tests.helpers.tiny_sequences import with_clients
+from tests.models.torch_oracle import normal, require_torchs, seeded, stacked
 
 INPUTS, HIDDEN, ROWS = 3, 5, 4
 
@@ -23,29 +26,9 @@ def stacked_clients(
     clients: int, steps: int, dtype: torch.dtype = torch.float64
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Parameters "a.*" of so many clients, different each, and their inputs [K, B, T, d]."""
-    all_parameters = [lstm_parameters(INPUTS, HIDDEN, seeded(seed)) for seed in range(clients)]
-    parameters = {
-        "a." + n: torch.stack([client_parameters[n] for client_parameters in all_parameters]).to(
-            dtype
-        )
-        for n in all_parameters[0]
-    }
-    inputs = torch.randn(clients, ROWS, steps, INPUTS, generator=seeded(9)).to(dtype)
-    return parameters, inputs
-
-
-def module(parameters: dict[str, Tensor], client: int) -> nn.LSTM:
-    """torch's module with one client's parameters."""
-    reference = nn.LSTM(INPUTS, HIDDEN, batch_first=True).double()
-    with torch.no_grad():
-        for name, value in parameters.items():
-            getattr(reference, name.removeprefix("a.") + "_l0").copy_(transposed(value[client]))
-    return reference
-
-
-def transposed(value: Tensor) -> Tensor:
-    """A matrix as torch stores it, or from torch; a bias as it is."""
-    return value.T if value.dim() == 2 else value
+    drawn = [lstm_parameters(INPUTS, HIDDEN, seeded(seed)) for seed in range(clients)]
+    inputs = normal(clients, ROWS, steps, INPUTS, seed=9, dtype=dtype)
+    return stacked(drawn, "a.", dtype), inputs.requires_grad_()
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
@@ -55,36 +38,37 @@ def test_every_client_gets_torchs_lstm_of_its_packed_sequences(clients: int, ste
     parameters, inputs = stacked_clients(clients, steps)
     lengths = torch.randint(1, steps + 1, (clients, ROWS), generator=seeded(1))
     lengths[0].clamp_(max=max(1, steps - 1))
-    leaves = [value.requires_grad_() for value in (*parameters.values(), inputs)]
-    ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
-    upstream = torch.randn(ours.shape, dtype=ours.dtype, generator=seeded(2))
-    gradients = torch.autograd.grad(ours, leaves, upstream)
-    for k in range(clients):
-        reference = module(parameters, k)
-        sequences = inputs[k].detach().requires_grad_()
+
+    def last_hidden(lstm: nn.Module, sequences: Tensor, k: int) -> Tensor:
         packed = nn.utils.rnn.pack_padded_sequence(
             sequences, lengths[k], batch_first=True, enforce_sorted=False
         )
-        _, (last, _) = reference(packed)
-        last[0].backward(upstream[k])
-        torch.testing.assert_close(ours[k], last[0], rtol=0, atol=1e-12)
-        torch.testing.assert_close(gradients[-1][k], sequences.grad, rtol=0, atol=1e-12)
-        for name, gradient in zip(parameters, gradients, strict=False):
-            expected = getattr(reference, name.removeprefix("a.") + "_l0").grad
-            torch.testing.assert_close(transposed(gradient[k]), expected, rtol=0, atol=1e-12)
+        return lstm(packed)[1][0][0]
+
+    require_torchs(
+        lstm_last_hidden(parameters, "a.", inputs, lengths),
+        inputs,
+        parameters.values(),
+        lambda: nn.LSTM(INPUTS, HIDDEN, batch_first=True),
+        torchs=lambda lstm: [
+            lstm.get_parameter(f"{name.removeprefix('a.')}_l0") for name in parameters
+        ],
+        call=last_hidden,
+        close=partial(torch.testing.assert_close, rtol=0, atol=1e-12),
+    )
 
 
 def test_the_fused_float32_kernel_gives_the_same_as_float64() -> None:
     """A CPU computes float32 by another library than float64."""
     parameters, inputs = stacked_clients(2, 20, torch.float32)
     lengths = torch.tensor([[20, 3, 1, 7], [2, 19, 20, 20]])
-    leaves = [value.requires_grad_() for value in parameters.values()]
     ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
     exact_leaves = {n: v.detach().double().requires_grad_() for n, v in parameters.items()}
     exact = lstm_last_hidden(exact_leaves, "a.", inputs.double(), lengths)
     torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6)
     expected = torch.autograd.grad(exact.square().sum(), list(exact_leaves.values()))
-    for got, want in zip(torch.autograd.grad(ours.square().sum(), leaves), expected, strict=True):
+    gradients = torch.autograd.grad(ours.square().sum(), list(parameters.values()))
+    for got, want in zip(gradients, expected, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
 
 
@@ -118,8 +102,7 @@ def test_initial_values_are_torchs() -> None:
     parameters = lstm_parameters(6, 16, seeded())
     reference = nn.LSTM(6, 16)
     shapes = {
-        name.removesuffix("_l0"): transposed(value).shape
-        for name, value in reference.named_parameters()
+        name.removesuffix("_l0"): value.shape[::-1] for name, value in reference.named_parameters()
     }
     assert {name: value.shape for name, value in parameters.items()} == shapes
     assert all(0.2 < value.abs().max() <= 0.25 for value in parameters.values())
@@ -130,10 +113,6 @@ def test_initial_values_are_torchs() -> None:
 LENGTHS = torch.tensor([[5, 2, 1], [3, 3, 1]])
 LSTM = LstmModel(2, 3, embedding_dim=3, hidden_dim=5)
 CNN = CausalCnnModel(2, 3, CausalCnnSize(blocks=3, channels=4, reduced_dim=6, output_dim=4))
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def two_clients(model: Model) -> tuple[dict[str, Tensor], Tensor]:

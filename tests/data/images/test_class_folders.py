@@ -334,12 +334,6 @@ def png(image: Image.Image, **options: bytes) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("form", ["PNG", "BMP"])
-def test_forms_without_loss(form: str) -> None:
-    np.testing.assert_array_equal(decode(encoded(RGB, form)), RGB.transpose(2, 0, 1))
-    np.testing.assert_array_equal(decode(encoded(LUMA, form)), LUMA[None])
-
-
 def test_jpeg_is_near() -> None:
     smooth = np.add.outer(np.arange(0, 160, 10), np.arange(0, 80, 5)).astype(np.uint8)
     assert decode(encoded(smooth, "JPEG")).shape == (1, 16, 16)

@@ -5,7 +5,6 @@ tail, the classes drawn from it, and the equal share that they allow.
 from __future__ import annotations
 
 from itertools import combinations
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -213,9 +212,8 @@ def test_a_class_without_train_images_and_a_strange_label_are_refused() -> None:
 @pytest.mark.parametrize(("clients", "stages"), [(20, 5), (100, 1)])
 @pytest.mark.parametrize("factor", [10.0, 50.0, 100.0])
 def test_the_papers_settings_on_cifar10(clients: int, stages: int, factor: float) -> None:
-    begin, chosen = perf_counter(), {"clients": clients, "stages": stages}
-    _, rows = partition(per_class=5000, test=1000, imbalance_factor=factor, **chosen)
-    assert perf_counter() - begin < 10  # 0.1 s on an idle machine
+    chosen = {"clients": clients, "stages": stages, "imbalance_factor": factor}
+    _, rows = partition(per_class=5000, test=1000, **chosen)
     share = long_tail_counts(np.full(10, 4750), factor).sum() // 100
     assert 0.9 * share <= rows[0].sum() <= share
 

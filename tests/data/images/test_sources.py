@@ -9,9 +9,7 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages
 from fedproto_app.data.images.sources import load_pool
-from fedproto_app.settings import DataSettings
-
-MODULE = __name__  # this module serves as a user's own: "package.module:factory"
+from tests.data.handed_over import FACTORY, load_given
 
 SPLIT = ImageSplit(
     labels=np.array([1, 0, 1]),
@@ -23,29 +21,8 @@ SPLIT = ImageSplit(
 POOL = ImagePool(("cat", "ant"), (3, 2, 2), SPLIT, SPLIT)
 
 
-def factory(settings: DataSettings) -> Any:
-    """Return the object that the test has set."""
-    return handed_over
-
-
-handed_over: Any = None
-
-
-def load_given(pool: Any, **settings: Any) -> ImagePool:
-    global handed_over
-    handed_over = pool
-    return load_pool(DataSettings(source=f"{MODULE}:factory", **settings))
-
-
-def test_a_users_factory() -> None:
-    pool = load_given(POOL)
-    assert pool.classes == ("cat", "ant")
-    assert pool.train.labels.tolist() == [1, 0, 1]
-    assert pool.train.load(np.array([2, 0])).pixels.shape == (2, 3, 2, 2)
-
-
 def test_the_listed_order_of_the_classes() -> None:
-    pool = load_given(POOL, classes="ant, bee,cat")
+    pool = load_given(load_pool, POOL, classes="ant, bee,cat")
     assert pool.classes == ("ant", "bee", "cat")
     assert pool.train.labels.tolist() == [0, 2, 0]
     assert pool.test.labels.tolist() == [0, 2, 0]
@@ -55,14 +32,14 @@ def test_the_listed_order_of_the_classes() -> None:
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ("ant", f"{MODULE}:factory: class 'cat' is not in data.classes = ant"),
+        ("ant", f"{FACTORY}: class 'cat' is not in data.classes = ant"),
         ("cat,ant,cat", "data.classes = 'cat,ant,cat': expected names between commas"),
         ("cat,,ant", "data.classes = 'cat,,ant': expected names between commas"),
     ],
 )
 def test_bad_lists_of_classes(classes: str, message: str) -> None:
     with pytest.raises(DataError, match=f"^{message}"):
-        load_given(POOL, classes=classes)
+        load_given(load_pool, POOL, classes=classes)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +57,8 @@ def test_bad_lists_of_classes(classes: str, message: str) -> None:
     ],
 )
 def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
-    with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
-        load_given(pool)
+    with pytest.raises(DataError, match=f"^{FACTORY}: {message}"):
+        load_given(load_pool, pool)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +80,8 @@ def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> No
     ],
 )
 def test_invalid_splits_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=f"^{MODULE}:factory: train split: {message}"):
-        load_given(replace(POOL, train=replace(SPLIT, **changes)))
+    with pytest.raises(DataError, match=f"^{FACTORY}: train split: {message}"):
+        load_given(load_pool, replace(POOL, train=replace(SPLIT, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +94,6 @@ def test_invalid_splits_are_refused(changes: dict[str, Any], message: str) -> No
     ],
 )
 def test_pixels_that_were_not_promised(loaded: Any, message: str) -> None:
-    pool = load_given(replace(POOL, test=replace(SPLIT, load=lambda positions: loaded)))
-    with pytest.raises(DataError, match=f"^{MODULE}:factory: .*{message}"):
+    pool = load_given(load_pool, replace(POOL, test=replace(SPLIT, load=lambda positions: loaded)))
+    with pytest.raises(DataError, match=f"^{FACTORY}: .*{message}"):
         pool.test.load(np.array([1]))

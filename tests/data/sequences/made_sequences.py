@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.settings import DataSettings
 
 
 def pool_of(
@@ -26,6 +29,10 @@ def pool_of(
         groups or {},
         None if is_test is None else np.array(is_test),
     )
+
+
+def sequences_of(source: str, path: Path) -> SequencePool:
+    return load_sequences(DataSettings(source=source, path=str(path)))
 
 
 def measured(count: int, clients: Sequence[str] | None = None) -> SequencePool:

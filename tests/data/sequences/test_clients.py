@@ -184,12 +184,6 @@ def test_a_sequence_is_scaled_by_itself_without_changing_its_proportions() -> No
     np.testing.assert_allclose(scaled, steps([-3, 3], [-4, 4]) / np.sqrt(12.5), rtol=1e-6)
 
 
-def test_scaling_forgets_place_and_size() -> None:
-    drawn = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-    moved = (drawn * 8 + np.array([100, 0, -7])).astype(np.float32)
-    np.testing.assert_allclose(scaled_by_itself(moved), scaled_by_itself(drawn), atol=1e-5)
-
-
 def test_a_constant_sequence_becomes_zeros() -> None:
     assert scaled_by_itself(steps([305.33] * 7, [0.1] * 7)).tolist() == [[0, 0]] * 7
     assert scaled_by_itself(steps([5], [6])).tolist() == [[0, 0]]

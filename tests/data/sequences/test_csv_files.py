@@ -15,6 +15,7 @@ from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.settings import DataSettings, SequenceSettings
 from tests.data.images.made_images import write_folder, write_zip
+from tests.data.sequences.made_sequences import sequences_of
 
 
 def steps_of(content: bytes, **settings: Any) -> tuple[tuple[str, ...], list[list[float]]]:
@@ -66,10 +67,6 @@ WITHOUT_CLIENTS = {
 WITH_CLIENTS = {"ann/wave/a.csv": FIRST, "bob/nod/a.csv": SECOND}
 
 
-def classes_of(path: Path) -> SequencePool:
-    return load_sequences(DataSettings(source="sequence-folder", path=str(path)))
-
-
 @pytest.mark.parametrize(("zipped", "prefix"), [(False, ""), (True, ""), (True, "all/")])
 def test_classes_are_folders_and_clients_the_outer_folders(
     tmp_path: Path, zipped: bool, prefix: str
@@ -77,7 +74,7 @@ def test_classes_are_folders_and_clients_the_outer_folders(
     def read(files: dict[str, bytes], name: str) -> SequencePool:
         files = {prefix + file: content for file, content in files.items()}
         write = write_zip if zipped else write_folder
-        return classes_of(write(tmp_path / name, files))
+        return sequences_of("sequence-folder", write(tmp_path / name, files))
 
     pool = read(WITHOUT_CLIENTS, "without")
     assert pool.dimensions == ("x", "y")
@@ -106,14 +103,14 @@ def test_classes_are_folders_and_clients_the_outer_folders(
 )
 def test_bad_folders_are_refused(tmp_path: Path, files: Mapping[str, bytes], message: str) -> None:
     with pytest.raises(DataError, match=f"^{tmp_path}: .*{message}"):
-        classes_of(write_folder(tmp_path, files))
+        sequences_of("sequence-folder", write_folder(tmp_path, files))
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "x.zip", WITHOUT_CLIENTS)
     path.write_bytes(path.read_bytes().replace(b"5,6", b"5,7"))
     with pytest.raises(DataError, match=r"x\.zip: nod/b\.csv cannot be read: Bad CRC"):
-        classes_of(path)
+        sequences_of("sequence-folder", path)
 
 
 def recording(steps: int) -> bytes:

@@ -8,8 +8,7 @@ import pytest
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.settings import DataSettings
+from tests.data.sequences.made_sequences import sequences_of
 from tests.helpers.real_data import real_data
 
 POINTS = {
@@ -26,15 +25,11 @@ SPLITS = {
 }
 
 
-def load(path: Path) -> SequencePool:
-    return load_sequences(DataSettings(source="sequence-npz", path=str(path)))
-
-
 def read(folder: Path, arrays: dict[str, Any], **changes: Any) -> SequencePool:
     """Return the pool of the archive with some arrays changed; None removes an array."""
     present = {name: values for name, values in (arrays | changes).items() if values is not None}
     np.savez(folder / "x.npz", **present)
-    return load(folder / "x.npz")
+    return sequences_of("sequence-npz", folder / "x.npz")
 
 
 def test_points_between_offsets(tmp_path: Path) -> None:
@@ -118,7 +113,7 @@ def test_bad_archives(tmp_path: Path, arrays: Any, changes: dict[str, Any], mess
 
 
 def test_real_air_writing_of_ten_subjects() -> None:
-    pool = load(real_data("airwriting_leap_1183_10subjects.npz"))
+    pool = sequences_of("sequence-npz", real_data("airwriting_leap_1183_10subjects.npz"))
     assert len(pool.sequences) == 1183
     assert pool.classes == tuple("0123456789")
     assert sorted(set(pool.clients.tolist())) == list("ABCDEFGHIJ")
@@ -127,13 +122,13 @@ def test_real_air_writing_of_ten_subjects() -> None:
 
 
 def test_real_digits_of_another_recorder() -> None:
-    pool = load(real_data("leap_digits_1000.npz"))
+    pool = sequences_of("sequence-npz", real_data("leap_digits_1000.npz"))
     assert np.bincount(pool.targets.astype(np.int64)).sum() == 1000
     assert [len(steps) for steps in pool.sequences[:3]] == [32, 34, 220]
 
 
 def test_real_pen_digits() -> None:
-    pool = load(real_data("pendigits.npz"))
+    pool = sequences_of("sequence-npz", real_data("pendigits.npz"))
     assert (~pool.is_test).sum() == 7494
     assert pool.is_test.sum() == 3498
     assert {steps.shape for steps in pool.sequences} == {(8, 2)}

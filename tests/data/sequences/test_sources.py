@@ -10,44 +10,22 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.settings import DataSettings, SequenceSettings
+from tests.data.handed_over import FACTORY, load_given
 from tests.data.sequences.made_sequences import measured, pool_of
 
-MODULE = __name__  # this module serves as a user's own: "package.module:factory"
 POOL = pool_of([1, 0, 1], clients=["ann", "bob", "ann"], groups={"ann": "left"})
 NUMBERS = measured(3)
 
-handed_over: Any = None
-
-
-def factory(settings: DataSettings) -> Any:
-    """Return the object that the test has set."""
-    return handed_over
-
-
-def load_given(pool: Any, **settings: Any) -> SequencePool:
-    global handed_over
-    handed_over = pool
-    return load_sequences(DataSettings(source=f"{MODULE}:factory", **settings))
-
-
-def test_a_users_factory() -> None:
-    pool = load_given(POOL)
-    assert pool.classes == ("ant", "bee", "cat")
-    assert pool.targets.tolist() == [1, 0, 1]
-    assert load_given(NUMBERS).targets.tolist() == [0, 0.5, 1]
-
 
 def test_the_listed_order_of_the_classes() -> None:
-    pool = load_given(POOL, classes="cat, dog,bee,ant")
+    pool = load_given(load_sequences, POOL, classes="cat, dog,bee,ant")
     assert pool.classes == ("cat", "dog", "bee", "ant")
     assert pool.targets.tolist() == [2, 3, 2]
-    with pytest.raises(DataError, match=f"^{MODULE}:factory: class 'cat' is not in data.classes"):
-        load_given(POOL, classes="ant,bee")
+    with pytest.raises(DataError, match=f"^{FACTORY}: class 'cat' is not in data.classes"):
+        load_given(load_sequences, POOL, classes="ant,bee")
     with pytest.raises(DataError, match=r"^data\.classes = 'ant,bee': the targets of .* real num"):
-        load_given(NUMBERS, classes="ant,bee")
+        load_given(load_sequences, NUMBERS, classes="ant,bee")
 
 
 def step(value: Any, dtype: Any = np.float32) -> list[Any]:
@@ -84,32 +62,26 @@ def step(value: Any, dtype: Any = np.float32) -> list[Any]:
     ],
 )
 def test_invalid_results_of_a_factory_are_refused(pool: Any, message: str) -> None:
-    with pytest.raises(DataError, match=f"^{MODULE}:factory: {message}"):
-        load_given(pool)
-
-
-@pytest.mark.parametrize("target", ["", "seconds"])
-def test_the_embedded_source_keeps_the_rules(target: str) -> None:
-    sequences = SequenceSettings(target=target)
-    pool = load_sequences(DataSettings(source="synthetic-air-writing", sequences=sequences))
-    assert set(pool.groups) == set(pool.clients.tolist())
-    assert bool(pool.classes) == (target == "")
+    with pytest.raises(DataError, match=f"^{FACTORY}: {message}"):
+        load_given(load_sequences, pool)
 
 
 @pytest.mark.parametrize("name", ["?", "unlabelled"])
 def test_a_class_that_is_none(name: str) -> None:
     """Its sequences have no label, in any order of the classes."""
     pool = replace(POOL, classes=("ant", name, "cat"), targets=np.array([2, 1, 0]))
-    loaded = load_given(pool)
+    loaded = load_given(load_sequences, pool)
     assert loaded.classes == ("ant", "cat")
     assert loaded.targets.tolist() == [1, -1, 0]
     assert loaded.has_target.tolist() == [True, False, True]
-    assert load_given(pool, classes="cat, dog, ant").targets.tolist() == [0, -1, 2]
+    assert load_given(load_sequences, pool, classes="cat, dog, ant").targets.tolist() == [0, -1, 2]
     with pytest.raises(DataError, match=rf"^data\.classes = .*'{re.escape(name)}' is what seq"):
-        load_given(pool, classes=f"ant, cat, {name}")
-    loaded = load_given(replace(POOL, targets=np.array([2, -1, 0])))
+        load_given(load_sequences, pool, classes=f"ant, cat, {name}")
+    loaded = load_given(load_sequences, replace(POOL, targets=np.array([2, -1, 0])))
     assert loaded.targets.tolist() == [2, -1, 0]
-    assert load_given(replace(NUMBERS, targets=np.array([-1.0, 0, 1]))).has_target.all()
+    assert load_given(
+        load_sequences, replace(NUMBERS, targets=np.array([-1.0, 0, 1]))
+    ).has_target.all()
 
 
 def test_a_source_without_any_label_is_refused() -> None:
@@ -117,5 +89,5 @@ def test_a_source_without_any_label_is_refused() -> None:
         replace(POOL, targets=np.array([-1, -1, -1])),
         replace(POOL, classes=("?",), targets=np.array([0, 0, 0])),
     ):
-        with pytest.raises(DataError, match=f"^{MODULE}:factory: no sequence has a label"):
-            load_given(pool)
+        with pytest.raises(DataError, match=f"^{FACTORY}: no sequence has a label"):
+            load_given(load_sequences, pool)

@@ -149,15 +149,3 @@ def test_some_write_the_zero_clockwise_and_stay_with_it() -> None:
         for hand in ("left", "right")
     )
     assert 0 < right < left < 1
-
-
-def test_the_hand_slows_down_in_bends() -> None:
-    """The speed at a sharp corner of a 7 is below its mean speed."""
-    slower = []
-    for _, sequence in writings(pool(), 7):
-        speed = np.linalg.norm(np.diff(sequence, axis=0), axis=1)
-        way = np.diff(sequence[::2, :2], axis=0)
-        angle = np.abs(np.diff(np.unwrap(np.arctan2(way[:, 1], way[:, 0]))))
-        corner = 2 * int(angle[1:-1].argmax()) + 3
-        slower.append(speed[corner - 1 : corner + 2].mean() < speed.mean())
-    assert np.mean(slower) > 0.8

@@ -7,8 +7,7 @@ import pytest
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.settings import DataSettings
+from tests.data.sequences.made_sequences import sequences_of
 from tests.helpers.real_data import real_data
 
 HEADER = """# about the data
@@ -22,14 +21,10 @@ CASES = "1,2,3:4,5,6:down\n-1.5:2e1: up \n"
 TARGETS = HEADER.replace("@classLabel true up down", "@targetlabel true")
 
 
-def load(path: Path) -> SequencePool:
-    return load_sequences(DataSettings(source="uea-ts", path=str(path)))
-
-
 def read(folder: Path, text: str, encoding: str = "utf-8") -> SequencePool:
     path = folder / "Two.ts"
     path.write_text(text, encoding)
-    return load(path)
+    return sequences_of("uea-ts", path)
 
 
 def test_cases_of_two_dimensions_and_different_lengths(tmp_path: Path) -> None:
@@ -56,19 +51,19 @@ def test_targets_of_an_unknown_class_or_numbers(tmp_path: Path) -> None:
 def test_a_folder_of_train_and_test(tmp_path: Path) -> None:
     (tmp_path / "Two_TRAIN.ts").write_text(f"{HEADER}@data\n{CASES}")
     with pytest.raises(DataError, match=r"Two_TRAIN\.ts is there, but Two_TEST\.ts is not"):
-        load(tmp_path)
+        sequences_of("uea-ts", tmp_path)
     turned = HEADER.replace("up down", "down up")
     (tmp_path / "Two_TEST.ts").write_text(f"{turned}@data\n7:8:down\n")
-    pool = load(tmp_path)
+    pool = sequences_of("uea-ts", tmp_path)
     assert pool.is_test.tolist() == [False, False, True]
     assert pool.classes == ("up", "down")
     assert pool.targets.tolist() == [1, 0, 1]
     (tmp_path / "Two_TEST.ts").write_text(f"{HEADER.replace('down', 'left')}@data\n7:8:left\n")
     with pytest.raises(DataError, match=r"Two_TEST\.ts: its @classLabel differs from that of Two_"):
-        load(tmp_path)
+        sequences_of("uea-ts", tmp_path)
     (tmp_path / "One_TRAIN.ts").write_text("")
     with pytest.raises(DataError, match=r"found One_TRAIN\.ts, Two_TRAIN\.ts"):
-        load(tmp_path)
+        sequences_of("uea-ts", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -133,17 +128,17 @@ def test_the_original_or_complete_version_is_read(tmp_path: Path) -> None:
             ("true", {"_eq": 2}, 2),
         ]
     ):
-        pool = load(versions(tmp_path / str(number), lacks, **values))
+        pool = sequences_of("uea-ts", versions(tmp_path / str(number), lacks, **values))
         assert pool.is_test.tolist() == [False, False, True, True]
         assert pool.sequences[0][0, 0] == expected
     (tmp_path / "0" / "Other_TRAIN.ts").write_text("")
     with pytest.raises(DataError, match=r"expected one file <name>_TRAIN.*, found Other_TRAIN"):
-        load(tmp_path / "0")
+        sequences_of("uea-ts", tmp_path / "0")
 
 
 def test_real_japanese_vowels() -> None:
     """270 and 370 utterances of 7 to 29 steps, as the archive describes them."""
-    pool = load(real_data("JapaneseVowels"))
+    pool = sequences_of("uea-ts", real_data("JapaneseVowels"))
     assert ((~pool.is_test).sum(), pool.is_test.sum()) == (270, 370)
     lengths = [len(steps) for steps in pool.sequences]
     assert (min(lengths), max(lengths)) == (7, 29)
@@ -156,7 +151,7 @@ def test_real_japanese_vowels() -> None:
 
 
 def test_real_basic_motions() -> None:
-    pool = load(real_data("BasicMotions"))
+    pool = sequences_of("uea-ts", real_data("BasicMotions"))
     assert pool.classes == ("Standing", "Running", "Walking", "Badminton")
     assert {steps.shape for steps in pool.sequences} == {(100, 6)}
     assert np.bincount(pool.targets.astype(np.int64)).tolist() == [20] * 4

@@ -116,8 +116,3 @@ def test_the_server_gets_them_of_the_kept_model_once() -> None:
 )
 def test_blocks_that_cannot_be_are_refused(metric: object, value: float) -> None:
     assert "whole number" in str(ForecastingTask.metrics_fault({metric: value}))  # type: ignore[dict-item]
-
-
-def test_a_block_before_1970_and_errors_are_possible() -> None:
-    assert ForecastingTask.metrics_fault({FIRST_BLOCK: -7.0, block_metric(0): 0.5}) is None
-    assert "not finite" in str(ForecastingTask.metrics_fault({block_metric(0): -0.5}))

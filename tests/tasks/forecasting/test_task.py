@@ -146,44 +146,6 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("metric", "value", "reason"),
-    [
-        ("seasonal-difference", 0.0, None),
-        ("mean-size", 1e-30, None),
-        ("mean-size", 1e-31, "its metrics are too small to divide by: mean-size = 1e-31"),
-        ("seasonal-difference", -1.0, "its metrics are not finite and positive"),
-        ("seasonal-difference", float("inf"), "its metrics are not finite and positive"),
-        ("mean-size", float("nan"), "its metrics are not finite and positive"),
-        ("mse", 1e-31, None),
-        ("mase", 1.0, "'mase' is no metric of forecasts"),
-        ("mse/step-24", 1.0, None),
-        ("mse/step-24", float("nan"), None),  # no target so many steps ahead
-        ("mse/step-24", float("inf"), "its metrics are not finite and positive"),
-        ("mse", float("nan"), "its metrics are not finite and positive"),
-        ("mse/step-0", 1.0, "'mse/step-0' is no metric of forecasts"),
-        ("mse/step-01", 1.0, "'mse/step-01' is no metric of forecasts"),
-        ("mse/step-99999", 1.0, "'mse/step-99999' is no metric of forecasts"),
-        ("mse/step-٣", 1.0, "'mse/step-٣' is no metric of forecasts"),
-    ],
-)
-def test_metrics_that_a_server_accepts(metric: str, value: float, reason: str | None) -> None:
-    fault = ForecastingTask.metrics_fault({Metric(metric): value})
-    assert fault is None if reason is None else fault is not None and fault.startswith(reason)
-
-
-def test_missing_targets_count_in_no_metric() -> None:
-    task = ForecastingTask(SETTINGS)
-    values = np.random.default_rng(0).normal(size=60)
-    values[-1] = np.nan
-    client = make_windows(ClientSeries("a", values), SETTINGS.data)
-    parameters = {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}
-    samples = task.gather([client], 1)
-    before = task.evaluate(parameters, samples)
-    samples.targets[0, -1] = 1e6
-    assert task.evaluate(parameters, samples) == before
-
-
 def test_a_step_without_test_targets_has_no_error() -> None:
     """The test part 1 . . 2 of three steps: samples 1 . . and . . 2 have nothing at step 2."""
     settings = settings_from({"data.period": 2, "data.horizon": 3, "data.close-window": 1})

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.images.clients import ClientImages
-from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.images.task import ClassificationTask, stage_at
 from fedproto_app.tasks.labelled import LabelledBatch
@@ -159,59 +158,3 @@ def test_resnet18_trains_as_well() -> None:
     parameters = {name: value.unsqueeze(0) for name, value in task.initial_parameters().items()}
     images = torch.from_numpy(images_of([0, 1]).pixels).unsqueeze(0)
     assert task.encode_all(parameters, images).shape == (1, 2, 512)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "fault"),
-    [
-        (
-            {
-                Metric("accuracy"): 1.0,
-                Metric("accuracy", Model.LOCAL, rule="local-prototypes"): 0.5,
-                Metric("validation-error", Model.KEPT): 0.0,
-            },
-            None,
-        ),
-        (
-            {
-                Metric("count/class-3"): 7.0,
-                Metric("correct/class-3"): 7.0,
-                Metric("count/stage-1", Model.LOCAL): 1e6,
-            },
-            None,
-        ),
-        ({Metric("accuracy"): 1.5}, "not finite and positive: accuracy = 1.5"),
-        ({Metric("accuracy", Model.LOCAL): float("nan")}, "not finite"),
-        ({Metric("validation-error", Model.KEPT): -0.1}, "not finite and positive"),
-        ({Metric("count/stage-1"): 1e300}, "not finite and positive"),
-        (
-            {Metric("correct/stage-1"): 3.0, Metric("count/stage-1"): 2.0},
-            "more correct answers than images",
-        ),
-        ({Metric("correct/class-1", Model.LOCAL): 1.0}, "more correct answers than images"),
-        ({Metric("mse"): 0.5}, "'mse' is no metric of classification"),
-        ({Metric("count/stage-x"): 1.0}, "no metric"),
-    ],
-)
-def test_metrics_that_a_server_accepts(metrics: dict[Metric, float], fault: str | None) -> None:
-    reason = ClassificationTask.metrics_fault(metrics)
-    assert (reason is None) if fault is None else (reason is not None and fault in reason)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "classes", "fault"),
-    [
-        ((3, 32, 32), 10, None),
-        ((8, 8), 10, "not images"),
-        ((4, 32, 32), 10, "not images of 1 or 3 channels"),
-        ((3, 20000, 20000), 10, "larger than 1024"),
-        ((3, 32, 32), 0, "0 classes"),
-        ((3, 32, 32), 20000, "20000 classes"),
-    ],
-)
-def test_shapes_that_a_server_accepts(
-    inputs: tuple[int, ...], classes: int, fault: str | None
-) -> None:
-    shape = DataShape(inputs, tuple(f"c{number}" for number in range(classes)))
-    reason = ClassificationTask.shape_fault(shape)
-    assert (reason is None) if fault is None else (reason is not None and fault in reason)

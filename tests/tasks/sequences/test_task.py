@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
 from fedproto_app.models.model import LinearHeadModel
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
@@ -21,8 +19,6 @@ from fedproto_app.tasks import labelled
 from fedproto_app.tasks.labelled import LabelledBatch
 from fedproto_app.tasks.sequences.task import (
     CohortSequences,
-    SequenceClassificationTask,
-    SequenceRegressionTask,
     SequenceTask,
 )
 from tests.helpers.tiny_sequences import (
@@ -310,9 +306,6 @@ def test_evaluation_is_the_judgement_of_each_sequence_alone(changes: dict[str, A
             assert metrics[name][row] == pytest.approx(value, rel=1e-4)
 
 
-CLASSES, NUMBERS = SequenceClassificationTask, SequenceRegressionTask
-
-
 def test_heads_are_fitted_with_the_penalty_and_all_classes() -> None:
     task = sequence_task()
     data = vector_client("a", [0, 2, 0, 2, 2]).train
@@ -333,64 +326,3 @@ def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
     assert np.array_equal(head, fit_regressor(vectors, data.targets / 10, 0.3))
     flat = np.array([[0, 0, 0, 0, 1]], dtype=np.float32)
     assert task.head_loss(flat, vectors, data.targets) == (0 + 1 + 16 + 0.25) / 4
-
-
-@pytest.mark.parametrize(
-    ("task", "metrics", "fault"),
-    [
-        (
-            CLASSES,
-            {
-                Metric("accuracy"): 1.0,
-                Metric("accuracy", Model.LOCAL): 0.5,
-                Metric("validation-error", Model.KEPT): 0.0,
-            },
-            None,
-        ),
-        (CLASSES, {Metric("accuracy"): 1.5}, "not fractions: accuracy = 1.5"),
-        (CLASSES, {Metric("accuracy", Model.LOCAL): math.nan}, "fractions: local-accuracy = nan"),
-        (CLASSES, {Metric("validation-error", Model.KEPT): -0.1}, "not fractions"),
-        (CLASSES, {Metric("rmse"): 0.5}, "'rmse' is no metric of classification"),
-        (
-            NUMBERS,
-            {
-                Metric("rmse"): 12.5,
-                Metric("mae", Model.LOCAL): 3.0,
-                Metric("validation-rmse", Model.KEPT): 0.0,
-            },
-            None,
-        ),
-        (NUMBERS, {Metric("rmse"): math.inf}, "not finite and positive: rmse = inf"),
-        (NUMBERS, {Metric("rmse", Model.KEPT): math.nan}, "not finite and positive"),
-        (NUMBERS, {Metric("mae"): -1.0}, "not finite and positive"),
-        (NUMBERS, {Metric("rmse"): 1e31}, "not finite and positive"),
-        (NUMBERS, {Metric("accuracy"): 0.5}, "'accuracy' is no metric of regression"),
-    ],
-)
-def test_metrics_that_a_server_accepts(
-    task: type[SequenceTask], metrics: dict[Metric, float], fault: str | None
-) -> None:
-    reason = task.metrics_fault(metrics)
-    assert (reason is None) if fault is None else (reason is not None and fault in reason)
-
-
-@pytest.mark.parametrize(
-    ("task", "inputs", "classes", "fault"),
-    [
-        (CLASSES, (3,), 10, None),
-        (CLASSES, (3,), 1, None),
-        (CLASSES, (3,), 0, "0 classes, expected 1 … 10000"),
-        (CLASSES, (3,), 10_001, "10001 classes"),
-        (CLASSES, (1, 8, 8), 10, "(1, 8, 8), not sequences"),
-        (CLASSES, (), 10, "not sequences"),
-        (CLASSES, (4097,), 10, "4097 dimensions, more than 4096"),
-        (NUMBERS, (8,), 0, None),
-        (NUMBERS, (8,), 2, "2 classes, where a real number is predicted"),
-        (NUMBERS, (8, 100), 0, "not sequences"),
-    ],
-)
-def test_shapes_that_a_server_accepts(
-    task: type[SequenceTask], inputs: tuple[int, ...], classes: int, fault: str | None
-) -> None:
-    reason = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
-    assert (reason is None) if fault is None else (reason is not None and fault in reason)
