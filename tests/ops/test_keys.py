@@ -220,17 +220,13 @@ def test_a_host_must_be_a_name_or_an_address(folder: Path, host: str) -> None:
         (["a" * 121], "at most 120"),
         (["harbour.pub"], "ending of public keys"),
         (["harbour", "harbour"], "given twice"),
+        ([], "nothing to make"),
     ],
 )
 def test_a_node_name_must_be_fit_for_a_file(folder: Path, nodes: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         make_keys(folder, [], nodes)
     assert not folder.exists()
-
-
-def test_a_call_that_asks_for_nothing_is_refused(folder: Path) -> None:
-    with pytest.raises(SettingsError, match="nothing to make"):
-        make_keys(folder, [], [])
 
 
 def test_a_folder_that_others_can_enter_is_refused(folder: Path) -> None:

@@ -83,16 +83,6 @@ def bound(tmp_path: Path) -> dict[str, Any]:
 # --- the roster by hand ---------------------------------------------------------------------------
 
 
-def test_a_restarted_node_takes_its_old_place() -> None:
-    roster = Roster(connected={1})
-    roster.admit(1, node_roster("a", "x"))
-    roster.connected = {2}
-    assert roster.clients() == []
-    roster.admit(2, node_roster("a", "x"))
-    assert roster.clients() == [ClientKey("x", "a")]
-    assert roster.label_of(2) == "a"
-
-
 def test_clients_are_counted_once_however_often_a_node_comes_and_goes() -> None:
     roster = Roster(connected={1, 2})
     assert roster.clients_with(1, node_roster("a", "x", "y")) == 2

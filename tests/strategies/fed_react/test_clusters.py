@@ -262,16 +262,6 @@ def test_one_cluster_one_each_or_as_many_as_the_silhouette_says(
     assert figures(strategy)["clusters"] == len(expected)
 
 
-def test_the_order_in_which_nodes_answer_does_not_matter() -> None:
-    heads: dict[str, Head] = {"a": (0.1, 1e-8), "b": (0.2, 1e8), "c": (0.3, -1e8)}
-    heads_sent = []
-    for nodes in (("abc",), ("c", "b", "a")):
-        strategy = server(*nodes, **{"fed-react.clusters": 1})
-        play(strategy, 1, heads)
-        heads_sent.append(play(strategy, 2, heads).sent["a"])
-    assert heads_sent[0] == heads_sent[1]
-
-
 @pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "north"}])
 def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
     strategy = server("abcd", groups=groups)
