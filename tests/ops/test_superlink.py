@@ -190,32 +190,24 @@ def test_that_nobody_answers_says_nothing_of_the_run(home: Path, programs: Path)
         assert link.status("77").finished
 
 
-def test_a_superlink_that_dies_shows_its_last_lines(home: Path, programs: Path) -> None:
-    write_program(programs / "flower-superlink", "import sys; sys.exit('port taken')")
-    with (
-        pytest.raises(FederationError, match=r"ended with code 1; its last lines:\nport taken"),
-        SuperLink(home, programs=programs),
-    ):
-        pass
-
-
-def test_a_superlink_that_never_answers_meets_the_deadline(
-    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import sys; sys.exit('port taken')", r"ended with code 1; its last lines:\nport taken"),
+        ("import time; time.sleep(99)", "did not answer on port"),
+        (None, "flower-superlink: No such file"),
+    ],
+)
+def test_why_a_superlink_does_not_start_is_said(
+    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, message: str
 ) -> None:
-    monkeypatch.setattr(superlink, "_START_DEADLINE", 0.2)
-    write_program(programs / "flower-superlink", "import time; time.sleep(99)")
-    with (
-        pytest.raises(FederationError, match="did not answer on port"),
-        SuperLink(home, programs=programs),
-    ):
-        pass
-
-
-def test_missing_programs_are_named(home: Path, tmp_path: Path) -> None:
-    with (
-        pytest.raises(FederationError, match="flower-superlink: No such file"),
-        SuperLink(home, programs=tmp_path / "nowhere"),
-    ):
+    if program is None:
+        (programs / "flower-superlink").unlink()
+    else:
+        write_program(programs / "flower-superlink", program)
+    if program and "sleep" in program:
+        monkeypatch.setattr(superlink, "_START_DEADLINE", 0.2)
+    with pytest.raises(FederationError, match=message), SuperLink(home, programs=programs):
         pass
 
 

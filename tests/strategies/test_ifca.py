@@ -50,12 +50,6 @@ def sent_arrays(learner: AnyLearner, heads: list[NDArray[np.float32]]) -> Arrays
 CLUSTERS = [says(-1, 1, -1), says(-1, -1, 1), says(1, -1, -1)]
 
 
-def test_ifca_chooses_the_cluster_with_the_lowest_loss() -> None:
-    chosen = sent_arrays(head_learner("ifca"), CLUSTERS)["chosen"]
-    assert chosen.dtype == np.float32
-    assert chosen.tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
-
-
 def test_flsc_chooses_the_clusters_with_the_lowest_losses() -> None:
     """Losses of a, whose labels are 0: (2² + 2²), 1 + 1 + 0, 0, in this order of clusters."""
     heads = [says(-1, 1, -1), says(0, 0, -1), says(1, -1, -1)]

@@ -379,15 +379,6 @@ def test_a_leaver_does_not_weigh_in_alpha() -> None:
     np.testing.assert_array_equal(ours, without.state()["similarity"])
 
 
-def test_a_connected_client_that_was_not_asked_stays_in_with_its_latest_head() -> None:
-    strategy = server("a", "b", "c", "d", participation=0.25)
-    play(strategy, 1, APART)  # newcomers are all asked
-    played = play(strategy, 2, APART)
-    assert len(played.train) == 1
-    assert together(strategy) == {"ab", "cd"}
-    assert len(played.sent) == 2  # the cluster of the one who answered
-
-
 def test_a_cluster_of_which_nobody_answers_gets_nothing() -> None:
     strategy = server("ab", "cd", **{"fed-react.smoothing": "mean"})
     play(strategy, 1, APART)
