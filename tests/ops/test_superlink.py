@@ -6,6 +6,7 @@ import json
 import sys
 import time
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -103,14 +104,6 @@ needs_proc = pytest.mark.skipif(
 )
 
 
-@needs_proc
-def test_all_that_was_started_ends_with_the_block(home: Path, programs: Path) -> None:
-    with SuperLink(home, programs=programs):
-        pids = started(home)
-        assert all(alive(pid) for pid in pids)
-    assert not any(alive(pid) for pid in pids)
-
-
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_no_proxy_is_asked_for_this_machine(
     home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -126,12 +119,14 @@ def test_no_proxy_is_asked_for_this_machine(
 
 
 @needs_proc
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
-def test_it_also_ends_when_the_block_is_left_in_a_hurry(
-    home: Path, programs: Path, error: type[BaseException]
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemExit, ValueError])
+def test_all_that_was_started_ends_with_the_block_however_it_is_left(
+    home: Path, programs: Path, error: type[BaseException] | None
 ) -> None:
-    with pytest.raises(error), SuperLink(home, programs=programs):
-        raise error
+    with pytest.raises(error) if error else nullcontext(), SuperLink(home, programs=programs):
+        assert all(alive(pid) for pid in started(home))
+        if error:
+            raise error
     assert not any(alive(pid) for pid in started(home))
 
 
