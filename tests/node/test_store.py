@@ -311,35 +311,6 @@ def test_the_encoder_kept_last_comes_back(tmp_path: Path) -> None:
     assert torch.equal(encoder["encoder.a"], torch.full((3, 2), 5.0))
 
 
-def test_vectors_belong_to_a_client_and_an_encoder(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
-    assert store.read_vectors("a", "first") is None
-    store.write_vectors("a", "first", torch.ones(2, 3))
-    store.write_vectors("b", "first", torch.zeros(1, 3))
-    reopened = ClientStore(tmp_path)
-    vectors = reopened.read_vectors("a", "first")
-    assert vectors is not None
-    assert torch.equal(vectors, torch.ones(2, 3))
-    assert reopened.read_vectors("a", "second") is None
-    reopened.write_vectors("a", "second", torch.zeros(2, 3))
-    assert reopened.read_vectors("a", "first") is None  # of one encoder alone
-    assert reopened.read_vectors("b", "first") is not None
-
-
-def test_damaged_vectors_and_encoders_are_as_good_as_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = ClientStore(tmp_path)
-    store.write_encoder({"encoder.a": torch.ones(2)})
-    store.write_vectors("a", "first", torch.ones(2, 3))
-    for path in tmp_path.rglob("*.safetensors"):
-        path.write_bytes(path.read_bytes()[:20])
-    assert store.read_encoder() == {}
-    assert store.read_vectors("a", "first") is None
-    for name in ("encoder", "vectors"):
-        assert f"{name}.safetensors is damaged" in caplog.text
-
-
 def test_settings_are_written_once(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
     store.write_settings({"task": "forecasting", "data": {"period": 24}})

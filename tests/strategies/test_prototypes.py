@@ -23,7 +23,6 @@ from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_learner
 from tests.helpers.tiny_cohort import train as train_series
 from tests.helpers.tiny_images import class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import (
-    NAMES,
     Rows,
     accept,
     assert_same_state,
@@ -169,14 +168,6 @@ def test_everyone_gets_the_mean_of_the_latest_prototypes(method: str) -> None:
     for server in (strategy, restored(strategy)):
         np.testing.assert_allclose(sent_prototype(server), np.mean([A, B, C], axis=0), rtol=1e-6)
         assert sent_prototype(server).dtype == np.float32
-
-
-def test_the_order_of_prototypes_does_not_matter() -> None:
-    strategy = series_server("fedproto")
-    values = {"a": 1e30, "b": -1e30, "c": 1.0}  # a + b + c = 1, but c + b + a = 0
-    for name in reversed(NAMES):
-        accept(strategy, prototypes_of("fedproto", **{name: [[values[name]] * 2] * 2}))
-    np.testing.assert_allclose(sent_prototype(strategy), np.full((2, 2), 1 / 3), rtol=1e-6)
 
 
 # --- the server's half, for classes --------------------------------------------------------------
