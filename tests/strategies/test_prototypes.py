@@ -10,7 +10,7 @@ import torch
 
 from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import ClientReply
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
@@ -193,7 +193,7 @@ def test_a_client_sends_a_row_for_each_class_that_it_has(method: str, values: in
     model = sum(value.size for value in strategy.initial_arrays().values())
     rows = 3 * (3 * values if method == "creff" else values)
     reply = Reply(["a", "b"], [9, 9], classes=[[0, 2], [1]])
-    assert strategy.expected(1).values(reply) == 2 * model + rows
+    assert strategy.expected(Round(1)).values(reply) == 2 * model + rows
     assert (model == 0) == (method in ("fedproto", "fedtgp"))
 
 
