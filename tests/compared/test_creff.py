@@ -32,12 +32,10 @@ from tests.helpers.tiny_cohort import global_model
 from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
 from tests.strategies.server_half import (
     accept,
-    assert_same_state,
     class_replies,
     class_server,
     guidance,
     refusals,
-    restored,
 )
 
 # --- the client's half ---------------------------------------------------------------------------
@@ -143,27 +141,9 @@ def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> N
     artefact = strategy.findings()[CLASSIFIER]
     assert artefact["names"].tolist() == ["ant", "bee", "cat"]
     assert np.array_equal(artefact["classifier"], after["classifier"])
-
-
-def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> None:
-    strategies = server(), server()
-    for strategy, reverse in zip(strategies, (False, True), strict=True):
-        gradients = dict(sorted(honest(strategy).items(), reverse=reverse))
-        accept(strategy, class_replies(GRADIENTS, gradients))
-    before = strategies[0].state()["features"].copy()
-    np.testing.assert_array_equal(before, strategies[1].state()["features"])
-    accept(strategies[0])
-    np.testing.assert_array_equal(before, strategies[0].state()["features"])
-
-
-def test_a_restored_server_goes_on_as_the_first() -> None:
-    first = server()
-    accept(first, class_replies(GRADIENTS, honest(first)))
-    second = restored(first)
-    gradients = honest(first)
-    for strategy in (first, second):
-        accept(strategy, class_replies(GRADIENTS, gradients))
-    assert_same_state(first, second)
+    moved_features = after["features"].copy()
+    accept(strategy)  # nobody replies
+    np.testing.assert_array_equal(strategy.state()["features"], moved_features)
 
 
 @pytest.mark.parametrize("lie", ["huge", "huge weights", "another class", "undeclared"])

@@ -39,7 +39,7 @@ from fedproto_compared.fedic.strategy import (
     teacher,
 )
 from tests.helpers.local_grid import small_settings
-from tests.strategies.server_half import NAMES, NODE, assert_same_state, one_node, restored
+from tests.strategies.server_half import NAMES, NODE, one_node
 
 NO_STEPS = {f"fedic.{key}-steps": 0 for key in ("tuning", "calibration", "student")}
 
@@ -112,20 +112,6 @@ def test_the_student_is_better_than_the_mean_on_the_servers_images() -> None:
         assert figures[better] > figures["mean"] + 0.2  # type: ignore[operator]
 
 
-def test_a_restored_server_goes_on_as_the_first_with_its_adam() -> None:
-    first = server()
-    next_model(first, three(first))
-    second = restored(first)
-    state = second.state()
-    assert {name.split(".")[0] for name in state} == {"value", "first", "second", "steps"}
-    assert set(state["steps.score"]) == {5}
-    new, _ = next_model(server(), three(first), 2)
-    models = [next_model(strategy, three(first), 2)[0] for strategy in (first, second)]
-    assert equal_arrays(*models)
-    assert not equal_arrays(models[0], new)
-    assert_same_state(first, second)
-
-
 def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() -> None:
     """Its logits are 0 and its parameters small enough; Adam would never forget such features."""
     liar = model(server(), 1)
@@ -140,11 +126,6 @@ def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() 
 def test_a_model_with_logits_beyond_measure_is_refused_and_the_others_count() -> None:
     liar = model(server(), 1, size=90.0)
     assert_b_is_refused(liar, "its model is not used: the server's images get logits of")
-
-
-def test_the_order_of_clients_does_not_matter() -> None:
-    models = three(server())
-    assert equal_arrays(*(next_model(server(), ordered)[0] for ordered in (models, models[::-1])))
 
 
 def test_more_models_than_fit_are_refused_before_anybody_trains() -> None:

@@ -20,7 +20,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.wire import read_order
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
-from fedproto_app.strategies.fedproto import prototype_distance, pull
+from fedproto_app.strategies.fedproto import pull
 from fedproto_compared.fedtgp import (
     adaptive_margin,
     contrastive_loss,
@@ -189,8 +189,3 @@ def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> No
     assert loss.tolist() == [1.25]
     loss.sum().backward()
     assert representation.grad.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]]]
-
-
-def test_prototype_distance_by_hand() -> None:
-    distance = prototype_distance(torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]]), torch.zeros(1, 2))
-    assert distance.tolist() == [2.5, 0.0]

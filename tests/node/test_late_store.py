@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedproto_app.node.store import ClientRecord, ClientStore
-from tests.node.stored import changed, kept_numbers, shared, state, state_of, write_one
+from tests.node.stored import changed, kept_numbers, shared, state, state_of
 
 PLENTY = 10**9
 
@@ -37,20 +37,6 @@ def test_later_training_does_not_change_what_waits(tmp_path: Path) -> None:
     for value in tensors.values():
         value += 1
     assert state_of(store, "a", upto=1) == 1
-
-
-def test_a_server_that_goes_back_finds_the_states_of_its_checkpoint(tmp_path: Path) -> None:
-    """Flushed in rounds 2 and 4; the run ended before the checkpoint of round 4 was written."""
-    store = late_store(tmp_path)
-    for server_round in range(1, 6):
-        store.begin(server_round)
-        write_one(store, "a", server_round, server_round)
-        store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
-        if server_round in (2, 4):
-            store.flush()
-    reopened = late_store(tmp_path)
-    assert state_of(reopened, "a", upto=2) == 2
-    assert reopened.record("a", before=3) == ClientRecord(2, {"mse": 0.5})
 
 
 def test_states_that_do_not_all_fit_go_to_the_disk_at_once(tmp_path: Path) -> None:

@@ -34,15 +34,6 @@ from tests.node.stored import (
 )
 
 
-def test_a_state_comes_back_as_of_the_round_asked_for(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
-    assert state_of(store, "a", upto=99) is None
-    for server_round in (1, 2, 3):
-        write_one(store, "a", server_round, server_round)
-    reopened = ClientStore(tmp_path)
-    assert [state_of(reopened, "a", upto) for upto in (0, 1, 2, 3, 99)] == [None, 1, 2, 3, 3]
-
-
 def test_clients_that_were_written_apart_are_read_together(tmp_path: Path) -> None:
     """Each comes with its position in the request."""
     store = ClientStore(tmp_path)
@@ -269,30 +260,6 @@ def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
         assert rounds_in(tmp_path, table) == [4, 6, 7, 8]
 
 
-def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)  # FedRep: evaluated in round 5 with its head of round 3
-    write_one(store, "a", 3, 3)
-    store.write_shared(5, shared(5))
-    store.keep("a", ClientRecord(5, {}))
-    store.settle()
-    assert kept_numbers(store) == (3, 5)
-
-
-def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
-    """Rounds 1 to 6, kept 2, 4 and 5; then 5 and 6 are done anew, and 5 is no longer good."""
-    train_rounds(ClientStore(tmp_path), range(1, 7), kept={2: 0.5, 4: 0.25, 5: 0.2})
-    reopened = ClientStore(tmp_path)
-    reopened.begin(5)
-    assert state_of(reopened, "a", upto=4) == 4
-    write_one(reopened, "a", 5, 50)
-    reopened.write_shared(5, shared(50))
-    assert reopened.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
-    reopened.settle()
-    assert state_of(reopened, "a", upto=99) == 50  # not that of the old round 6
-    assert ClientStore(tmp_path).record("a") == ClientRecord(4, {"mse": 0.25})
-    assert kept_numbers(ClientStore(tmp_path)) == (4, 4)
-
-
 @pytest.mark.parametrize(
     ("upto", "lines"), [(0, []), (4, []), (3, ["clients=1 first=a round=3 node_round=6"])]
 )
@@ -342,35 +309,6 @@ def test_the_encoder_kept_last_comes_back(tmp_path: Path) -> None:
     encoder = ClientStore(tmp_path).read_encoder()
     assert set(encoder) == {"encoder.a"}
     assert torch.equal(encoder["encoder.a"], torch.full((3, 2), 5.0))
-
-
-def test_vectors_belong_to_a_client_and_an_encoder(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
-    assert store.read_vectors("a", "first") is None
-    store.write_vectors("a", "first", torch.ones(2, 3))
-    store.write_vectors("b", "first", torch.zeros(1, 3))
-    reopened = ClientStore(tmp_path)
-    vectors = reopened.read_vectors("a", "first")
-    assert vectors is not None
-    assert torch.equal(vectors, torch.ones(2, 3))
-    assert reopened.read_vectors("a", "second") is None
-    reopened.write_vectors("a", "second", torch.zeros(2, 3))
-    assert reopened.read_vectors("a", "first") is None  # of one encoder alone
-    assert reopened.read_vectors("b", "first") is not None
-
-
-def test_damaged_vectors_and_encoders_are_as_good_as_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = ClientStore(tmp_path)
-    store.write_encoder({"encoder.a": torch.ones(2)})
-    store.write_vectors("a", "first", torch.ones(2, 3))
-    for path in tmp_path.rglob("*.safetensors"):
-        path.write_bytes(path.read_bytes()[:20])
-    assert store.read_encoder() == {}
-    assert store.read_vectors("a", "first") is None
-    for name in ("encoder", "vectors"):
-        assert f"{name}.safetensors is damaged" in caplog.text
 
 
 def test_settings_are_written_once(tmp_path: Path) -> None:

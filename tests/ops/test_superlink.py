@@ -6,6 +6,7 @@ import json
 import sys
 import time
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -103,14 +104,6 @@ needs_proc = pytest.mark.skipif(
 )
 
 
-@needs_proc
-def test_all_that_was_started_ends_with_the_block(home: Path, programs: Path) -> None:
-    with SuperLink(home, programs=programs):
-        pids = started(home)
-        assert all(alive(pid) for pid in pids)
-    assert not any(alive(pid) for pid in pids)
-
-
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_no_proxy_is_asked_for_this_machine(
     home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -126,12 +119,14 @@ def test_no_proxy_is_asked_for_this_machine(
 
 
 @needs_proc
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
-def test_it_also_ends_when_the_block_is_left_in_a_hurry(
-    home: Path, programs: Path, error: type[BaseException]
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemExit, ValueError])
+def test_all_that_was_started_ends_with_the_block_however_it_is_left(
+    home: Path, programs: Path, error: type[BaseException] | None
 ) -> None:
-    with pytest.raises(error), SuperLink(home, programs=programs):
-        raise error
+    with pytest.raises(error) if error else nullcontext(), SuperLink(home, programs=programs):
+        assert all(alive(pid) for pid in started(home))
+        if error:
+            raise error
     assert not any(alive(pid) for pid in started(home))
 
 
@@ -190,32 +185,24 @@ def test_that_nobody_answers_says_nothing_of_the_run(home: Path, programs: Path)
         assert link.status("77").finished
 
 
-def test_a_superlink_that_dies_shows_its_last_lines(home: Path, programs: Path) -> None:
-    write_program(programs / "flower-superlink", "import sys; sys.exit('port taken')")
-    with (
-        pytest.raises(FederationError, match=r"ended with code 1; its last lines:\nport taken"),
-        SuperLink(home, programs=programs),
-    ):
-        pass
-
-
-def test_a_superlink_that_never_answers_meets_the_deadline(
-    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import sys; sys.exit('port taken')", r"ended with code 1; its last lines:\nport taken"),
+        ("import time; time.sleep(99)", "did not answer on port"),
+        (None, "flower-superlink: No such file"),
+    ],
+)
+def test_why_a_superlink_does_not_start_is_said(
+    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, message: str
 ) -> None:
-    monkeypatch.setattr(superlink, "_START_DEADLINE", 0.2)
-    write_program(programs / "flower-superlink", "import time; time.sleep(99)")
-    with (
-        pytest.raises(FederationError, match="did not answer on port"),
-        SuperLink(home, programs=programs),
-    ):
-        pass
-
-
-def test_missing_programs_are_named(home: Path, tmp_path: Path) -> None:
-    with (
-        pytest.raises(FederationError, match="flower-superlink: No such file"),
-        SuperLink(home, programs=tmp_path / "nowhere"),
-    ):
+    if program is None:
+        (programs / "flower-superlink").unlink()
+    else:
+        write_program(programs / "flower-superlink", program)
+    if program and "sleep" in program:
+        monkeypatch.setattr(superlink, "_START_DEADLINE", 0.2)
+    with pytest.raises(FederationError, match=message), SuperLink(home, programs=programs):
         pass
 
 

@@ -111,15 +111,6 @@ def test_metrics_under_ever_other_names_are_not_kept() -> None:
 # --- whole runs -----------------------------------------------------------------------------------
 
 
-def test_figures_of_a_method_stand_in_the_rounds_line(tmp_path: Path) -> None:
-    changes = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 1}
-    folder, _ = run_small(tmp_path, "sequence-classification", **changes)
-    first, second = read_rounds(folder.path)
-    assert (first["figures"], first["rand_index"]) == ({}, None)
-    assert second["figures"]["rand_index"] == second["rand_index"]
-    assert second["figures"]["clients_sent_a_head"] == 8  # in the last round
-
-
 def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, rounds=4)
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))

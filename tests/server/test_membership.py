@@ -83,16 +83,6 @@ def bound(tmp_path: Path) -> dict[str, Any]:
 # --- the roster by hand ---------------------------------------------------------------------------
 
 
-def test_a_restarted_node_takes_its_old_place() -> None:
-    roster = Roster(connected={1})
-    roster.admit(1, node_roster("a", "x"))
-    roster.connected = {2}
-    assert roster.clients() == []
-    roster.admit(2, node_roster("a", "x"))
-    assert roster.clients() == [ClientKey("x", "a")]
-    assert roster.label_of(2) == "a"
-
-
 def test_clients_are_counted_once_however_often_a_node_comes_and_goes() -> None:
     roster = Roster(connected={1, 2})
     assert roster.clients_with(1, node_roster("a", "x", "y")) == 2
@@ -117,29 +107,19 @@ def test_a_clients_name_is_free_when_its_first_node_is_expelled() -> None:
 # --- joining, leaving, coming back ----------------------------------------------------------------
 
 
-def test_a_site_that_loads_for_long_holds_up_nobody(tmp_path: Path) -> None:
-    federation, grid = federation_of(tmp_path, "south", "north")
-    withheld: list[Message] = []
-    grid.tamper = lambda node, reply: withheld.append(reply) if node == 1001 else reply
-    federation.members.await_nodes(grid)
-    federation.members.await_clients(grid)
-    assert labels(federation) == {"south"}
-    (loaded,) = withheld  # it was asked once
-    grid.replies[loaded.metadata.reply_to_message_id] = loaded
-    federation.members.await_clients(grid)
-    assert labels(federation) == {"south", "north"}
-
-
-def test_a_site_that_loads_for_an_hour_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_a_site_that_loads_for_long_is_asked_once_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
     federation, grid = federation_of(tmp_path, "south", "north")
     withheld: list[Message] = []
     grid.tamper = lambda node, reply: withheld.append(reply) if node == 1001 else reply
     federation.members.await_nodes(grid)
-    later = time.monotonic() + 3600
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    later = time.monotonic() + seconds
+    if seconds:
+        monkeypatch.setattr(time, "monotonic", lambda: later)
     federation.members.await_clients(grid)
+    assert labels(federation) == {"south"}
     (loaded,) = (reply for reply in withheld if reply.metadata.message_type == ROSTER)
     grid.replies[loaded.metadata.reply_to_message_id] = loaded
     federation.members.await_clients(grid)

@@ -150,24 +150,17 @@ def test_a_record_in_place_of_a_message_is_an_error_of_the_node(
     assert superlink.confirmed == [reply.metadata.message_id]
 
 
-def test_a_message_without_records_is_an_error_of_the_node(
-    superlink: SuperLink, grid: PollingGrid
+@pytest.mark.parametrize("place", ["records", "message"])
+def test_what_flower_cannot_read_is_an_error_of_the_node(
+    superlink: SuperLink, grid: PollingGrid, place: str
 ) -> None:
     reply = reply_of(11)
-    reply.__dict__["_content"] = ConfigRecord({"no": "records"})
+    if place == "records":
+        reply.__dict__["_content"] = ConfigRecord({"no": "records"})
     superlink.announce(reply)
     superlink.store(reply)
-    (error,) = grid.pull_messages([order_of(reply)])
-    assert error.error.reason.startswith("its reply cannot be read")
-
-
-def test_parts_that_flower_cannot_read_are_an_error_of_the_node(
-    superlink: SuperLink, grid: PollingGrid
-) -> None:
-    reply = reply_of(11)
-    superlink.announce(reply)
-    superlink.store(reply)
-    superlink.parts[reply.object_id] = b"nonsense"
+    if place == "message":
+        superlink.parts[reply.object_id] = b"nonsense"
     (error,) = grid.pull_messages([order_of(reply)])
     assert error.error.reason.startswith("its reply cannot be read")
 

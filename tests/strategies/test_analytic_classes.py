@@ -368,16 +368,6 @@ def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes() -> None:
         np.testing.assert_allclose(total, 3 * good[name], rtol=1e-4, atol=1e-4)
 
 
-def test_the_latest_sums_of_each_client_add_up() -> None:
-    strategy = server()
-    first, second = sums_of(0), sums_of(1)
-    assert report(strategy, a=first, b=second) == {}
-    assert report(strategy, b=second) == {}  # again: it counts once
-    for name, total in totals(strategy).items():
-        np.testing.assert_allclose(total, first[name] + second[name], rtol=1e-6)
-        np.testing.assert_array_equal(totals(restored(strategy))[name], total)
-
-
 def test_sums_that_cannot_be_true_are_refused() -> None:
     strategy = server()
     noise = {**sums_of(0), "moment": np.zeros((2, WIDTH), np.float32)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import Round
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
 from fedproto_app.models.image_classifier import SmallCnnClassifier
 from fedproto_app.models.model import HEAD
 from fedproto_app.models.random_patches import RandomPatchClassifier
-from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
 from fedproto_app.strategies.census.strategy import CensusStrategy
 from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
@@ -315,15 +312,6 @@ def test_what_an_encoder_gave_in_another_round_is_no_measure_among_enough() -> N
     far = {name: sums_of(seed, scale=10.0) for seed, name in enumerate(("a", "b", "c"))}
     assert set(report(strategy, late=sums_of(3, scale=10.0))) == {"late"}
     assert report(strategy, **far) == {}
-
-
-def test_a_run_tells_of_the_answers_and_of_the_averaged_head(tmp_path: Path) -> None:
-    folder = SmallRuns("classification", "census", tmp_path).run("once", 2)
-    assert not any(line["refused"] for line in read_rounds(folder))
-    summary = read_run(folder).summary
-    assert summary["accuracy_local"] > 0.5
-    assert summary["accuracy_global"] > 0.5
-    assert summary["by_inference"]["head"]
 
 
 # --- the learned encoder beside the fixed one -----------------------------------------------------

@@ -50,15 +50,10 @@ def after_first_round(**changes: Any) -> tuple[AnyLearner, Cohort]:
     return learner, cohort
 
 
-def test_after_the_first_round_it_has_its_own_model_and_weights_of_one() -> None:
-    _, cohort = after_first_round()
-    assert all(torch.equal(cohort.memory.own[name], cohort.parameters[name]) for name in HEAD)
-    assert bool((cohort.memory.weight["decoder.weight"] == 1).all())
-
-
 def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest() -> None:
     """It learns until it has settled, then an epoch a round, and W goes on from where it was."""
     learner, cohort = after_first_round(**{"fedala.rate": 0.1})
+    assert bool((cohort.memory.weight["decoder.weight"] == 1).all())
     model = other_model(learner)
     trained = copied(cohort)
     assert cohort.memory.learned.tolist() == [0, 0]

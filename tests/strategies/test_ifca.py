@@ -50,12 +50,6 @@ def sent_arrays(learner: AnyLearner, heads: list[NDArray[np.float32]]) -> Arrays
 CLUSTERS = [says(-1, 1, -1), says(-1, -1, 1), says(1, -1, -1)]
 
 
-def test_ifca_chooses_the_cluster_with_the_lowest_loss() -> None:
-    chosen = sent_arrays(head_learner("ifca"), CLUSTERS)["chosen"]
-    assert chosen.dtype == np.float32
-    assert chosen.tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
-
-
 def test_flsc_chooses_the_clusters_with_the_lowest_losses() -> None:
     """Losses of a, whose labels are 0: (2² + 2²), 1 + 1 + 0, 0, in this order of clusters."""
     heads = [says(-1, 1, -1), says(0, 0, -1), says(1, -1, -1)]
@@ -262,11 +256,7 @@ def test_an_flsc_client_gets_the_mean_of_its_clusters_heads() -> None:
     expected = {"a": [4, 5 / 3], "b": [14 / 3, 7 / 3], "c": [8 / 3, 2], "d": [8 / 3, 2]}
     for name, head in expected.items():
         np.testing.assert_allclose(heads_sent[name], head, rtol=1e-6)
-
-
-def test_clients_in_several_clusters_have_no_rand_index() -> None:
-    strategy = flsc()
-    play(strategy, 1, HEADS, chosen=TWO_EACH)
+    # Who is in several clusters has no Rand index.
     assert strategy.federation.history.log.figures == {"clusters": 3.0}
     assert strategy.findings() == {}
 

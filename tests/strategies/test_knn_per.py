@@ -12,7 +12,6 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.models.image_classifier import SmallCnnClassifier
 from fedproto_app.models.model import HEAD, LinearHeadModel
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
 from fedproto_app.strategies.knn_per import (
@@ -256,17 +255,3 @@ def test_what_the_head_gets_beside_the_representation_is_not_compared() -> None:
     wider = {**head(1), HEAD + "weight": torch.ones(1, 2, 1), **remembered.parameters()}
     prediction = model.predict(wider, torch.tensor([[[0.0, 55.0]]]))
     assert prediction.item() == pytest.approx(7.0)
-
-
-def test_without_a_memory_it_is_the_other_model() -> None:
-    inner = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
-    model, draws = Remembering(inner, 3), torch.Generator().manual_seed(0)
-    parameters = model.initial_parameters(draws)
-    reference = inner.initial_parameters(torch.Generator().manual_seed(0))
-    assert all(torch.equal(parameters[name], value) for name, value in reference.items())
-    stacked = {name: value.unsqueeze(0) for name, value in parameters.items()}
-    images = torch.randn(1, 2, 1, 8, 8, generator=draws)
-    vectors = model.encode(stacked, images)
-    assert torch.equal(vectors, inner.encode(stacked, images))
-    assert torch.equal(model.predict(stacked, vectors), inner.predict(stacked, vectors))
-    assert (model.representation_dim, model.splits) == (6, True)

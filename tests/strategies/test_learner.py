@@ -88,6 +88,7 @@ def test_without_what_only_the_method_has_a_client_trains_as_fedavgs_or_solos(
         *((m, 100_865, {}) for m in ("fedavg", "fedprox", "fedala", "fedda", "knn-per", "apfl")),
         *((m, 100_865, {}) for m in ("ditto", "pfedme", "per-fedavg")),
         ("fedrep", 100_608, {}),
+        ("naive", 0, {}),
         ("fedproto", 24 * 256, {}),
         ("analytic", 495, {"data.calendar": "phase"}),  # 30 · 31 / 2 products, and 30
         ("fedpcl", 100_865 + 24 * 256, {}),  # the papers' heads have 129 values, ours 257

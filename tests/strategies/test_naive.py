@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.models.model import HEAD
-from fedproto_app.report.runs import read_run
 from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.naive import FrequentClassLearner
 from tests.helpers.tiny_cohort import cohort_of, tiny_cohort, tiny_learner
@@ -45,15 +41,6 @@ def test_the_most_frequent_class_of_all_stages_so_far() -> None:
         [0] * 5,
         [1] * 5,
     ]
-
-
-@pytest.mark.parametrize(
-    "task", ["forecasting", "classification", "sequence-classification", "sequence-regression"]
-)
-def test_a_run_sends_nothing(tmp_path: Path, task: str) -> None:
-    folder = SmallRuns(task, "naive", tmp_path).run("once", 2)
-    summary = read_run(folder).summary
-    assert summary["parameters_up"] == summary["parameters_down"] == 0
 
 
 def test_the_mean_of_the_clients_own_numbers() -> None:

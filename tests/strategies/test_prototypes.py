@@ -10,7 +10,7 @@ import torch
 
 from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import ClientReply
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.strategies.common.learner import train_cohort
 from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
@@ -23,7 +23,6 @@ from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_learner
 from tests.helpers.tiny_cohort import train as train_series
 from tests.helpers.tiny_images import class_guidance, image_cohort, image_learner
 from tests.strategies.server_half import (
-    NAMES,
     Rows,
     accept,
     assert_same_state,
@@ -171,14 +170,6 @@ def test_everyone_gets_the_mean_of_the_latest_prototypes(method: str) -> None:
         assert sent_prototype(server).dtype == np.float32
 
 
-def test_the_order_of_prototypes_does_not_matter() -> None:
-    strategy = series_server("fedproto")
-    values = {"a": 1e30, "b": -1e30, "c": 1.0}  # a + b + c = 1, but c + b + a = 0
-    for name in reversed(NAMES):
-        accept(strategy, prototypes_of("fedproto", **{name: [[values[name]] * 2] * 2}))
-    np.testing.assert_allclose(sent_prototype(strategy), np.full((2, 2), 1 / 3), rtol=1e-6)
-
-
 # --- the server's half, for classes --------------------------------------------------------------
 
 
@@ -202,7 +193,7 @@ def test_a_client_sends_a_row_for_each_class_that_it_has(method: str, values: in
     model = sum(value.size for value in strategy.initial_arrays().values())
     rows = 3 * (3 * values if method == "creff" else values)
     reply = Reply(["a", "b"], [9, 9], classes=[[0, 2], [1]])
-    assert strategy.expected(1).values(reply) == 2 * model + rows
+    assert strategy.expected(Round(1)).values(reply) == 2 * model + rows
     assert (model == 0) == (method in ("fedproto", "fedtgp"))
 
 

@@ -198,16 +198,6 @@ def test_a_first_round_and_a_round_of_newcomers_are_the_snapshot() -> None:
         assert np.array_equal(labels, agglomerate(current, 3))
 
 
-def test_the_order_of_the_clients_does_not_matter() -> None:
-    past, current = noisy_round(1), noisy_round(2)
-    order = np.random.default_rng(3).permutation(24)
-    labels, alpha, psi = affect(past, current, 3)
-    shuffled = affect(past[order][:, order], current[order][:, order], 3)
-    assert shuffled.alpha == pytest.approx(alpha, rel=1e-9)
-    np.testing.assert_allclose(shuffled.psi, psi[order][:, order], atol=1e-6)
-    assert np.array_equal(shuffled.labels, by_first_appearance(labels[order]))
-
-
 def test_the_silhouette_may_choose_the_number_of_clusters() -> None:
     past, current = noisy_round(1, noise=0.5), noisy_round(2, noise=0.5)
     assert affect(past, current, 0).labels.tolist() == TRUTH.tolist()

@@ -262,16 +262,6 @@ def test_one_cluster_one_each_or_as_many_as_the_silhouette_says(
     assert figures(strategy)["clusters"] == len(expected)
 
 
-def test_the_order_in_which_nodes_answer_does_not_matter() -> None:
-    heads: dict[str, Head] = {"a": (0.1, 1e-8), "b": (0.2, 1e8), "c": (0.3, -1e8)}
-    heads_sent = []
-    for nodes in (("abc",), ("c", "b", "a")):
-        strategy = server(*nodes, **{"fed-react.clusters": 1})
-        play(strategy, 1, heads)
-        heads_sent.append(play(strategy, 2, heads).sent["a"])
-    assert heads_sent[0] == heads_sent[1]
-
-
 @pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "north"}])
 def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
     strategy = server("abcd", groups=groups)
@@ -387,15 +377,6 @@ def test_a_leaver_does_not_weigh_in_alpha() -> None:
     assert figures(with_e)["forgetting_factor"] == figures(without)["forgetting_factor"] > 0
     ours = with_e.state()["similarity"][:4, :4]
     np.testing.assert_array_equal(ours, without.state()["similarity"])
-
-
-def test_a_connected_client_that_was_not_asked_stays_in_with_its_latest_head() -> None:
-    strategy = server("a", "b", "c", "d", participation=0.25)
-    play(strategy, 1, APART)  # newcomers are all asked
-    played = play(strategy, 2, APART)
-    assert len(played.train) == 1
-    assert together(strategy) == {"ab", "cd"}
-    assert len(played.sent) == 2  # the cluster of the one who answered
 
 
 def test_a_cluster_of_which_nobody_answers_gets_nothing() -> None:

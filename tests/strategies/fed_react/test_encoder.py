@@ -173,19 +173,6 @@ def test_sequences_without_a_label_are_learned_from() -> None:
     torch.testing.assert_close(cohort.parameters, of_all.parameters)
 
 
-def test_neighbours_and_labels_change_nothing() -> None:
-    learner = learner_of()
-    losses, together = trained(learner)
-    for row, client in enumerate(CLIENTS):
-        other_labels = replace(client.train, targets=2 - client.train.targets)
-        alone_losses, alone = trained(learner, (replace(client, train=other_labels),))
-        torch.testing.assert_close(losses["contrastive"][row], alone_losses["contrastive"][0])
-        for name, value in alone.parameters.items():
-            torch.testing.assert_close(
-                together.parameters[name][row], value[0], rtol=1e-4, atol=1e-5
-            )
-
-
 def test_each_round_has_crops_of_its_own() -> None:
     learner = learner_of(**STILL)
     first, repeated, later = (trained(learner, CLIENTS, r)[0]["contrastive"] for r in (1, 1, 2))

@@ -212,25 +212,6 @@ def test_two_observations_by_hand() -> None:
     np.testing.assert_allclose(fit_random_walk(observations, 1, 1, 1), [q, r])
 
 
-@given(
-    seed=seeds,
-    steps=st.integers(1, 10),
-    q=variances,
-    r=variances,
-    scale=st.sampled_from([0.0, 1e-3, 1.0, 10.0]),
-)
-def test_no_step_of_the_random_walks_em_lowers_the_likelihood(
-    seed: int, steps: int, q: float, r: float, scale: float
-) -> None:
-    observations = scale * noisy_walk(seed, steps, 2, 0.3, 0.2)
-    before = -np.inf
-    for _ in range(5):
-        after = smoothed_generally(observations, q, r).llf
-        assert after >= before - 1e-8 * abs(after)
-        before = after
-        q, r = fit_random_walk(observations, q, r, 1)
-
-
 def test_without_iterations_the_variances_stay() -> None:
     assert fit_random_walk(noisy_walk(0, 4, 2, 1, 1), 0.3, 0.7, 0) == (0.3, 0.7)
 

@@ -189,6 +189,7 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
         assert line["parameters_down"] == 8 * (encoder_values + shown) + heads * HEAD
         if method == "fed-react":
             assert line["figures"]["clients_sent_a_head"] == heads
+            assert line["figures"]["rand_index"] == line["rand_index"]
         assert 4 * line["parameters_up"] < line["bytes_up"] < 8 * line["parameters_up"]
     assert round_lines[FIRST]["bytes_down"] < round_lines[FIRST - 1]["bytes_down"]
     assert heads == 8  # in the last round
