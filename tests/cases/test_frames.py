@@ -199,9 +199,7 @@ def test_a_client_that_did_not_train_is_named(forecaster: Forecaster) -> None:
         forecaster.predict(new_df=base(days=21, names=("e",)))
 
 
-def test_values_that_end_before_the_trainings_are_refused(forecaster: Forecaster) -> None:
-    with pytest.raises(FedProtoError, match="'a' cannot be forecast: its values end at 2024-05-15"):
-        forecaster.predict(new_df=base(days=10))
+def test_values_that_end_before_the_trainings_are_left_out(forecaster: Forecaster) -> None:
     some = pd.concat([base(days=10, names=("a",)), base(days=21, names=("b",))])
     with pytest.warns(UserWarning, match="not forecast: a: its values end at 2024-05-15 23:00:00,"):
         ours = forecaster.predict(new_df=some)
@@ -216,20 +214,6 @@ def test_later_values_after_a_gap_and_with_different_ends(forecaster: Forecaster
     ours = forecaster.predict(new_df=newer[~(newer["ds"] > last)])
     begins = ours.groupby("unique_id")["ds"].min() - pd.Timestamp("2024-05-27")
     assert (begins / pd.Timedelta(hours=1)).tolist() == [-5, 0, -7, 0]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda frame: frame.groupby("unique_id").tail(10), "10 steps from its first value"),
-        (lambda frame: frame.iloc[::2], "has the step 2:00:00, but its model was trained on"),
-    ],
-)
-def test_too_few_values_and_another_step_are_refused(
-    forecaster: Forecaster, change: Change, message: str
-) -> None:
-    with pytest.raises(FedProtoError, match=message):
-        forecaster.predict(new_df=change(base(days=21)))
 
 
 def test_other_steps_and_levels(forecaster: Forecaster) -> None:

@@ -1,6 +1,7 @@
 """Situations that people report, r58 to r78 of `cases.md`: what can go wrong around a run.
 
-r61 (proxies) is in tests/ops/test_superlink.py, r62 (GPUs) in tests/node/test_device.py. docs/reliability.md has what was tried by hand.
+r61 (proxies) is in tests/ops/test_superlink.py, and r62 (GPUs) in tests/node/test_device.py.
+docs/reliability.md has what was tried by hand.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_histories
 from fedproto_app.experiments.trial import Plan, Trial, Wishes, plan_of, try_plan
@@ -163,16 +162,6 @@ def test_r49_a_site_in_colour_is_not_made_grey(check: Fedproto, tmp_path: Path) 
     assert "12 × 12, colour" in check(case).out
 
 
-def test_r49_other_sizes_and_depths_are_one_line(check: Fedproto, tmp_path: Path) -> None:
-    sizes = check(reported_case("r49-sizes", tmp_path))
-    assert sizes.code == 2
-    assert sizes.err.count("\n") == 1
-    assert "16 × 16 pixels, but north/bars/0.png 12 × 12; scale or crop" in sizes.err
-    deep = check(reported_case("r49-deep", tmp_path))
-    assert deep.code == 1
-    assert "more than 8 bits a pixel; save it with 8 bits a channel" in deep.out
-
-
 def test_r52_labels_alike_and_a_dead_sensor_are_named(check: Fedproto, tmp_path: Path) -> None:
     lines = warned(reported_case("r52-labels-alike.npz", tmp_path), check).split("\n")
     assert lines == [
@@ -182,11 +171,6 @@ def test_r52_labels_alike_and_a_dead_sensor_are_named(check: Fedproto, tmp_path:
         "known (sequences of unknown class have '?')",
         "dimension-2 never changes for person 3: is the sensor dead?",
     ]
-
-
-def test_r52_a_missing_reading_is_named_with_its_sequence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="sequence 12: dimension-2 at step 4 is nan"):
-        planned(reported_case("r52-a-missing-reading.npz", tmp_path))
 
 
 def test_u13_images_of_sites_in_one_archive(check: Fedproto, tmp_path: Path) -> None:
