@@ -67,7 +67,10 @@ def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize(
     "change",
     [
+        pytest.param(lambda frame: frame.astype({"y": "Float64"}), id="nullable floats"),
         pytest.param(lambda frame: frame.assign(y=frame["y"].map(Decimal)), id="Decimal"),
+        pytest.param(lambda frame: frame.set_index(["unique_id", "ds"]), id="MultiIndex"),
+        pytest.param(lambda frame: frame.set_index("unique_id"), id="id as the index"),
         pytest.param(lambda frame: frame.set_index("ds", drop=False), id="ds twice, equal"),
         pytest.param(wide, id="wide"),
         pytest.param(as_texts, id="texts, decimal commas"),
@@ -156,6 +159,9 @@ def of_months(times: Any) -> pd.DataFrame:
         (lambda: of_months(MONTHS.to_timestamp()), "MS", "freq = 'MS': steps of the calendar"),
         (lambda: of_months(MONTHS), None, "the times are monthly, from 2012-01-01"),
         (lambda: of_months(MONTHS.to_timestamp()), None, "time-unit=step counts them"),
+        (lambda: wide(base()).set_axis(["a", "a", "b", "c"], axis=1), "h", "are named 'a'"),
+        (lambda: base().replace({"y": {base()["y"][5]: np.inf}}), "h", "number 6 is infinite"),
+        (lambda: base().set_index("ds")["y"], "h", "the frame is a Series, expected a pandas"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(

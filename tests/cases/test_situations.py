@@ -1,7 +1,6 @@
 """Situations that people report, r58 to r78 of `cases.md`: what can go wrong around a run.
 
-r61 (proxies) is in tests/ops/test_superlink.py, r62 (GPUs) in tests/node/test_device.py.
-docs/reliability.md has what was tried by hand.
+r61 (proxies) is in tests/ops/test_superlink.py. docs/reliability.md has what was tried by hand.
 """
 
 from __future__ import annotations
@@ -43,6 +42,19 @@ def write_sites(folder: Path, **steps: int) -> Path:
 
 
 # --- r58: too few rows ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
+def test_without_enough_rows_nothing_is_trained(
+    fedproto: Fedproto, tmp_path: Path, method: str
+) -> None:
+    sites = write_sites(tmp_path / "sites", a=60, b=60)
+    data = ["--set=data.source=csv-folder", f"--set=data.path={sites}"]
+    outcome = fedproto("run", f"--set=method={method}", f"--set=output.dir={tmp_path}/runs", *data)
+    assert outcome.code == 2
+    error = outcome.err.splitlines()[-1]
+    assert error.startswith("error: none of 2 clients can take part; 'a': 60 steps, but period 24")
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 @pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
@@ -123,6 +135,18 @@ def test_without_room_for_temporary_files_one_line_names_the_variable(
     )
 
 
+# --- r62: GPUs -----------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_cannot_be_seen_is_one_line(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # CUDA_VISIBLE_DEVICES=7
+    outcome = fedproto("run", "--set=device=cuda", f"--set=output.dir={tmp_path}")
+    assert outcome.code == 2
+    assert outcome.err.endswith("error: device = 'cuda': this machine has 0 CUDA GPUs\n")
+
+
 # --- r70: training that learns nothing -----------------------------------------------------------
 
 
@@ -183,6 +207,26 @@ def test_a_model_that_raises_ends_the_run_with_round_node_and_error(tmp_path: Pa
     assert message.startswith("round 2: 2 of 2 nodes gave no usable reply")
     assert "0: no reply: RuntimeError('shapes do not fit:" in message
     assert "\n" not in message
+
+
+def no_database(settings: object) -> Any:
+    raise ConnectionError("client 'b': the database said no")
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_source_that_raises_is_one_line_with_its_place(
+    fedproto: Fedproto, tmp_path: Path, command: str
+) -> None:
+    source = f"{__name__}:no_database"
+    check = ["data", "check", "--source", source]
+    run = ["run", f"--set=data.source={source}", f"--set=output.dir={tmp_path}"]
+    outcome = fedproto(*(check if command == "check" else run))
+    assert outcome.code == 2
+    error = outcome.err.splitlines()[-1]
+    assert error.startswith(
+        f"error: data.source = '{source}' raised ConnectionError: client 'b': the database said no"
+    )
+    assert "(test_situations.py, line " in error
 
 
 # --- r78: declared sample weights ----------------------------------------------------------------

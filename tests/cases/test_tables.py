@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.format import Reading
 from fedproto_app.data.recognition import reading_of
@@ -45,70 +47,25 @@ def text_of(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, keep_default_na=False, dtype=str)
 
 
-UNITS = {"columns": "units"}
+def test_r01_months_are_named_and_counted_if_asked(tmp_path: Path) -> None:
+    path = reported_case("r01-month-starts.csv", tmp_path)
+    line = refusal(path)
+    assert "the times are monthly" in line
+    assert line.endswith("--set data.time-unit=step counts them")
+    _, clients, notes = read(path, time_unit="step")
+    assert [(len(c.values), c.start) for c in clients] == [(132, 12 * (2014 - 1970))] * 12
+    assert notes == ["times are counted in months since 1970: 2014-01-01 is 528"]
+    shorter = text_of(path).assign(ds=lambda table: table["ds"].str[:7])  # 2014-01
+    shorter.to_csv(tmp_path / "texts.csv", index=False)
+    assert "the times are monthly" in refusal(tmp_path / "texts.csv")
+    assert read(tmp_path / "texts.csv", time_unit="step")[1][0].start == 528
 
 
-@pytest.mark.parametrize(
-    ("name", "answers", "cause"),
-    [
-        ("r01-month-starts.csv", {}, "the times are monthly"),
-        ("r01-month-starts.csv", {}, "--set data.time-unit=step counts them"),
-        ("r03-quarters.csv", {}, "the times in 'quarter' are quarterly, such as '1998Q1'"),
-        ("r03-quarters.csv", {}, "--set data.time-unit=step counts them"),
-        ("r12-date-and-time-apart", {}, "but 4 .txt files, such as 'home_0.txt': rename them to"),
-        ("r12-date-and-time-apart-csv", {}, "join them into one, such as '16/12"),
-        (  # told how to read it, nobody takes the days for the times either
-            "r12-date-and-time-apart-csv",
-            {"source": "csv-folder", "columns": "Voltage"},
-            "the time stands in two columns, 'Date' and 'Time': join them into one, such as '16/12",
-        ),
-        ("r13-a-row-per-day.csv", {}, "each row holds 48 values, 'hh_0' to 'hh_47'; write a row f"),
-        ("r14-series-in-rows.csv", {}, "with their values in the columns 'd_1' to 'd_200'"),
-        ("r14-series-in-rows.csv", {}, "frame.set_index('id').loc[:, 'd_1':].T"),
-        ("r20-excel-export.xlsx", {}, "to stand in row 5; delete the rows above the names"),
-        ("r25-blanks-in-names.csv", {}, "the client is written 'North' and 'North ' there"),
-        ("r28-store-and-item.csv", {}, "which column is to be forecast: units, price?"),
-        ("r28-store-and-item.csv", UNITS, "'item' differs between these rows ('item 0', 'item 1')"),
-        ("r28-store-and-item.csv", UNITS, "if both 'store' and 'item' do, join them into one col"),
-        ("r28-store-and-item.csv", {**UNITS, "client_column": "store"}, "column 'item' differs"),
-        ("r30-comments-above.csv", {}, "stand in line 4; delete the lines above the names"),
-        ("r30-logger.csv", {}, "in line 2, and the values in line 5; delete the lines above"),
-        ("u01-lat-lon.csv", {}, "to be forecast: lat, lon, pm25? name it with --target"),
-        ("u03-year-month-day-hour.csv", {}, "in the columns 'year', 'month', 'day', 'hour'"),
-        ("u03-year-month-day-hour.csv", {}, "pd.to_datetime(frame[['year', 'month', 'day', 'hour'"),
-        (
-            "u07-title-rows.xlsx",
-            {},
-            "row 1 does not name the columns: their names seem to stand in",
-        ),
-        ("u10-table-with-site-and-label.csv", {}, "a table of features with a label, 'label', and"),
-        ("u10-table-with-site-and-label.csv", {}, "fedproto forecasts series, and it classifies"),
-    ],
-)
-def test_what_is_refused_is_named(
-    name: str, answers: dict[str, str], cause: str, tmp_path: Path
-) -> None:
-    if name.endswith("xlsx"):
-        pytest.importorskip("openpyxl")
-    assert cause in refusal(reported_case(name, tmp_path), **answers)
-
-
-@pytest.mark.parametrize(
-    ("name", "note"),
-    [
-        ("r09-seconds-of-jitter.csv", "times a little off the step of 0:15:00 are rounded to it"),
-        ("r16-offsets-that-change.csv", "the offset from UTC changes (+00:00, +01:00, +02:00, +03"),
-        ("u05-index-column.csv", "the first column has no name and numbers the rows: left out"),
-    ],
-)
-def test_what_was_changed_or_left_out_is_noted(name: str, note: str, tmp_path: Path) -> None:
-    _, clients, notes = read(reported_case(name, tmp_path))
-    assert [text[: len(note)] for text in notes] == [note]
-    assert all(c.clock is not None and np.isfinite(c.values).all() for c in clients)
-
-
-def test_r03_quarters_are_counted_if_asked(tmp_path: Path) -> None:
+def test_r03_quarters_are_named_and_counted_if_asked(tmp_path: Path) -> None:
     path = reported_case("r03-quarters.csv", tmp_path)
+    line = refusal(path)
+    assert "the times in 'quarter' are quarterly, such as '1998Q1'" in line
+    assert "--set data.time-unit=step counts them" in line
     reading, clients, _ = read(path, time_unit="step")
     assert reading.target == "visitors"
     assert [(c.name, len(c.values), c.start) for c in clients] == [
@@ -131,6 +88,13 @@ def test_r07_years_are_the_time_and_na_is_a_country(tmp_path: Path) -> None:
     assert [c.name for c in read(tmp_path / "by-year.csv")[1]] == [c.name for c in clients]
 
 
+def test_r09_seconds_of_jitter_are_rounded_and_said_so(tmp_path: Path) -> None:
+    _, clients, notes = read(reported_case("r09-seconds-of-jitter.csv", tmp_path))
+    assert [len(c.values) for c in clients] == [21 * 96] * 5
+    assert all(c.clock is not None and np.isfinite(c.values).all() for c in clients)
+    assert notes == ["times a little off the step of 0:15:00 are rounded to it"]
+
+
 def test_r10_smart_meters_are_read_but_for_the_stray_rows(tmp_path: Path) -> None:
     path = reported_case("r10-smart-meters.csv", tmp_path)
     reading, clients, notes = read(path)
@@ -145,6 +109,48 @@ def test_r10_smart_meters_are_read_but_for_the_stray_rows(tmp_path: Path) -> Non
     assert "column 'Acorn' is left out, as it holds no numbers, such as 'ACORN-A'" in notes
 
 
+def test_r12_date_and_time_apart_are_named(tmp_path: Path) -> None:
+    texts = reported_case("r12-date-and-time-apart", tmp_path)
+    assert "but 4 .txt files, such as 'home_0.txt': rename them to .csv" in refusal(texts)
+    folder = tmp_path / "r12-date-and-time-apart-csv"
+    apart = "the time stands in two columns, 'Date' and 'Time': join them into one, such as '16/12"
+    assert apart in refusal(folder)
+    # Told how to read it, nobody takes the days for the times either.
+    line = refusal(folder, source="csv-folder", columns="Voltage")
+    assert apart in line
+    tables = {file: pd.read_csv(file, sep=";") for file in sorted(folder.iterdir())}
+    for file, table in tables.items():
+        joined = table.assign(time=table.pop("Date") + " " + table.pop("Time"))
+        joined.to_csv(file, index=False)
+    assert "2 columns of values (Global_active_power, Voltage), but" in refusal(folder)
+    _, clients, _ = read(folder, columns="Voltage")
+    present = [int((table["Voltage"] != "?").sum()) for table in tables.values()]
+    assert [int(np.isfinite(c.values).sum()) for c in clients] == present
+    assert max(present) < 24 * 144
+
+
+def test_r13_a_row_per_day_is_told_from_sensors(tmp_path: Path) -> None:
+    line = refusal(reported_case("r13-a-row-per-day.csv", tmp_path))
+    assert "each row holds 48 values, 'hh_0' to 'hh_47'; write a row for each time" in line
+
+
+def test_r14_series_in_rows_are_told_to_turn(tmp_path: Path) -> None:
+    path = reported_case("r14-series-in-rows.csv", tmp_path)
+    line = refusal(path)
+    assert "its rows look like series, with their values in the columns 'd_1' to 'd_200'" in line
+    assert "frame.set_index('id').loc[:, 'd_1':].T" in line
+    pd.read_csv(path).set_index("id").loc[:, "d_1":].T.to_csv(tmp_path / "turned.csv", index=False)
+    assert [len(c.values) for c in read(tmp_path / "turned.csv")[1]] == [200] * 24
+
+
+def test_r16_offsets_that_change_are_noted(tmp_path: Path) -> None:
+    _, clients, notes = read(reported_case("r16-offsets-that-change.csv", tmp_path))
+    assert all(c.clock is not None and c.clock.utc for c in clients)
+    (note,) = notes
+    assert note.startswith("the offset from UTC changes (+00:00, +01:00, +02:00, +03:00)")
+    assert "counted in UTC" in note
+
+
 def test_r19_excels_days_are_the_time(tmp_path: Path) -> None:
     reading, clients, notes = read(reported_case("r19-excel-days.csv", tmp_path))
     assert reading.settings == {"data.time-unit": "excel", "data.time-column": "Datum"}
@@ -157,11 +163,69 @@ def test_r19_excels_days_are_the_time(tmp_path: Path) -> None:
     ]
 
 
-def test_r28_two_columns_name_the_clients_if_times_repeat(tmp_path: Path) -> None:
+def test_r20_a_title_is_named_and_a_total_is_no_value(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    path = reported_case("r20-excel-export.xlsx", tmp_path)
+    assert "their names seem to stand in row 5; delete the rows above the names" in refusal(path)
+    book = openpyxl.load_workbook(path)
+    book.active.delete_rows(1, 4)
+    book.save(path)
+    _, clients, notes = read(path)
+    assert [c.name for c in clients] == ["Nord", "Ost", "Süd", "West"]
+    assert {len(c.values) for c in clients} == {40 * 24}
+    assert max(c.values.max() for c in clients) < 1000  # the totals are thousands
+    assert "row 962, 'Total', is left out" in notes
+    assert clients[0].clock is not None
+    assert clients[0].clock.time(clients[0].start) == "2024-03-01 00:00:00"
+
+
+def test_r25_names_that_differ_by_a_blank_are_named(tmp_path: Path) -> None:
+    path = reported_case("r25-blanks-in-names.csv", tmp_path)
+    line = refusal(path)
+    assert "client 'North'" in line
+    assert "the client is written 'North' and 'North ' there" in line
+    renamed = text_of(path).replace({"site": {"North ": "North 2"}})
+    renamed.to_csv(path, index=False)
+    assert len(read(path)[1]) == 6
+    composed, decomposed = "S\u00fcd", "Su\u0308d"
+    twins = renamed[renamed["site"] == "South"]
+    spelt = pd.concat([twins.assign(site=name) for name in (composed, decomposed)])
+    spelt.to_csv(path, index=False)
+    _, clients, notes = read(path)
+    assert [c.name for c in clients] == [composed]
+    assert r"'Su\u0308d' and 'S\xfcd' are read as one client" in notes
+
+
+def test_r28_two_columns_that_name_the_clients(tmp_path: Path) -> None:
     path = reported_case("r28-store-and-item.csv", tmp_path)
-    text_of(path).sort_values("date", kind="stable").to_csv(path, index=False)
+    assert "which column is to be forecast: units, price?" in refusal(path)
+    for answers in ({}, {"client_column": "store"}):
+        line = refusal(path, columns="units", **answers)
+        assert "column 'item' differs between these rows ('item 0', 'item 1')" in line
+        assert "if both 'store' and 'item' do, join them into one column" in line
+    by_time = text_of(path).sort_values("date", kind="stable")
+    by_time.to_csv(path, index=False)
     line = refusal(path, columns="units")
     assert "'store' and 'item' together name the clients: join them" in line
+    by_time["client"] = by_time["store"] + " " + by_time["item"]
+    by_time.to_csv(path, index=False)
+    assert len(read(path, columns="units")[1]) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("r30-comments-above.csv", "seem to stand in line 4; delete the lines above the names"),
+        ("r30-logger.csv", "in line 2, and the values in line 5; delete the lines above"),
+    ],
+)
+def test_r30_the_header_is_looked_for(name: str, expected: str, tmp_path: Path) -> None:
+    path = reported_case(name, tmp_path)
+    assert expected in refusal(path)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = lines[3:] if "comments" in name else [lines[1], *lines[4:]]
+    path.write_text("".join(kept), encoding="utf-8")
+    assert [len(c.values) for c in read(path)[1]] == [35 * 24] * 3
 
 
 def test_r40_equal_rows_are_kept_once_and_contradictions_shown(tmp_path: Path) -> None:
@@ -179,6 +243,34 @@ def test_r40_equal_rows_are_kept_once_and_contradictions_shown(tmp_path: Path) -
     assert "clocks" not in line
 
 
+def test_u01_the_target_is_asked_for_and_named(tmp_path: Path) -> None:
+    path = reported_case("u01-lat-lon.csv", tmp_path)
+    line = refusal(path)
+    assert "which column is to be forecast: lat, lon, pm25? name it with --target" in line
+    reading, clients, notes = read(path, columns="pm25")
+    assert (reading.target, notes) == ("pm25", ["not used: lat, lon"])
+    np.testing.assert_array_equal(clients[0].values[:2], [41.1, 55.5])
+    checked = CliRunner().invoke(app, ["data", "check", str(path), "--target", "pm25"])
+    assert checked.stdout.splitlines()[:2] == ["forecasting pm25", "not used: lat, lon"]
+    planned = plan_of(path, Wishes(target="pm25"))
+    assert "forecasting pm25" in planned.facts[0]
+
+
+def test_u03_the_parts_of_the_time_are_named(tmp_path: Path) -> None:
+    path = reported_case("u03-year-month-day-hour.csv", tmp_path)
+    line = refusal(path)
+    assert "the time stands in the columns 'year', 'month', 'day', 'hour'" in line
+    frame = pd.read_csv(path)
+    parts = ["year", "month", "day", "hour"]
+    frame["time"] = pd.to_datetime(frame[parts])  # as the line says
+    assert "pd.to_datetime(frame[['year', 'month', 'day', 'hour']])" in line
+    frame.drop(columns=parts).to_csv(tmp_path / "joined.csv", index=False)
+    reading, clients, notes = read(tmp_path / "joined.csv")
+    assert [c.name for c in clients] == frame["station"].unique().tolist()
+    assert reading.target == "pm25"
+    assert notes == ["column 'No' rises by 1 in each row, as row numbers do: left out"]
+
+
 def test_u04_numbered_stores_are_clients(tmp_path: Path) -> None:
     path = reported_case("u04-date-store-sales.csv", tmp_path)
     reading, clients, _ = read(path)
@@ -189,6 +281,27 @@ def test_u04_numbered_stores_are_clients(tmp_path: Path) -> None:
         planned = plan_of(path, wishes)
         assert planned.settings["data.client-column"] == "store"
         assert planned.settings["data.period"] == 7
+
+
+def test_u05_the_index_is_left_out(tmp_path: Path) -> None:
+    path = reported_case("u05-index-column.csv", tmp_path)
+    for answers in ({}, {"source": "long-csv"}):
+        _, clients, notes = read(path, **answers)
+        assert [c.name for c in clients] == ["a", "b"]
+        np.testing.assert_array_equal(clients[0].values[:2], [40.0, 52.4])
+        assert notes == ["the first column has no name and numbers the rows: left out"]
+
+
+def test_u07_a_title_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    line = refusal(reported_case("u07-title-rows.xlsx", tmp_path))
+    assert "row 1 does not name the columns: their names seem to stand in row 4" in line
+
+
+def test_u10_a_table_of_features_is_recognised(tmp_path: Path) -> None:
+    line = refusal(reported_case("u10-table-with-site-and-label.csv", tmp_path))
+    assert "a table of features with a label, 'label', and a sample in each row" in line
+    assert "fedproto forecasts series, and it classifies images and sequences" in line
 
 
 @pytest.mark.exhaustive

@@ -121,12 +121,6 @@ def test_real_air_writing_of_ten_subjects() -> None:
     np.testing.assert_allclose(pool.sequences[0][0], [35.928394, 304.96884, -78.3019])
 
 
-def test_real_digits_of_another_recorder() -> None:
-    pool = sequences_of("sequence-npz", real_data("leap_digits_1000.npz"))
-    assert np.bincount(pool.targets.astype(np.int64)).sum() == 1000
-    assert [len(steps) for steps in pool.sequences[:3]] == [32, 34, 220]
-
-
 def test_real_pen_digits() -> None:
     pool = sequences_of("sequence-npz", real_data("pendigits.npz"))
     assert (~pool.is_test).sum() == 7494

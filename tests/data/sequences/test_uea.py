@@ -148,10 +148,3 @@ def test_real_japanese_vowels() -> None:
     np.testing.assert_allclose(
         pool.sequences[0][:2, :2], [[1.860936, -0.207383], [1.891651, -0.193249]]
     )
-
-
-def test_real_basic_motions() -> None:
-    pool = sequences_of("uea-ts", real_data("BasicMotions"))
-    assert pool.classes == ("Standing", "Running", "Walking", "Badminton")
-    assert {steps.shape for steps in pool.sequences} == {(100, 6)}
-    assert np.bincount(pool.targets.astype(np.int64)).tolist() == [20] * 4
