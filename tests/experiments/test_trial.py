@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -123,10 +124,10 @@ def test_what_was_done_to_the_file_is_told(tmp_path: Path) -> None:
     assert planned.settings["data.time-zone"] == "Asia/Tokyo"
 
 
-def two_rows(planned: Plan, folder: Path, **changes: object) -> Trial:
+def two_rows(planned: Plan, folder: Path, **changes: Any) -> Trial:
     """The trial of the plan's simplest row and of Kindred alone."""
     rows = {name: planned.rows[name] for name in ("naive", "kindred")}
-    changed = dataclasses.replace(planned, rows=rows, **changes)  # type: ignore[arg-type]
+    changed = dataclasses.replace(planned, rows=rows, **changes)
     return try_plan(changed, folder / "runs", QUIET)
 
 
