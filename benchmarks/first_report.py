@@ -106,11 +106,11 @@ def write_pictures(report: Path, folder: Path) -> None:
 
 def lines_of(took: Sequence[Took], load: float) -> list[str]:
     """Return a table of the seconds, and the line below it."""
-    rows = [("command", "processor seconds", "on the clock")]
+    rows = [["command", "processor seconds", "on the clock"]]
     for row in took:
-        rows.append((f"`{row.command}`", f"{row.processor:.1f}", f"{row.clock:.1f}"))
+        rows.append([f"`{row.command}`", f"{row.processor:.1f}", f"{row.clock:.1f}"])
     together = (sum(row.processor for row in took), sum(row.clock for row in took))
-    rows.append(("together", *(f"{seconds:.1f}" for seconds in together)))
+    rows.append(["together", *(f"{seconds:.1f}" for seconds in together)])
     note = f"{processors()}; load of the minute before it {load:.1f}, where 0 is an idle machine."
     return ["", *table_texts(rows, texts=None), "", note, ""]
 
