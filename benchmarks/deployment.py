@@ -118,7 +118,10 @@ def table(costs: dict[str, Cost], starts: float) -> Table:
 
 def _wait_for_a_round(output: Path) -> float:
     rounds = output / "run" / "rounds.jsonl"
-    wait_until(lambda: rounds.exists() and rounds.stat().st_size, "a round", DEADLINE)
+    try:
+        wait_until(lambda: rounds.exists() and rounds.stat().st_size, "a round", DEADLINE)
+    except TimeoutError as error:
+        raise SystemExit(str(error)) from None
     return time.monotonic()
 
 

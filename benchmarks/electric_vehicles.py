@@ -16,7 +16,7 @@ vehicle's own acceleration; the battery pays for rolling, air, inertia, slope an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 
 import numpy as np
@@ -107,13 +107,7 @@ class Road:
 
     def back(self) -> Road:
         """Return the same road in the other direction."""
-        return Road(
-            self.latitude[::-1],
-            self.longitude[::-1],
-            self.elevation[::-1],
-            self.limit[::-1],
-            self.stop_chance[::-1],
-        )
+        return Road(*(getattr(self, axis.name)[::-1] for axis in fields(self)))
 
 
 @dataclass(frozen=True)

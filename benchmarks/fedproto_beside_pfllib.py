@@ -90,21 +90,8 @@ def made_job(seed: int, folder: Path) -> dict[str, Any]:
 
 def our_figures(job: Mapping[str, Any], folder: Path) -> Figures:
     """Return this app's figures for the job."""
-    settings = {
-        **split.data_settings(Path(job["split"]), job["seed"], NETWORK),
-        "method": "fedproto",
-        "fedproto.prototype-weight": job["weight"],
-        "rounds": job["rounds"],
-        "local-epochs": job["local_epochs"],
-        "evaluate-every": job["rounds"],
-        "cohort-size": CLIENTS,
-        "classification.batch-size": job["batch_size"],
-        "optimizer.name": "sgd",
-        "optimizer.learning-rate": job["learning_rate"],
-        "optimizer.momentum": 0.0,
-        "output.dir": str(folder),
-        "output.pictures": False,
-    }
+    settings = split.training_settings(job, folder, NETWORK)
+    settings |= {"method": "fedproto", "fedproto.prototype-weight": job["weight"]}
     summary = fedproto_app.run(settings, nodes=1, workers=1, progress=False).summary
     return {
         "prototypes": summary["accuracy_local"],

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT
+from benchmarks.pages import ROOT, table_texts
 from benchmarks.parts import parser_of
 
 PAGE = ROOT / "docs" / "your-data.md"
@@ -106,21 +106,13 @@ def write_pictures(report: Path, folder: Path) -> None:
 
 def lines_of(took: Sequence[Took], load: float) -> list[str]:
     """Return a table of the seconds, and the line below it."""
-    rows = [*took, Took("together", sum(t.processor for t in took), sum(t.clock for t in took))]
-    table = [
-        f"| {f'`{row.command}`' if row.command.startswith(_COMMAND) else row.command} "
-        f"| {row.processor:.1f} | {row.clock:.1f} |"
-        for row in rows
-    ]
-    return [
-        "",
-        "| command | processor seconds | on the clock |",
-        "|---|---|---|",
-        *table,
-        "",
-        f"{processors()}; load of the minute before it {load:.1f}, where 0 is an idle machine.",
-        "",
-    ]
+    rows = [["command", "processor seconds", "on the clock"]]
+    for row in took:
+        rows.append([f"`{row.command}`", f"{row.processor:.1f}", f"{row.clock:.1f}"])
+    together = (sum(row.processor for row in took), sum(row.clock for row in took))
+    rows.append(["together", *(f"{seconds:.1f}" for seconds in together)])
+    note = f"{processors()}; load of the minute before it {load:.1f}, where 0 is an idle machine."
+    return ["", *table_texts(rows, texts=None), "", note, ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

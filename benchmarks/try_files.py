@@ -25,7 +25,7 @@ import pandas as pd
 from PIL import Image
 
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, table_texts, write_section
 from benchmarks.parts import parser_of
 
 PAGE, SECTION, MAKER = ROOT / "docs" / "your-data.md", "try-files", "benchmarks.try_files"
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)
     fedproto = (options.fedproto or Path(shutil.which("fedproto") or "fedproto")).absolute()
-    lines = ["", "| file | answer | first line | all |", "|---|---|---|---|"]
+    rows = [("file", "answer", "first line", "all")]
     faults = []
     for file in FILES:
         with tempfile.TemporaryDirectory() as temporary:
@@ -172,14 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             answer = answer_of(fedproto, path)
             faults += [f"{file.title}: {f}" for f in faults_of(file, answer, path.parent / "runs")]
         sentence = re.split(r"(?<=[a-z)%])\. ", answer.verdict)[0]
-        lines.append(
-            f"| {file.title} | {sentence} | {answer.first_line:.1f} s | {answer.seconds:.0f} s |"
-        )
-        print(lines[-1], flush=True)
-    lines += ["", f"{processors()}.", ""]
+        seconds = (f"{answer.first_line:.1f} s", f"{answer.seconds:.0f} s")
+        rows.append((file.title, sentence, *seconds))
+        print(*rows[-1], sep=" | ", flush=True)
     if faults:
         raise SystemExit("\n".join(faults))
     if options.page:
+        lines = ["", *table_texts(rows, texts=None), "", f"{processors()}.", ""]
         write_section(PAGE, SECTION, MAKER, lines)
 
 

@@ -37,7 +37,7 @@ from benchmarks.cross_check.comparison import Figures, equality_table, spread_ta
 from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Changes, Judged, Method, filled
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, write_section
-from benchmarks.parts import output_in, parser_of, require_names
+from benchmarks.parts import parser_of, require_names
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
 MAKER = "benchmarks.cross_check"
@@ -145,20 +145,8 @@ def our_results(experiment: Experiment, job: Mapping[str, Any], folder: Path) ->
 def _our_run(
     name: str, changes: Changes, job: Mapping[str, Any], folder: Path
 ) -> dict[Judged, list[float]]:
-    seed = job["seed"]
-    settings = {
-        **split.data_settings(Path(job["split"]), seed),
-        "rounds": job["rounds"],
-        "local-epochs": job["local_epochs"],
-        "evaluate-every": job["rounds"],
-        "cohort-size": 20,
-        "classification.batch-size": job["batch_size"],
-        "optimizer.name": "sgd",
-        "optimizer.learning-rate": job["learning_rate"],
-        "optimizer.momentum": 0.0,
-        **output_in(folder, f"{name}-s{seed}"),
-        **changes,
-    }
+    settings = split.training_settings(job, folder, split.NETWORK)
+    settings |= {"output.name": f"{name}-s{job['seed']}", **changes}
     run = fedproto_app.run(settings, nodes=NODES, workers=1, progress=False)
     clients = run.clients.sort_values("client")
     return {judged: clients[column].tolist() for judged, column in OUR_COLUMNS.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +100,23 @@ def data_settings(path: Path, seed: int, network: str = NETWORK) -> dict[str, ob
         "data.partition.validation-share": 0.0,
         "model.module": network,
         "classification.augment": False,
+    }
+
+
+def training_settings(job: Mapping[str, Any], folder: Path, network: str) -> dict[str, object]:
+    """Return the settings of our run of a job: plain SGD, evaluated after the last round."""
+    return {
+        **data_settings(Path(job["split"]), job["seed"], network),
+        "rounds": job["rounds"],
+        "local-epochs": job["local_epochs"],
+        "evaluate-every": job["rounds"],
+        "cohort-size": 20,
+        "classification.batch-size": job["batch_size"],
+        "optimizer.name": "sgd",
+        "optimizer.learning-rate": job["learning_rate"],
+        "optimizer.momentum": 0.0,
+        "output.dir": str(folder),
+        "output.pictures": False,
     }
 
 
