@@ -96,8 +96,8 @@ def test_clients_are_judged_with_a_head_of_their_own_on_the_averaged_encoder(
     assert not torch.equal(personalised["decoder.weight"][0], personalised["decoder.weight"][1])
     plain = tiny_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
     assert plain.personalised(cohort, FIRST) is None
-    assert learner.personalises()
-    assert not plain.personalises()
+    assert learner.personalises
+    assert not plain.personalises
 
 
 def test_the_server_sends_the_mean_or_all_in_the_order_of_names_and_refuses_the_longest() -> None:
