@@ -93,7 +93,9 @@ def test_all_that_the_package_imports_is_asked_for() -> None:
                 imported |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
-    third_party = imported - sys.stdlib_module_names - {package.name for package in PACKAGES}
+    # _typeshed has types of the standard library, for type checkers only.
+    known = {*sys.stdlib_module_names, "_typeshed", *(package.name for package in PACKAGES)}
+    third_party = imported - known
     required, extras = names_of("dependencies"), set[str]()
     for extra in set(PROJECT["optional-dependencies"]) - {"dev", "docs"}:
         extras |= names_of("optional-dependencies", extra)

@@ -174,5 +174,5 @@ def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
     state = open_state(north)
     assert state.settings.model.factors == (0.5,)
     series = load_histories(state.settings.data.model_copy(update={"source": "synthetic-traffic"}))
-    forecasts, _ = forecast(state, series, 1, ["office-00", "office-01"])
+    forecasts, _ = forecast(state, series, 1, clients=["office-00", "office-01"])
     assert [len(result.values) for result in forecasts] == [1, 1]
