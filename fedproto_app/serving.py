@@ -46,6 +46,7 @@ from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, make_learner
 from fedproto_app.strategies.common.personal_model import Predicts
+from fedproto_app.strategies.response.features import Response
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -423,7 +424,8 @@ def _forecasts(
             models = [kept_model(state.store, client.name, learner) for client in cohort]
             stacked = {name: torch.stack([model[name] for model in models]) for name in models[0]}
             scales = [_trained_on(state, client.name).scale for client in cohort]
-            history = _histories(cohort, scales, state.settings.data)
+            responses = [_response_of(state, client, settings.data.period) for client in cohort]
+            history = _histories(cohort, scales, responses, state.settings.data)
             begin = np.array([client.end for client in cohort])
             horizon, period = settings.data.horizon, settings.data.period
             times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
@@ -431,24 +433,40 @@ def _forecasts(
                 [is_empty_time(*row, period) for row in zip(cohort, times, strict=True)]
             )
             values = _next_values(task, stacked, history, begin, empty)
-            rows = zip(cohort, scales, values[:, :steps], empty[:, :steps], strict=True)
-            for client, scale, scaled, of_client in rows:
+            rows = zip(cohort, scales, responses, values[:, :steps], empty[:, :steps], strict=True)
+            for client, scale, response, scaled, of_client in rows:
+                if len(response):
+                    scaled = scaled + response[len(client.values) :][:steps]
                 stored = state.store.record(client.name).private
                 widths = scale.original_size(kept_half_widths(stored, steps, levels))
                 forecasts = scale.original(scaled)
                 yield _client_forecast(client, scale, forecasts, widths, of_client, period, levels)
 
 
+def _response_of(state: NodeState, client: ClientSeries, period: int) -> NDArray[np.float64]:
+    """Return what the known columns do to a client's series, on its standard scale, [T'], from its
+    first value to the end of the columns; empty if its model was trained without any."""
+    numbers = state.store.record(client.name).response
+    if not numbers:
+        return np.zeros(0)
+    return Response.read(numbers).values(client.known, client.start, period)
+
+
 def _histories(
-    cohort: Sequence[ClientSeries], scales: Sequence[Scale], data: DataSettings
+    cohort: Sequence[ClientSeries],
+    scales: Sequence[Scale],
+    responses: Sequence[NDArray[np.float64]],
+    data: DataSettings,
 ) -> Matrix:
-    """Return the newest values that the windows need, [K, L], with gaps filled as in training."""
-    return np.stack(
-        [
-            carry_forward(scale.standardised(client.values))[-lookback(data) :]
-            for client, scale in zip(cohort, scales, strict=True)
-        ]
-    )
+    """Return the newest values that the windows need, [K, L], without the response and with gaps
+    filled as in training."""
+    rows = []
+    for client, scale, response in zip(cohort, scales, responses, strict=True):
+        values = scale.standardised(client.values)
+        if len(response):
+            values = values - response[: len(values)]
+        rows.append(carry_forward(values)[-lookback(data) :])
+    return np.stack(rows)
 
 
 @torch.no_grad()

@@ -105,6 +105,8 @@ def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
 class Pretraining:
     """A phase before the method's own rounds, and what the clients work with afterwards.
 
+    A run may have several, which then have one `strategy` and one `samples`.
+
     Texts are "package.module:NAME", imported when they are needed.
 
     table: the table of `Settings` that both halves get.
@@ -112,9 +114,9 @@ class Pretraining:
     check: raises `SettingsError` before a simulation starts if its server lacks a file.
     model: what makes the clients' models where the settings name no module:
         (settings, `DataShape`) → `Model`.
-    strategy: the server's half of both phases: (settings, federation, the method's strategy).
-    learner: the clients' half of the first phase: (training, table, task).
-    samples: what the samples of a node's clients become once the phase is over:
+    strategy: the server's half of all phases: (settings, federation, the method's strategy).
+    learner: the clients' half of this phase: (training, table, task).
+    samples: what the samples of a node's clients become once all phases are over:
         (shard, clients' names, an order's arrays, task, store) → `Shard`.
     """
 
@@ -146,7 +148,7 @@ class Method:
         `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
         the model.
     rounds: as many as it has, where that is not for the settings to say.
-    pretraining: the phase that comes before its own rounds, if there is one.
+    pretraining: the phase that the method itself brings before its own rounds, if it does.
     learns_without_labels: whether sequences without a label are of use to a run.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
@@ -185,7 +187,3 @@ class Method:
     def works_with(self, task: str) -> bool:
         """Whether it can learn this task."""
         return not self.tasks or task in self.tasks
-
-    def pretraining_rounds(self, settings: RunSettings) -> int:
-        """Rounds of the run before the method's first round."""
-        return self.pretraining.rounds(settings) if self.pretraining else 0

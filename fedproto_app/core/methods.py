@@ -21,7 +21,8 @@ from fedproto_app.core.method import Method, Pretraining, for_task
 from fedproto_app.core.section import kebab
 
 _PACKAGES = ("fedproto_app.strategies", "fedproto_compared")
-_NO_METHOD = "common"  # what methods of a package share
+_RESPONSE = "response"  # a folder of phases that come before any method of series
+_NO_METHODS = ("common", _RESPONSE)  # `common` is what methods share
 
 
 class Methods(Mapping[str, Method]):
@@ -34,7 +35,7 @@ class Methods(Mapping[str, Method]):
             spec = find_spec(package)
             places = (spec and spec.submodule_search_locations) or ()
             names = sorted(module.name for module in iter_modules(places))
-            self._modules |= {kebab(n): f"{package}.{n}" for n in names if n != _NO_METHOD}
+            self._modules |= {kebab(n): f"{package}.{n}" for n in names if n not in _NO_METHODS}
 
     def __getitem__(self, name: str) -> Method:
         method: Method = import_module(self._modules[name]).METHOD
@@ -87,6 +88,12 @@ def part_of(method: Method, half: str, task: str) -> Any:
     """Return the class of a method's half for a task. half: "strategy" or "learner"."""
     part = for_task(getattr(method, half), task)
     return load(part, f"{method.name}'s {half} = {part!r}") if isinstance(part, str) else part
+
+
+def response_phases() -> tuple[Pretraining, ...]:
+    """Return the phases in which clients share their response to what is known in advance."""
+    phases: tuple[Pretraining, ...] = import_module(f"{_PACKAGES[0]}.{_RESPONSE}").PHASES
+    return phases
 
 
 def pretraining_learner(pretraining: Pretraining) -> Any:

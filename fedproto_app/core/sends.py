@@ -29,8 +29,9 @@ class Sizes:
     their protection, depend on settings alone.
 
     period, horizon, regressors: of series: samples in a period, steps ahead, and values that a
-    linear forecast of one step is made of. batches: of a client that sends its batches one by one,
-    as many as all clients have. width: of a representation. classes: of labels. outputs: of a head.
+    linear forecast of one step is made of. known: columns that are known in advance of a series.
+    batches: of a client that sends its batches one by one, as many as all clients have. width: of a
+    representation. classes: of labels. outputs: of a head.
     parameters: shapes of the model's parameters by name. encoder, head: what the names of the
     parameters of either part begin with.
     """
@@ -38,6 +39,7 @@ class Sizes:
     period: int = 1
     horizon: int = 1
     regressors: int = 1
+    known: int = 1
     batches: int = 1
     width: int = 1
     classes: int = 1

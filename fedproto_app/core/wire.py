@@ -44,7 +44,7 @@ from fedproto_app.core.version import __version__
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
 QUESTION = f"{MessageType.QUERY}.question"  # from a method, between the phases of a round
 MASKING = f"{MessageType.QUERY}.masking"  # a step of a masked sum
-FIELDS, ARRAYS = "told", "arrays"  # records
+FIELDS, ARRAYS, FIRST_PHASE = "told", "arrays", "first-phase"  # records
 OF_MASKING, VECTOR = "masking", "vector"  # further records of a masked sum
 JSON, SECONDS = "json", "seconds"  # fields of the first record
 # Fields of a roster query and its answer: server and node must have the same protocol. Raise it
@@ -131,6 +131,7 @@ class RosterFields(_Fields):
     error: Reason
     inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
     classes: tuple[Name, ...]
+    known: tuple[Name, ...]
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
     stages: Annotated[int, Field(ge=1, lt=2**31)]
     notes: dict[Name, Reason]
@@ -235,12 +236,16 @@ def _with_protocol(record: ConfigRecord) -> ConfigRecord:
 def read_order(message: Message) -> Order:
     """Return the order in a message of any phase; raise `Unusable` if there is none."""
     fields = read_record(message.content, OrderFields)
-    record = message.content.get(ARRAYS, ArrayRecord())
-    if not isinstance(record, ArrayRecord):
-        raise Unusable(f"malformed message: {ARRAYS!r} are a {type(record).__name__}")
-    arrays = {name: read_array(name, array) for name, array in record.items()}
-    guidance = Guidance(arrays, fields.guided, fields.classes, fields.options)
+    arrays, first_phase = (_arrays_of(message.content, name) for name in (ARRAYS, FIRST_PHASE))
+    guidance = Guidance(arrays, fields.guided, fields.classes, fields.options, first_phase)
     return Order(**fields.model_dump(exclude={"guided", "classes", "options"}), guidance=guidance)
+
+
+def _arrays_of(content: RecordDict, name: str) -> Arrays:
+    record = content.get(name, ArrayRecord())
+    if not isinstance(record, ArrayRecord):
+        raise Unusable(f"malformed message: {name!r} are a {type(record).__name__}")
+    return {array_name: read_array(array_name, array) for array_name, array in record.items()}
 
 
 def read_array(
@@ -348,8 +353,11 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
         classes=list(guidance.classes),
         options=dict(guidance.options),
     )
+    content = _content(record, guidance.arrays)
+    if guidance.first_phase:
+        content[FIRST_PHASE] = array_record(guidance.first_phase)
     return Message(
-        _content(record, guidance.arrays),
+        content,
         dst_node_id=node_id,
         message_type=message_type,
         group_id=str(order.server_round),

@@ -33,11 +33,16 @@ class ClientData(Protocol):
 
 @dataclass(frozen=True)
 class Shard:
-    """The clients of a node, by name. refused: the reason for each client that cannot take part."""
+    """The clients of a node, by name.
+
+    refused: the reason for each client that cannot take part. derived: clients with other samples,
+    which a first phase of a run makes of these, by a digest of what it received.
+    """
 
     clients: Mapping[str, ClientData]
     refused: dict[str, str]
     shape: DataShape = field(default_factory=DataShape)
+    derived: dict[str, dict[str, ClientData]] = field(default_factory=dict, compare=False)
 
     def absent(self, clients: Sequence[str]) -> dict[str, str]:
         """Return the reason for each of these clients that is not in the shard."""

@@ -9,20 +9,32 @@ ahead than a distance takes a value whole periods earlier, the newest that is kn
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.messages import SampleTimes
-from fedproto_app.data.clock import Clock
+from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.scale import Scale
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
 _DAY, _WITHOUT_DAYS = np.timedelta64(1, "D"), 24  # steps of a period where the clock has no day
+
+
+class SeriesResponse(Protocol):
+    """What the columns that are known in advance do to a client's series."""
+
+    def values(self, known: Matrix, start: int, period: int) -> NDArray[np.float64]:
+        """Return it on the standard scale, [T], for columns [T, k] from this position on."""
+
+    def numbers(self) -> Mapping[str, list[Any]]:
+        """Return the numbers that a kept model needs to forecast with it, by name."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +51,14 @@ class ClientWindows:
     train_end, validation_end: numbers among the N values at which the validation and the test part
         begin. A sample is in a part if all its targets are.
     scale: of the series.
-    clock: of the source, None if its positions are not times.
-    end: the position after the last value, on the source's clock.
+    series: the original series. response: what has been taken off its values, None for nothing.
+    explained: [n, H] float32, the response at the targets, None without one.
     block: steps in multiples of which the client trains (`block_of`); 0: no blocks.
     """
 
-    name: str
-    group: str
+    series: ClientSeries
+    response: SeriesResponse | None
+    explained: NDArray[np.float32] | None
     inputs: NDArray[np.float32]
     targets: NDArray[np.float32]
     present: NDArray[np.bool_]
@@ -54,9 +67,33 @@ class ClientWindows:
     validation_end: int
     scale: Scale
     missing_share: float
-    clock: Clock | None
-    end: int
     block: int
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self.series.name
+
+    @property
+    def group(self) -> str:
+        """The client's true group if the source knows it, else ""."""
+        return self.series.group
+
+    @property
+    def clock(self) -> Clock | None:
+        """The source's clock, None if its positions are not times."""
+        return self.series.clock
+
+    @property
+    def end(self) -> int:
+        """The position after the last value, on the source's clock."""
+        return self.series.end
+
+    @property
+    def validation_values(self) -> slice:
+        """The values of the series that belong to the validation part."""
+        first = self.start - self.series.start
+        return slice(first + self.train_end, first + self.validation_end)
 
     @property
     def start(self) -> int:
@@ -284,8 +321,13 @@ def _trained_samples(series: ClientSeries, settings: DataSettings) -> tuple[int,
     return min(first, end) - start, end - start
 
 
-def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
-    """Cut, split and standardise one client's series; raise `DataError` if it is refused."""
+def make_windows(
+    series: ClientSeries, settings: DataSettings, response: SeriesResponse | None = None
+) -> ClientWindows:
+    """Cut, split and standardise one client's series; raise `DataError` if it is refused.
+
+    response: is taken off the standardised values, whose scale stays that of the original series.
+    """
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")
     back, horizon = lookback(settings), settings.horizon
@@ -296,12 +338,18 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     scale = scale_of(series, settings)
     scaled = scale.standardised(series.values)
     present = np.isfinite(scaled)
+    explained = None
+    if response is not None:
+        known = series.known[: len(series.values)]
+        explained = response.values(known, series.start, settings.period)
+        scaled = scaled - explained
     filled = carry_forward(scaled)
     firsts = back + np.arange(forecast - horizon + 1)
     targets = firsts[:, None] + np.arange(horizon)
     return ClientWindows(
-        name=series.name,
-        group=series.group,
+        series=series,
+        response=response,
+        explained=None if explained is None else explained[targets].astype(np.float32),
         inputs=sample_inputs(filled, firsts, series.start + firsts, settings),
         targets=np.where(present, filled, 0.0)[targets].astype(np.float32),
         present=present[targets],
@@ -310,8 +358,6 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         validation_end=train + validation,
         scale=scale,
         missing_share=float(1 - present.mean()),
-        clock=series.clock,
-        end=series.end,
         block=block_of(series, settings),
     )
 
@@ -327,14 +373,19 @@ def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
 
 
 def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
-    """Return the values that determine the scale: up to the last train target, and not older than
-    a limited history; with blocks, theirs alone."""
+    """Return the values that determine the scale."""
+    return series.values[train_part(series, settings)]
+
+
+def train_part(series: ClientSeries, settings: DataSettings) -> slice:
+    """Return the values that a client may learn from: up to the last train target, and not older
+    than a limited history; with blocks, theirs alone."""
     back = lookback(settings)
     first, end = _trained_samples(series, settings)
     if block_of(series, settings):
-        return series.values[back + first : back + end]
+        return slice(back + first, back + end)
     limited = 0 < settings.history < end // settings.period
-    return series.values[first if limited else 0 : back + end + settings.horizon - 1]
+    return slice(first if limited else 0, back + end + settings.horizon - 1)
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

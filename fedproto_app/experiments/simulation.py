@@ -162,10 +162,9 @@ def require_modules(settings: Settings) -> None:
 
 
 def check_pretraining(settings: Settings) -> None:
-    """Raise `SettingsError` if the server could not start the method's pretraining phase."""
-    pretraining = method_named(settings.method).pretraining
-    if pretraining is not None:
-        pretraining.check(settings)
+    """Raise `SettingsError` if the server could not start a phase before the method's rounds."""
+    for phase in settings.first_phases:
+        phase.check(settings)
 
 
 def check_data(settings: Settings, import_path: Path | None) -> int:

@@ -100,6 +100,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         error=error,
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
+        known=shard.shape.known,
         class_counts=counts if site.is_dealt else {},
         stages=max([1, *map(len, counts.values())]),
         notes={c.name: c.note for c in clients if c.note and not least_samples},
@@ -221,8 +222,9 @@ class _Work:
             shares = [s for s in planned if s.place % self.part.total == self.part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
-                arrays = self.order.guidance.arrays
-                shard = make_samples(self.shard, names, arrays, learner.task, self.store)
+                guidance = self.order.guidance
+                received = {**guidance.arrays, **guidance.first_phase}
+                shard = make_samples(self.shard, names, received, learner.task, self.store)
                 absent |= shard.absent(names)
                 shares = [left for share in shares if (left := share.limited_to(shard)).clients]
                 learner = self._learner(sized, shard)

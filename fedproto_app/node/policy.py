@@ -148,8 +148,8 @@ def _counted_settings(settings: Settings) -> Iterator[tuple[str, Section]]:
     method = method_named(settings.method)
     yield "", settings
     yield f"{method.table_name}.", settings.method_settings
-    if method.pretraining:
-        yield f"{method.pretraining.table}.", method.pretraining.section(settings)
+    for phase in settings.first_phases:
+        yield f"{phase.table}.", phase.section(settings)
 
 
 def _limit_of(name: str, limits: Limits) -> tuple[str, int] | None:

@@ -3,7 +3,7 @@
 A folder per run and node:
 
     state.sqlite                    states, kept models, records, shared models (`state_file`)
-    encoder.safetensors             the encoder that the clients share
+    first-phase.safetensors         what a first phase left: an encoder, or totals of responses
     c-<client>/vectors.safetensors  what it makes of a client's sequences
     settings.toml                   the run's settings
 
@@ -44,7 +44,7 @@ from fedproto_app.node.device import memory_of
 from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensors, model_of
 
 SETTINGS_FILE = "settings.toml"
-ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
+FIRST_PHASE_FILE, VECTORS_FILE = "first-phase.safetensors", "vectors.safetensors"
 ORDER_BYTES = 2**27  # of states that wait for the end of their order
 _BACK = 3  # rounds from which a server may resume: the round in progress and its two checkpoints
 _STATE_SHARE = 1 / 3  # of a GPU's memory, for states that stay there
@@ -57,13 +57,14 @@ class ClientRecord:
     """The errors of a client's kept model and its round (0: none yet).
 
     scale: the scale of its forecasts in the data's units (`Task.scale`). private: results for the
-    client's use alone (`Task.stays`).
+    client's use alone (`Task.stays`). response: see `Task.response`.
     """
 
     kept_round: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
     private: dict[str, float] = field(default_factory=dict)
+    response: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -89,8 +90,8 @@ class _Block:
         return {name: rows_of(value, places) for name, value in self.tensors.items()}
 
 
-class EncoderFiles:
-    """A node's frozen encoder, and the vectors that it computes from clients' sequences.
+class FirstPhaseFiles:
+    """What a first phase left at a node, and vectors that a frozen encoder makes of sequences.
 
     Both can be computed again, so a damaged file counts as missing.
     """
@@ -98,13 +99,13 @@ class EncoderFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
-        """Store the encoder that the node's clients share from now on."""
-        _write(self._folder / ENCODER_FILE, tensors)
+    def write_first_phase(self, tensors: Mapping[str, Tensor]) -> None:
+        """Store what the node's clients share from now on."""
+        _write(self._folder / FIRST_PHASE_FILE, tensors)
 
-    def read_encoder(self) -> dict[str, Tensor]:
-        """Return the last encoder, empty if none can be read."""
-        return _read(self._folder / ENCODER_FILE)
+    def read_first_phase(self) -> dict[str, Tensor]:
+        """Return the last tensors, empty if none can be read."""
+        return _read(self._folder / FIRST_PHASE_FILE)
 
     def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
         """Store the client's vectors [n, D], computed by the encoder with this digest."""
@@ -115,7 +116,7 @@ class EncoderFiles:
         return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
 
 
-class ClientStore(EncoderFiles):
+class ClientStore(FirstPhaseFiles):
     """The state of the clients of one node in one run.
 
     An order begins with `begin` and ends with `settle`; a reader needs neither. Other processes may

@@ -139,7 +139,8 @@ class Node:
     def _contribution(self, cohort: Cohort, context: Context, order: Order) -> Contribution:
         """Return what the clients send if no stage changes it; those that diverged send nothing."""
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
-        diverged = [row for row, is_finite in enumerate(_finite_rows(values)) if not is_finite]
+        finite = _finite_rows(values) if values else []
+        diverged = [row for row, is_finite in enumerate(finite) if not is_finite]
         sent = self.learner.contribution(cohort, context, order.server_round)
         require_declared(sent, self._sent_after_training, self.learner)
         return replace(
@@ -283,9 +284,13 @@ class Node:
             best = record.metrics.get(criterion, math.nan)
             # The first model is kept even if its error is not finite: the server then refuses it.
             if math.isnan(best) or self.settings.keep == "last" or errors[criterion] < best:
-                scale = self._task.scale(self._shard.clients[client])
+                data = self._shard.clients[client]
                 record = ClientRecord(
-                    order.server_round, errors, scale, self._private(results, row)
+                    order.server_round,
+                    errors,
+                    self._task.scale(data),
+                    self._private(results, row),
+                    self._task.response(data),
                 )
                 self.store.keep(client, record)
             for name, value in record.metrics.items():

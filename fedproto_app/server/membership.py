@@ -230,13 +230,14 @@ class Membership:
             "nodes": roster.connected_labels(),
             "inputs": list(self.shape.inputs),
             "classes": list(self.shape.classes),
+            "known": list(self.shape.known),
             "first_with": roster.first_with,
             "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
         }
 
     def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
-        shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
+        shape = DataShape(*(tuple(memory[name]) for name in ("inputs", "classes", "known")))
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
         for client, node, facts in memory["facts"]:
@@ -500,8 +501,10 @@ class Membership:
 
 
 def _shape_of(answer: NodeRoster) -> DataShape:
-    return DataShape(answer.inputs, answer.classes)
+    return DataShape(answer.inputs, answer.classes, answer.known)
 
 
 def _shape_text(shape: DataShape) -> str:
+    if shape.known:
+        return f"series with the known columns {shown(', '.join(shape.known))}"
     return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"

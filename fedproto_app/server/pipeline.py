@@ -177,6 +177,9 @@ class Pipeline:
                 # Arrays that are not per client are sent once per node, but used by each client.
                 per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
+            log.parameters_down += sum(
+                array.size * len(clients) for array in guidance.first_phase.values()
+            )
             log.bytes_down += sent_bytes(message)
             start = {n: guidance.arrays[n] for n in averaged if n in guidance.arrays}
             self._requests.append(_Request(message, node, clients, size, *limits, start))

@@ -167,20 +167,25 @@ class PrivacySettings(Section):
 class PrivacyPlan:
     """The noise of a run, and the number of releases that a round takes from each client.
 
-    noise_multiplier: σ. releases: drafts of noise of a client that a round takes, in the rounds of
-    a first phase and in the method's own. pretraining_rounds: how many of the former there are.
+    noise_multiplier: σ. releases: drafts of noise of a client that a round of the method takes.
+    first_phases: of each phase before, how many rounds it has and how many drafts each takes.
     evaluation: releases of a client that an evaluation takes.
     """
 
     settings: PrivacySettings
     noise_multiplier: float
-    releases: tuple[int, int]
-    pretraining_rounds: int
+    releases: int
+    first_phases: tuple[tuple[int, int], ...] = ()
     evaluation: int = 0
 
     def releases_in(self, server_round: int) -> int:
         """Return the number of noised releases of a client with an order in this round."""
-        return self.releases[server_round > self.pretraining_rounds]
+        end = 0
+        for rounds, releases in self.first_phases:
+            end += rounds
+            if server_round <= end:
+                return releases
+        return self.releases
 
     @property
     def loss(self) -> float:

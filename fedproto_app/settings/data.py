@@ -225,6 +225,11 @@ class DataSettings(Section):
         "for `sequence-folder` and `recordings`",
         NAMES,
     )
+    known: NameList = setting(
+        "",
+        "columns that are known in advance, such as a weather forecast",
+        NAMES,
+    )
     time_column: str = setting(
         "",
         "column of times; default: the first, if it has a name like `time`",
@@ -332,6 +337,11 @@ class DataSettings(Section):
         return 1 - self.train_share - self.validation_share
 
     @property
+    def has_known(self) -> bool:
+        """Whether the series come with columns that are known in advance."""
+        return bool(self.known)
+
+    @property
     def times(self) -> int:
         """The number of inputs that describe a time."""
         return ("none", "phase", "week").index(self.calendar)
@@ -352,6 +362,14 @@ class DataSettings(Section):
         if self.name:
             return self.name
         return Path(self.path).name.split(".")[0] if self.path else self.source.split(":")[0]
+
+
+class ResponseSettings(Section):
+    """``[response]``: what columns known in advance do to a series (docs: covariates.md)."""
+
+    sharing: Literal["all", "none"] = setting(
+        "all", "whether clients learn their response from everybody's sums, or each from its own"
+    )
 
 
 class GraphSettings(Section):

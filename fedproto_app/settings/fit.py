@@ -147,13 +147,14 @@ def table_of(method: Method, settings: Settings) -> Section:
     return settings.method_settings if mine else method.settings()
 
 
-def pretraining_releases(method: Method, settings: Settings) -> tuple[Sends, ...]:
-    """Return the releases of the rounds before the method's first round; () if there are none."""
-    pretraining = method.pretraining
-    if pretraining is None or not pretraining.rounds(settings):
-        return ()
-    learner = pretraining_learner(pretraining)
-    return tuple(learner.sends(pretraining.section(settings), Sizes()))
+def pretraining_releases(settings: Settings) -> list[tuple[int, tuple[Sends, ...]]]:
+    """Return the number of rounds of each phase before the method's first round, and the releases
+    of a round of it."""
+    return [
+        (rounds, tuple(pretraining_learner(phase).sends(phase.section(settings), Sizes())))
+        for phase in settings.first_phases
+        if (rounds := phase.rounds(settings))
+    ]
 
 
 def check_settings(settings: Settings) -> None:

@@ -15,7 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from fedproto_app.core.methods import METHODS, method_named, require_known
+from fedproto_app.core.method import Pretraining
+from fedproto_app.core.methods import METHODS, method_named, require_known, response_phases
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.core.section import (
     DEVICES,
@@ -34,7 +35,7 @@ from fedproto_app.core.section import (
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task, task_record
 from fedproto_app.settings.aggregation import AggregationSettings, PrivacySettings
 from fedproto_app.settings.choice import NAMES, NodeNames
-from fedproto_app.settings.data import DataSettings, GraphSettings
+from fedproto_app.settings.data import DataSettings, GraphSettings, ResponseSettings
 from fedproto_app.settings.model import (
     ClassificationSettings,
     EncoderSettings,
@@ -216,6 +217,7 @@ class Settings(Section):
     privacy: PrivacySettings = PrivacySettings()
     sequence: SequenceModelSettings = SequenceModelSettings()
     encoder: EncoderSettings = EncoderSettings()
+    response: ResponseSettings = ResponseSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 
@@ -278,9 +280,29 @@ class Settings(Section):
         return self.cohort_size or SMALL_COHORT
 
     @property
+    def has_response(self) -> bool:
+        """Whether clients take a response to what is known in advance off their series."""
+        return task_record(self.task).forecasts and self.data.has_known
+
+    @property
+    def first_phases(self) -> tuple[Pretraining, ...]:
+        """The phases before the method's own rounds, in their order."""
+        brought = method_named(self.method).pretraining
+        return (brought,) if brought else response_phases() if self.has_response else ()
+
+    def phase_of(self, server_round: int) -> Pretraining | None:
+        """Return the first phase that a round belongs to, None for a round of the method's own."""
+        end = 0
+        for phase in self.first_phases:
+            end += phase.rounds(self)
+            if server_round <= end:
+                return phase
+        return None
+
+    @property
     def pretraining_rounds(self) -> int:
-        """Rounds of the first phase, before the method's own rounds."""
-        return method_named(self.method).pretraining_rounds(self)
+        """Rounds of the first phases, before the method's own rounds."""
+        return sum(phase.rounds(self) for phase in self.first_phases)
 
     @property
     def has_round_per_stage(self) -> bool:
@@ -294,7 +316,7 @@ class Settings(Section):
 
     @property
     def all_rounds(self) -> int:
-        """Rounds of both phases."""
+        """Rounds of all phases."""
         return self.pretraining_rounds + self.rounds
 
     @property

@@ -191,6 +191,10 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the numbers that a client's model needs in addition to its tensors on new data."""
         return {}
 
+    def response(self, client: ClientT) -> dict[str, list[Any]]:
+        """Return the numbers of what has been taken off a client's data, to be added again."""
+        return {}
+
     @abstractmethod
     def gather(self, clients: Sequence[ClientT], server_round: int) -> SamplesT:
         """Return the clients' samples of this round on the device.

@@ -116,7 +116,9 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     if not privacy.is_on:
         return None
     method = method_named(settings.method)
-    learnt = _require(settings, pretraining_releases(method, settings))
+    before = pretraining_releases(settings)
+    for _, learnt in before:
+        _require(settings, learnt)
     releases = _require(settings, releases_of(method, settings))
     if settings.aggregation.rule != "mean" and any(release.clip == "sums" for release in releases):
         raise SettingsError(
@@ -124,17 +126,19 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
             f"privacy.mechanism = {privacy.mechanism!r} noise hides them; method = "
             f"{settings.method!r} then takes 'mean' alone"
         )
-    counts, rounds = (len(learnt), len(releases)), settings.pretraining_rounds
+    phases = tuple((rounds, len(learnt)) for rounds, learnt in before)
     evaluation = int(privacy.reported == "noised")
     evaluations = math.ceil(settings.rounds / settings.evaluate_every)
-    planned = rounds * counts[0] + settings.rounds * counts[1] + evaluations * evaluation
+    first_releases = sum(rounds * count for rounds, count in phases)
+    planned = first_releases + settings.rounds * len(releases) + evaluations * evaluation
     noise = privacy.noise_multiplier
     if not noise:
         noise = multiplier_for(privacy.epsilon, privacy.delta, max(planned, 1))
-    plan = PrivacyPlan(privacy, noise, counts, rounds, evaluation)
-    first = rounds * counts[0] + counts[1] + evaluation
+    plan = PrivacyPlan(privacy, noise, len(releases), phases, evaluation)
+    first = first_releases + len(releases) + evaluation
     spent = epsilon_of(first * plan.loss, privacy.delta)
     if privacy.max_epsilon and spent > privacy.max_epsilon:
+        rounds = settings.pretraining_rounds
         upto = "the first round" if not rounds else "the rounds of phase 1 and one more"
         raise SettingsError(
             f"privacy.max-epsilon = {privacy.max_epsilon:g}: {upto} alone spend{'s' * (not rounds)}"

@@ -30,7 +30,7 @@ SECRET = b"s" * 32
 
 def plan(sigma: float, **changes: Any) -> PrivacyPlan:
     settings = PrivacySettings(mechanism="gaussian", noise_multiplier=sigma, **changes)
-    return PrivacyPlan(settings, sigma, (0, 1), 0)
+    return PrivacyPlan(settings, sigma, 1)
 
 
 def protection(

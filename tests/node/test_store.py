@@ -303,10 +303,10 @@ def test_long_names_with_equal_beginnings_stay_apart() -> None:
 
 def test_the_encoder_kept_last_comes_back(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
-    assert store.read_encoder() == {}
-    store.write_encoder({"encoder.a": torch.ones(2), "encoder.b": torch.ones(1)})
-    store.write_encoder({"encoder.a": torch.full((2, 3), 5.0).T})
-    encoder = ClientStore(tmp_path).read_encoder()
+    assert store.read_first_phase() == {}
+    store.write_first_phase({"encoder.a": torch.ones(2), "encoder.b": torch.ones(1)})
+    store.write_first_phase({"encoder.a": torch.full((2, 3), 5.0).T})
+    encoder = ClientStore(tmp_path).read_first_phase()
     assert set(encoder) == {"encoder.a"}
     assert torch.equal(encoder["encoder.a"], torch.full((3, 2), 5.0))
 

@@ -41,7 +41,7 @@ def between(releases: int, more: int) -> float:
 
 def spending(limit: float = 0.0) -> Spending:
     settings = PrivacySettings(mechanism="gaussian", noise_multiplier=SIGMA, max_epsilon=limit)
-    return Spending(PrivacyPlan(settings, SIGMA, (1, 2), 1))
+    return Spending(PrivacyPlan(settings, SIGMA, 2, ((1, 1),)))
 
 
 A, B = ClientKey("a", "n"), ClientKey("b", "n")
@@ -74,7 +74,7 @@ def test_evaluations_with_noise_count_and_never_exceed_the_limit() -> None:
     settings = PrivacySettings(
         mechanism="gaussian", noise_multiplier=SIGMA, max_epsilon=between(6, 7), metrics="noised"
     )
-    ledger = Spending(PrivacyPlan(settings, SIGMA, (0, 1), 0, evaluation=1))
+    ledger = Spending(PrivacyPlan(settings, SIGMA, 1, evaluation=1))
     ends = []
     for number in (1, 2, 3):
         assert ledger.stops(number) == ""

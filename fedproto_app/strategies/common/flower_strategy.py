@@ -6,7 +6,8 @@ and the `Round`, and never a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from logging import INFO
 
 import numpy as np
@@ -36,17 +37,25 @@ from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 class FlowerStrategy(Strategy):
     """The rounds of a method: train, aggregate, evaluate.
 
-    method: the method's strategy, whose state and findings are the run's.
+    method: the method's strategy, whose state and findings are the run's. asked: the nodes asked in
+    this phase.
     """
 
     def __init__(self, method: BaseStrategy) -> None:
         self.method, self._federation = method, method.federation
         self._round: Round | None = None
-        self._asked: set[str] = set()  # the nodes asked in this phase
+        self.asked: set[str] = set()
 
     def method_of(self, server_round: int) -> BaseStrategy:
         """Return the strategy whose hooks a round calls."""
         return self.method
+
+    def first_phase_for(self, node: str) -> Arrays:
+        """Return what a first phase ended with, for a node that lacks it; {} for others."""
+        return {}
+
+    def answered(self, nodes: Collection[str], server_round: int) -> None:
+        """Take note of the nodes with a usable reply, of those asked in this phase (`asked`)."""
 
     def initial_arrays(self) -> Arrays:
         """Return the global model before round 1, empty if the method has none."""
@@ -76,10 +85,10 @@ class FlowerStrategy(Strategy):
         finally:
             report(self._federation, round_)
         clients = method.chosen(method.eligible(self._federation.members.clients()), round_)
-        self._asked = {key.node for key in clients}
+        self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
-            return method.guide(method.received, keys, round_).with_model(method.shared_for(keys))
+            return self._complete(method.guide(method.received, keys, round_), method, keys)
 
         return self._federation.pipeline.orders(
             clients,
@@ -97,7 +106,8 @@ class FlowerStrategy(Strategy):
         method, round_ = self.method_of(server_round), self.round_of(server_round)
         pipeline, expected = self._federation.pipeline, method.expected(round_)
         answers = pipeline.read(replies, expected)
-        method.answered(self._asked, _clients_of(answers), evaluation=False)
+        method.answered(self.asked, _clients_of(answers), evaluation=False)
+        self.answered({reply.node for reply in answers}, server_round)
         arrays = pipeline.sums.hand_over(
             answers,
             lambda answers: _after_replies(method, answers, expected, round_),
@@ -120,11 +130,12 @@ class FlowerStrategy(Strategy):
         if not round_.evaluated:
             return []
         clients = method.to_evaluate(self._federation.members.clients(), round_)
-        self._asked = {key.node for key in clients}
+        self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
-            guidance = method.guide_evaluation(method.received, keys, round_)
-            return guidance.with_model(method.shared_for(keys))
+            return self._complete(
+                method.guide_evaluation(method.received, keys, round_), method, keys
+            )
 
         return self._federation.pipeline.orders(
             clients, guide, server_round, MessageType.EVALUATE, shared=method.shared_names
@@ -134,8 +145,17 @@ class FlowerStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         answers = self._federation.pipeline.read(replies, Expected())
-        self.method_of(server_round).answered(self._asked, _clients_of(answers), evaluation=True)
+        self.method_of(server_round).answered(self.asked, _clients_of(answers), evaluation=True)
+        self.answered({reply.node for reply in answers}, server_round)
         return None
+
+    def _complete(
+        self, guidance: Guidance, method: BaseStrategy, clients: Sequence[ClientKey]
+    ) -> Guidance:
+        """Return the guidance for these clients of one node with all that goes beside it."""
+        with_model = guidance.with_model(method.shared_for(clients))
+        first_phase = {} if method.first_round else self.first_phase_for(clients[0].node)
+        return replace(with_model, first_phase=first_phase)
 
     def summary(self) -> None:
         clients = self._federation.members.clients()
@@ -234,11 +254,12 @@ def make_strategy(settings: Settings, federation: Federation) -> FlowerStrategy:
     _require_fitting_model(settings, federation.shape)
     of_method = part_of(method, "strategy", settings.task)
     strategy: BaseStrategy = of_method(settings, settings.method_settings, federation)
-    if method.pretraining is None:
+    phases = settings.first_phases
+    if not phases:
         return FlowerStrategy(strategy)
-    both_phases = load(method.pretraining.strategy, "the strategy of both phases")
-    of_both: FlowerStrategy = both_phases(settings, federation, strategy)
-    return of_both
+    all_phases = load(phases[0].strategy, "the strategy of all phases")
+    of_all: FlowerStrategy = all_phases(settings, federation, strategy)
+    return of_all
 
 
 def _require_fitting_model(settings: Settings, shape: DataShape) -> None:

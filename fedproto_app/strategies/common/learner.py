@@ -259,24 +259,21 @@ AnyLearner = Learner[Any, Any]
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
     """Return the client half of the method that the settings choose, for the round's phase."""
-    method = method_named(settings.method)
-    pretraining = method.pretraining
     learner: AnyLearner
-    if pretraining and server_round <= pretraining.rounds(settings):
-        of_phase = pretraining_learner(pretraining)
-        learner = of_phase(settings.training, pretraining.section(settings), task)
+    if phase := settings.phase_of(server_round):
+        learner = pretraining_learner(phase)(settings.training, phase.section(settings), task)
     else:
-        of_method = part_of(method, "learner", settings.task)
+        of_method = part_of(method_named(settings.method), "learner", settings.task)
         learner = of_method(settings.training, settings.method_settings, task)
     return learner
 
 
 def samples_after_pretraining(settings: Settings, server_round: int) -> Callable[..., Shard] | None:
     """Return `Pretraining.samples`; None in rounds that train on the unchanged data."""
-    pretraining = method_named(settings.method).pretraining
-    if pretraining is None or server_round <= pretraining.rounds(settings):
+    phases = settings.first_phases
+    if not phases or settings.phase_of(server_round):
         return None
-    samples: Callable[..., Shard] = load(pretraining.samples, "the samples after the first phase")
+    samples: Callable[..., Shard] = load(phases[-1].samples, "the samples after the first phases")
     return samples
 
 

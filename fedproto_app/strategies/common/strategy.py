@@ -44,7 +44,7 @@ class BaseStrategy:
     averaging: the aggregation rule. model: the shared parameters at the start of the phase.
     saved: the parts of the state that checkpoints keep, by default `received`.
     shared_names: the arrays of guidance that are the same for all clients.
-    pretrains: whether its rounds are those of a first phase.
+    first_round: the first of its rounds, where these are those of a first phase; 0: the method's.
     """
 
     settings: Settings
@@ -52,7 +52,7 @@ class BaseStrategy:
     learner: AnyLearner
     sizes: Sizes
     shared_names: Collection[str] = ()
-    pretrains = False
+    first_round = 0
 
     def __init__(
         self, settings: Settings, section: Section, federation: Federation | None = None
@@ -62,7 +62,7 @@ class BaseStrategy:
         self.settings, self.section, self._federation = settings, section, federation
         task = make_task(settings, federation.shape if federation else DataShape())
         self.averaging = federation.averaging if federation else Averaging(settings.aggregation)
-        first_round = 1 if self.pretrains else settings.pretraining_rounds + 1
+        first_round = self.first_round or settings.pretraining_rounds + 1
         self.learner = make_learner(settings, task, first_round)
         self.sizes = task.sizes()
         self.received = Received(self.releases, self.averaging.rows)

@@ -253,7 +253,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
 class EncoderStrategy(FedAvgStrategy):
     """The mean of the clients' encoders."""
 
-    pretrains = True
+    first_round = 1
 
 
 class PretrainedStrategy(FlowerStrategy):
@@ -322,9 +322,9 @@ def _kind(array: AnyArray | None) -> str:
 class VectorStore(Protocol):
     """A node's store of its encoder and of the vectors of its clients' sequences."""
 
-    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None: ...
+    def write_first_phase(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    def read_encoder(self) -> dict[str, Tensor]: ...
+    def read_first_phase(self) -> dict[str, Tensor]: ...
 
     def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None: ...
 
@@ -342,9 +342,9 @@ def represented(
     assert isinstance(task, SequenceTask)
     encoder = {n: torch.from_numpy(a) for n, a in received.items() if n.startswith(task.encoder)}
     if encoder:
-        store.write_encoder(encoder)
+        store.write_first_phase(encoder)
     else:
-        encoder = store.read_encoder()
+        encoder = store.read_first_phase()
     if not encoder:
         raise DataError("this node has no encoder yet")
     digest = _digest(encoder)

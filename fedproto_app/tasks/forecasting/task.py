@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,6 +95,8 @@ class CohortSamples:
     starts: list[int]  # on the source's clock, of each client's first sample
     blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
+    clients: Sequence[ClientWindows] = ()
+    explained: Tensor | None = None  # [K, n, H], what has been taken off the targets
 
     @property
     def train_samples(self) -> list[int]:
@@ -152,7 +155,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        return None if shape == DataShape() else "its data are no series"
+        return None if shape == DataShape(known=shape.known) else "its data are no series"
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
@@ -197,6 +200,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             period=data.period,
             horizon=layout.horizon,
             regressors=layout.regressor_width,
+            known=len(self.shape.known),
         )
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
@@ -217,6 +221,10 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def scale(self, client: ClientWindows) -> dict[str, float]:
         """Return the numbers of the client's `TrainedSeries`."""
         return TrainedSeries.of(client.scale, client.end, client.clock).numbers()
+
+    def response(self, client: ClientWindows) -> dict[str, list[Any]]:
+        """Return the numbers of the response that has been taken off the client's series."""
+        return {} if client.response is None else dict(client.response.numbers())
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
         counts = [len(client.batches) for client in clients]
@@ -250,6 +258,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             starts=[client.start for client in clients],
             blocks=[_blocks_of_client(client) for client in clients],
             lengths=[len(client.targets) for client in clients],
+            clients=clients,
+            explained=_explained(clients, targets).to(device) if _have_responses(clients) else None,
         )
 
     def batches(
@@ -445,6 +455,19 @@ def _blocks_of_client(client: ClientWindows) -> Blocks:
     return blocks_of(first, last, horizon, period, step, client.block)
 
 
+def _have_responses(clients: Sequence[ClientWindows]) -> bool:
+    return any(client.explained is not None for client in clients)
+
+
+def _explained(clients: Sequence[ClientWindows], targets: Tensor) -> Tensor:
+    """Return what has been taken off the clients' targets [K, n, H]."""
+    explained = torch.zeros_like(targets)
+    for row, client in enumerate(clients):
+        if client.explained is not None:
+            explained[row, : len(client.explained)] = torch.from_numpy(client.explained)
+    return explained
+
+
 def _figures(values: Iterable[float]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.float64)
 
@@ -452,6 +475,8 @@ def _figures(values: Iterable[float]) -> Tensor:
 def _in_units(samples: CohortSamples, first: int) -> Tensor:
     """Return the targets [K, n - first, H] of samples from `first` on, in the data's units."""
     targets = samples.targets[:, first:].double()
+    if samples.explained is not None:
+        targets = targets + samples.explained[:, first:]
     moments = ([scale.std for scale in samples.scales], [scale.mean for scale in samples.scales])
     std, mean = (_figures(moment).to(targets.device)[:, None, None] for moment in moments)
     return targets * std + mean

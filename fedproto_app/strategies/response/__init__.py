@@ -1,0 +1,37 @@
+"""The response: what weather, prices or holidays do to a client, learned together as sums.
+
+    y_t = θ · φ(x_t) + η_t
+
+x_t is what is known in advance of time t, θ · φ is the client's response, and η, the rest of its
+series, goes to the run's method, which knows nothing of it. A forecast is the method's forecast of
+η plus θ · φ. Read `features.py` (φ), then `fit.py` (θ), then `stage.py` (the messages).
+
+Clients first add up the moments of their columns, which give everybody the same φ, and then the
+products A = mean of Δφ Δφᵀ and b = mean of Δφ Δy of seasonal differences. They get the totals.
+"""
+
+from __future__ import annotations
+
+from fedproto_app.core.method import Pretraining, RunSettings
+from fedproto_app.settings.data import ResponseSettings
+
+
+def _rounds(settings: RunSettings) -> int:
+    response = getattr(settings, "response", None)
+    assert isinstance(response, ResponseSettings)
+    return int(response.sharing == "all")
+
+
+def _phase(learner: str) -> Pretraining:
+    return Pretraining(
+        table="response",
+        rounds=_rounds,
+        check=lambda settings: None,
+        model="",
+        strategy=f"{__name__}.stage:ResponseStrategy",
+        learner=f"{__name__}.stage:{learner}",
+        samples=f"{__name__}.stage:without_response",
+    )
+
+
+PHASES = (_phase("MomentsLearner"), _phase("SumsLearner"))

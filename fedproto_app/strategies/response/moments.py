@@ -1,0 +1,99 @@
+"""The moments of the known columns, which add up over clients and give everybody the same φ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.strategies.response.features import (
+    WIDTHS,
+    Columns,
+    Floats,
+    filled,
+    trailing_means,
+)
+
+YEAR_COLUMNS: tuple[str, ...] = ()
+_YEAR = np.timedelta64(365, "D")
+_OTHER_UNIT = 100.0  # times: columns whose sizes differ by more are in different units
+
+
+class Moments(NamedTuple):
+    """Sums over clients, of the columns and their trailing means [3, k].
+
+    mean, square, variance: of each client's mean, its square, and the client's variance. clients:
+    [k], the number that have a value of the column. others: [k], the number that have a value other
+    than 0 and 1. years: [1], the number of clients with a year of values.
+    """
+
+    mean: Floats
+    square: Floats
+    variance: Floats
+    clients: Floats
+    others: Floats
+    years: Floats
+
+    def less(self, own: Moments) -> Moments:
+        """Return these sums without one client's."""
+        totals: Iterator[Floats] = iter(self)
+        return Moments(*(total - value for total, value in zip(totals, own, strict=True)))
+
+    @property
+    def size(self) -> Floats:
+        """The root mean square of each column, [k]; 0 without a client."""
+        squares = (self.square[0] + self.variance[0]) / np.maximum(self.clients, 1)
+        size: Floats = np.sqrt(np.maximum(squares, 0.0))
+        return size
+
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Return what standardises everybody's columns."""
+        clients = np.maximum(self.clients, 1)
+        mean = self.mean / clients
+        variance = self.variance / clients + np.maximum(self.square / clients - mean**2, 0)
+        is_year = np.isin(names, YEAR_COLUMNS)
+        return Columns(
+            mean,
+            np.sqrt(np.maximum(variance, 0.0)),
+            is_plain=(self.others < 0.5) | is_year,
+            is_used=(self.clients > 0.5) & ~(is_year & (self.years[0] < 0.5)),
+        )
+
+
+def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
+    """Return a client's moments over its train part; all 0 for a column without values there."""
+    known = series.known[: train.stop]
+    has_value = np.isfinite(known[train]).any(axis=0)
+    wide = trailing_means(np.nan_to_num(filled(known)), period)[train]
+    first = np.isfinite(known).argmax(axis=0)
+    later = np.arange(train.start, train.stop)[:, None] >= first  # zeros before the first value
+    counted = (later & has_value)[:, None].repeat(WIDTHS, axis=1)
+    count = np.maximum(counted.sum(axis=0), 1)
+    mean = np.where(counted, wide, 0.0).sum(axis=0) / count
+    variance = np.where(counted, (wide - mean) ** 2, 0.0).sum(axis=0) / count
+    is_other = np.isfinite(known[train]) & ~np.isin(known[train], (0.0, 1.0))
+    step = None if series.clock is None else series.clock.step
+    has_year = step is not None and (train.stop - train.start) * step >= _YEAR
+    return Moments(
+        mean,
+        mean**2,
+        variance,
+        has_value.astype(float),
+        is_other.any(axis=0).astype(float),
+        np.array([float(has_year)]),
+    )
+
+
+def unit_fault(own: Moments, others: Moments, names: Sequence[str]) -> str | None:
+    """Return which column of a client is far larger than the others', as in another unit, or
+    None."""
+    sizes = zip(names, own.size, others.size, others.clients, strict=True)
+    for name, mine, usual, clients in sizes:
+        if clients > 0.5 and usual > 0 and mine > _OTHER_UNIT * usual:
+            return (
+                f"its column {name!r} is about {mine / usual:.0f} times as large as other "
+                "clients': is it in another unit?"
+            )
+    return None

@@ -1,0 +1,401 @@
+"""The stage of the response: what clients send before the method's rounds, and what they train on
+afterwards.
+
+Round 1: moments of the columns up. Round 2: their totals down, sums of seasonal differences up. In
+the method's rounds a node that has no totals yet gets them with its order, and keeps them. From
+totals, its own sums and its validation part a client computes its response, whose values are taken
+off its series. The server only adds up, so masked sums carry the stage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.core.stored import AnyArray
+from fedproto_app.data.shard import Shard
+from fedproto_app.data.windows import ClientWindows, make_windows, train_part
+from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
+from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.settings.data import ResponseSettings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
+from fedproto_app.strategies.common.strategy import BaseStrategy, PersonalStrategy
+from fedproto_app.strategies.response.features import FEATURES, WIDTHS, Columns, Floats, Response
+from fedproto_app.strategies.response.fit import (
+    BINS,
+    FEWEST_PER_FEATURE,
+    History,
+    Others,
+    fitted,
+    lags_of,
+    seasonal_sums,
+    seen,
+    seen_range,
+)
+from fedproto_app.strategies.response.moments import Moments, moments_of, unit_fault
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+PREFIX = "response-"  # of the arrays of the stage
+MOMENTS = tuple(PREFIX + name for name in Moments._fields)
+GRAM, MOMENT, SEEN, COUNTS = (f"{PREFIX}{name}" for name in ("gram", "moment", "seen", "counts"))
+_DAY = np.timedelta64(1, "D")
+
+# Features are at most 3 in size, so their differences have squares of at most 36. The values have
+# mean square 1 and their differences 4. A spike that is carried over a gap can add to that.
+LARGEST_MEAN_SQUARE = 400.0
+
+
+class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
+    """Sends arrays, and changes neither a model nor a client's memory."""
+
+    section: ResponseSettings
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        return {}
+
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
+        return _Received(guidance.arrays)
+
+    @property
+    def data(self) -> DataSettings:
+        """The settings of the data."""
+        return self.task.settings.data
+
+    def clients(self, cohort: Cohort) -> Sequence[ClientWindows]:
+        """Return the cohort's clients with their series."""
+        clients: Sequence[ClientWindows] = cohort.samples.clients
+        return clients
+
+    def moments(self, client: ClientWindows) -> Moments:
+        """Return a client's moments."""
+        return moments_of(client.series, train_part(client.series, self.data), self.data.period)
+
+
+class _Received(Context):
+    """The totals that came with the order."""
+
+    def __init__(self, totals: Arrays) -> None:
+        self.totals = totals
+
+
+class MomentsLearner(_StageLearner):
+    """Round 1: the moments of a client's columns over its train part."""
+
+    @classmethod
+    def sends(cls, section: ResponseSettings, sizes: Sizes) -> Sequence[Sends]:
+        shape, columns = (WIDTHS, sizes.known), (sizes.known,)
+        return [
+            Sends(
+                "moments",
+                dict(zip(MOMENTS, (shape, shape, shape, columns, columns, (1,)), strict=True)),
+                combine="sum",
+                any_size=True,
+                reveals="mean and variance of each column that is known in advance",
+            )
+        ]
+
+    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+        return _stacked([_packed(self.moments(client)) for client in self.clients(cohort)])
+
+
+class SumsLearner(_StageLearner):
+    """Round 2: the sums of a client's seasonal differences."""
+
+    @classmethod
+    def sends(cls, section: ResponseSettings, sizes: Sizes) -> Sequence[Sends]:
+        width = FEATURES * sizes.known
+        return [
+            Sends(
+                "response",
+                {
+                    GRAM: (triangle_size(width),),
+                    MOMENT: (width,),
+                    SEEN: (WIDTHS, sizes.known, BINS),
+                    COUNTS: (2,),
+                },
+                combine="sum",
+                any_size=True,
+                reveals="how its values change with the columns that are known in advance, and "
+                "which values of these it has seen",
+            )
+        ]
+
+    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+        assert isinstance(context, _Received)
+        total = moments_in(context.totals)
+        rows, refused = [], {}
+        for row, client in enumerate(self.clients(cohort)):
+            own = self.moments(client)
+            if fault := unit_fault(own, total.less(own), client.series.columns):
+                refused[row] = fault
+            history = history_of(client, self.data, total.columns(client.series.columns))
+            rows.append(_sums_sent(history, total.columns(client.series.columns)))
+        return replace(_stacked(rows), refused=refused)
+
+
+def moments_in(arrays: Mapping[str, AnyArray]) -> Moments:
+    """Return the moments that travelled as these arrays."""
+    return Moments(*(arrays[name].astype(np.float64) for name in MOMENTS))
+
+
+def _packed(moments: Moments) -> Arrays:
+    """Return the arrays that `moments_in` reads."""
+    values: Iterator[Floats] = iter(moments)
+    return {name: value.astype(np.float32) for name, value in zip(MOMENTS, values, strict=True)}
+
+
+def _stacked(rows: Sequence[Arrays]) -> Contribution:
+    return Contribution({name: np.stack([row[name] for row in rows]) for name in rows[0]})
+
+
+def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> History:
+    """Return the part of a client's series that its response may be learned from."""
+    series, period, validation = client.series, data.period, client.validation_values
+    end = validation.stop
+    clock = series.clock
+    return History(
+        values=client.scale.standardised(series.values[:end]),
+        v=columns.standardised(series.known[:end], period),
+        positions=series.start + np.arange(end),
+        train=train_part(series, data),
+        validation=validation,
+        lags=lags_of(period, has_weeks=clock is not None and period * clock.step == _DAY),
+        period=period,
+    )
+
+
+def _sums_sent(history: History, columns: Columns) -> Arrays:
+    """Return what a client sends, rounded as it travels: all 0 if its values are too few.
+
+    With fewer values than features, its differences could be computed from b.
+    """
+    phi = history.features(columns)
+    sums = seasonal_sums(history, phi)
+    counts, sent = np.array([1.0, history.train_days]), 1.0
+    if sums.differences < FEWEST_PER_FEATURE * max(1, int(columns.features.sum())):
+        sent = 0.0
+    upper = np.triu_indices(len(sums.moment))
+    arrays = {
+        GRAM: sums.gram[upper],
+        MOMENT: sums.moment,
+        SEEN: seen(history.v, history.train),
+        COUNTS: counts,
+    }
+    return {name: (sent * array).astype(np.float32) for name, array in arrays.items()}
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+class _TotalStrategy(PersonalStrategy):
+    """Asks all clients in its round and adds up what they send.
+
+    totals: of this stage so far, by name.
+    """
+
+    section: ResponseSettings
+
+    def __init__(self, settings: Settings, federation: Federation, totals: Arrays) -> None:
+        super().__init__(settings, settings.response, federation)
+        self.totals = totals
+
+    def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
+        return eligible
+
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        return Guidance(dict(self.totals))
+
+    def update(self, received: Received, round_: Round) -> None:
+        (release,) = self.releases
+        if received.total is not None:
+            sums = {name: received.total.values[name] for name in release.arrays}
+        else:
+            replies = sorted(received.fresh, key=lambda reply: reply.key)
+            sums = {
+                name: np.sum([reply.arrays[name] for reply in replies], axis=0, dtype=np.float64)
+                for name in release.arrays
+                if replies
+            }
+        self.totals.update({name: total.astype(np.float32) for name, total in sums.items()})
+
+
+class MomentsStrategy(_TotalStrategy):
+    """Round 1."""
+
+    first_round = 1
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        """Return why these cannot be the moments of one client, or None."""
+        moments = moments_in(reply.arrays)
+        flags = np.concatenate([moments.clients, moments.others, moments.years])
+        if not np.isin(flags, (0, 1)).all():
+            return "its moments count more than one client"
+        if min(moments.square.min(), moments.variance.min()) < 0:
+            return "its moments have a negative square"
+        if not np.allclose(moments.square, moments.mean**2, rtol=1e-4, atol=1e-30):
+            return "its moments contradict each other"
+        return None
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        """Return the clients with a column in another unit than most others'."""
+        all_moments = {reply.key: moments_in(reply.arrays) for reply in replies}
+        if len(all_moments) < 2:
+            return {}
+        usual = _median_client(list(all_moments.values()))
+        names = self.federation.shape.known
+        faults = {key: unit_fault(own, usual, names) for key, own in all_moments.items()}
+        return {key: fault for key, fault in faults.items() if fault}
+
+
+class SumsStrategy(_TotalStrategy):
+    """Round 2."""
+
+    first_round = 2
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        """Return why these cannot be the sums of one client, or None."""
+        arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
+        sends, days = arrays[COUNTS].tolist()
+        if sends not in (0, 1) or days < sends:
+            return f"its sums count as {sends:g} clients with {days:g} days"
+        if arrays[SEEN].min() < 0:
+            return "it has seen fewer than 0 values"
+        if not sends:
+            sends_some = any(array.any() for array in arrays.values())
+            return "it sends sums, and says that it sends none" if sends_some else None
+        gram = symmetric(arrays[GRAM], len(arrays[MOMENT]))
+        moment = arrays[MOMENT][:, None]
+        fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE, LARGEST_MEAN_SQUARE)
+        return fault and f"its sums cannot be those of its values: {fault}"
+
+
+def _median_client(moments: Sequence[Moments]) -> Moments:
+    """Return a client whose moments are the medians of the clients that have a column."""
+    clients = np.array([one.clients for one in moments]).max(axis=0)
+    sizes = np.array([np.where(one.size > 0, one.size, np.nan) for one in moments])
+    with np.errstate(all="ignore"):
+        middle = np.array(
+            [np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else 0 for c in sizes.T]
+        )
+    zeros = np.zeros((WIDTHS, len(middle)))
+    square = zeros.copy()
+    square[0] = middle**2
+    return Moments(zeros, square, zeros, clients, np.zeros(len(middle)), np.zeros(1))
+
+
+class ResponseStrategy(FlowerStrategy):
+    """The rounds of the stage, and then those of the method."""
+
+    def __init__(self, settings: Settings, federation: Federation, method: BaseStrategy) -> None:
+        super().__init__(method)
+        self._totals: Arrays = {}
+        self._stage: list[_TotalStrategy] = []
+        if settings.response.sharing == "all":
+            strategies = (MomentsStrategy, SumsStrategy)
+            self._stage = [of(settings, federation, self._totals) for of in strategies]
+        self._informed: set[str] = set()  # nodes that have the totals
+
+    def method_of(self, server_round: int) -> BaseStrategy:
+        if server_round <= len(self._stage):
+            return self._stage[server_round - 1]
+        return self.method
+
+    def first_phase_for(self, node: str) -> Arrays:
+        return {} if node in self._informed else self._totals
+
+    def answered(self, nodes: Collection[str], server_round: int) -> None:
+        """Send the totals again to nodes that did not answer, because they may have lost them."""
+        if server_round > len(self._stage):
+            self._informed = (self._informed - self.asked) | set(nodes)
+
+    def state(self) -> dict[str, AnyArray]:
+        return {**self.method.state(), **self._totals}
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        self._totals.update({n: array for n, array in state.items() if n.startswith(PREFIX)})
+        self.method.restore({n: array for n, array in state.items() if not n.startswith(PREFIX)})
+
+
+# --- the clients' samples -------------------------------------------------------------------------
+
+
+class _TotalsStore(Protocol):
+    """A node's store of the totals."""
+
+    def write_first_phase(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+    def read_first_phase(self) -> dict[str, Tensor]: ...
+
+
+def without_response(
+    shard: Shard, names: list[str], received: Arrays, task: ForecastingTask, store: _TotalsStore
+) -> Shard:
+    """Return the shard with these clients, whose response is taken off their series.
+
+    received: holds the totals, or the node has stored them. Clients whose columns are in another
+    unit are refused. Raises `DataError` if this node has no totals yet.
+    """
+    totals = {name: array for name, array in received.items() if name.startswith(PREFIX)}
+    shared = task.settings.response.sharing == "all"
+    if totals:
+        store.write_first_phase({name: torch.from_numpy(array) for name, array in totals.items()})
+    elif shared:
+        totals = {name: tensor.numpy() for name, tensor in store.read_first_phase().items()}
+        if not totals:
+            raise DataError("this node has no totals of the clients' responses yet")
+    ready = shard.derived.setdefault(_digest(totals), {})
+    refused = dict(shard.refused)
+    for name in names:
+        client = shard.clients.get(name)
+        if client is None or name in ready:
+            continue
+        assert isinstance(client, ClientWindows)
+        data = task.settings.data
+        own = moments_of(client.series, train_part(client.series, data), data.period)
+        total = moments_in(totals) if totals else own
+        if fault := unit_fault(own, total.less(own), client.series.columns):
+            refused[name] = fault
+            continue
+        columns = total.columns(client.series.columns)
+        ready[name] = make_windows(client.series, data, _response(client, data, columns, totals))
+    clients = {name: ready[name] for name in names if name in ready}
+    return replace(shard, clients=clients, refused=refused)
+
+
+def _response(
+    client: ClientWindows, data: DataSettings, columns: Columns, totals: Arrays
+) -> Response:
+    """Return the response of a client."""
+    history = history_of(client, data, columns)
+    own = seasonal_sums(history, history.features(columns))
+    if not totals:
+        return fitted(history, columns, own, None, seen_range(seen(history.v, history.train)))
+    sent = _sums_sent(history, columns)
+    rest = {n: totals[n].astype(np.float64) - sent[n] for n in (GRAM, MOMENT, COUNTS)}
+    clients, days = rest[COUNTS]
+    others = None
+    if clients > 0.5:
+        gram = symmetric(torch.from_numpy(rest[GRAM]), len(rest[MOMENT])).numpy()
+        others = Others(gram / clients, rest[MOMENT] / clients, days / clients)
+    return fitted(history, columns, own, others, seen_range(totals[SEEN].astype(np.float64)))
+
+
+def _digest(arrays: Arrays) -> str:
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
