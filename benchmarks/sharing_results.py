@@ -31,7 +31,7 @@ from benchmarks.results.declared import page
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import lookback, make_windows, split_counts
+from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import Settings, settings_from
@@ -104,7 +104,7 @@ def series_of(chosen: DataSet, settings: Settings) -> list[ClientSeries]:
     result = []
     for number, client_series in enumerate(load_series(settings.data)):
         back = lookback(settings.data)
-        train, _, _ = split_counts(len(client_series.values) - back, settings.data)
+        train, _, _ = parts_of(client_series, settings.data)
         values = client_series.values.copy()
         if chosen.shifted:
             start = back + train - 24 * (1 + number % 9) - 7 * number % 24

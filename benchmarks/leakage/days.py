@@ -22,7 +22,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import (
     lookback,
     make_windows,
-    split_counts,
+    parts_of,
     why_refused,
     window_positions,
 )
@@ -90,7 +90,7 @@ def _run(
 
 def _end_of_training(client: ClientSeries, settings: Settings) -> int:
     back = lookback(settings.data)
-    return back + split_counts(len(client.values) - back, settings.data)[0]
+    return back + parts_of(client, settings.data)[0]
 
 
 def _share_ending(days_earlier: int, victims: Victims, client: ClientSeries) -> float:

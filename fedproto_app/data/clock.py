@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,6 +71,16 @@ class Clock:
     def moments(self, positions: NDArray[np.int64]) -> Times:
         """Return the times at positions, in microseconds, without a zone."""
         return np.datetime64(0, "us") + self.offset + positions * self.step
+
+    def first_at(self, time: datetime) -> int:
+        """Return the first position whose time is not before this one.
+
+        A time with an offset from UTC is converted to UTC; without one it is taken as written.
+        """
+        if time.tzinfo is not None:
+            time = time.astimezone(UTC).replace(tzinfo=None)
+        since = np.datetime64(time, "us") - np.datetime64(0, "us") - self.offset
+        return int(-(-since // self.step))
 
     def seconds(self, positions: NDArray[np.int64]) -> Matrix:
         """Return the times at positions, in seconds since 1970."""

@@ -9,9 +9,12 @@ ahead than a distance takes a value whole periods earlier, the newest that is kn
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,17 +203,51 @@ def sample_inputs(
     return np.concatenate([past, times], axis=-1, dtype=np.float32)
 
 
-def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
+def split_counts(
+    values: int, settings: DataSettings, tested: int | None = None
+) -> tuple[int, int, int]:
     """Return the numbers of train, validation and test values, in time order.
 
-    In a backtest the train part is everything before the window and its validation part.
+    In a backtest the train part is everything before the window and its validation part. tested:
+    the number of test values where `data.test-start` decides it.
     """
+    if tested is not None:
+        history = max(0, values - tested)
+        share = settings.validation_share / (settings.train_share + settings.validation_share)
+        validation = math.floor(history * share + 1e-9)
+        return history - validation, validation, values - history
     validation = math.floor(values * settings.validation_share + 1e-9)
     if settings.backtest:
         test = math.floor(values * settings.window_share + 1e-9)
         return values - validation - test, validation, test
     train = math.floor(values * settings.train_share + 1e-9)
     return train, validation, values - train - validation
+
+
+def parts_of(series: ClientSeries, settings: DataSettings) -> tuple[int, int, int]:
+    """Return the numbers of train, validation and test values of a series after the look-back."""
+    tested = None
+    if settings.test_start:
+        tested = min(max(0, series.end - start_of_test(series, settings)), len(series.values))
+    return split_counts(len(series.values) - lookback(settings), settings, tested)
+
+
+def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
+    """Return the position at which `data.test-start` begins the test part on the source's clock.
+
+    Raises `DataError` for a time where the source has none, or for a number where it has times.
+    """
+    text = settings.test_start
+    counts = re.fullmatch(r"-?\d+", text) is not None
+    if counts is not (series.clock is None):
+        has, give = ("no times", "the number of a step") if counts is False else ("times", "a time")
+        raise DataError(f"data.test-start = {text!r}: the source has {has}; give {give}")
+    if series.clock is None:
+        return int(text)
+    time = datetime.fromisoformat(text)
+    if settings.time_zone and time.tzinfo is None:
+        time = time.replace(tzinfo=ZoneInfo(settings.time_zone))
+    return series.clock.first_at(time)
 
 
 def shortest_length(settings: DataSettings, batches: int = 1) -> int:
@@ -240,7 +277,7 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
             f"{lookback_text(settings)} need at least {shortest}{_remedy(length, settings)}"
         )
     present = np.isfinite(series.values[lookback(settings) :])
-    train, validation, _ = split_counts(len(present), settings)
+    train, validation, _ = parts_of(series, settings)
     first, end = _trained_samples(series, settings)
     block = block_of(series, settings)
     if block and (reason := _why_no_block(block, present[first:end], settings)):
@@ -309,7 +346,7 @@ def _why_no_block(block: int, present: NDArray[np.bool_], settings: DataSettings
 def _trained_samples(series: ClientSeries, settings: DataSettings) -> tuple[int, int]:
     """Return the first and the end of the train samples that are in batches."""
     back, period = lookback(settings), settings.period
-    train, _, _ = split_counts(len(series.values) - back, settings)
+    train, _, _ = parts_of(series, settings)
     samples, start = train - settings.horizon + 1, series.start + back
     block = block_of(series, settings)
     if not block:
@@ -332,7 +369,7 @@ def make_windows(
         raise DataError(f"client {series.name!r} refused: {reason}")
     back, horizon = lookback(settings), settings.horizon
     forecast = len(series.values) - back  # N
-    train, validation, _ = split_counts(forecast, settings)
+    train, validation, _ = parts_of(series, settings)
 
     first, end = _trained_samples(series, settings)
     scale = scale_of(series, settings)
@@ -365,7 +402,7 @@ def make_windows(
 def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
     """Return the scale of a series that is not refused."""
     back = lookback(settings)
-    train, _, _ = split_counts(len(series.values) - back, settings)
+    train, _, _ = parts_of(series, settings)
     _, end = _trained_samples(series, settings)
     # With blocks, all that depends on the train part depends on their first targets alone.
     earlier = series.values[: back + (end if block_of(series, settings) else train)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,6 +57,22 @@ def _place_among(value: object) -> str:
 
 
 Backtest = Annotated[str, BeforeValidator(_place_among)]
+
+
+def _time_or_step(value: object) -> str:
+    text = str(value).strip()  # a number of a step and a date are no text in TOML
+    if text and not re.fullmatch(r"-?\d{1,7}", text):
+        try:
+            datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"data.test-start = {text!r}: expected a time such as 2010-06-01, or the number "
+                "of a step if the source has no times"
+            ) from None
+    return text
+
+
+TestStart = Annotated[str, BeforeValidator(_time_or_step)]
 
 
 class SyntheticSettings(Section):
@@ -209,6 +226,12 @@ class DataSettings(Section):
         "of five; default: none",
         "`K/N`",
     )
+    test_start: TestStart = setting(
+        "",
+        "where the test part of every client begins; of what is before, the validation part is "
+        "the same share as without; default: a share of each series",
+        "a time as the data write it, or a number of a step",
+    )
     max_clients: CountOrZero = setting(0, "use only the first clients; 0: all")
     max_steps: CountOrZero = setting(
         0, "use only the first time steps of series and `recordings`; 0: all"
@@ -287,6 +310,15 @@ class DataSettings(Section):
             raise ValueError(
                 "data.train-share + data.validation-share must stay below 1 to leave a test part, "
                 f"got {self.train_share} + {self.validation_share}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_test_part(self) -> DataSettings:
+        if self.test_start and self.backtest:
+            raise ValueError(
+                f"data.test-start = {self.test_start!r}: not with data.backtest = "
+                f"{self.backtest!r}, whose windows are the test parts"
             )
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedproto_app.data.windows import (
     sample_inputs,
     shortest_length,
     split_counts,
+    start_of_test,
     why_refused,
     window_positions,
 )
@@ -179,6 +181,47 @@ def test_no_input_is_later_than_the_forecast(
     positions = window_positions(np.array([0]), data)[0]
     assert positions.max() < 0
     assert positions.min() == -lookback(data)
+
+
+def test_the_test_part_begins_where_the_settings_say() -> None:
+    """Two clients of different length have the same test part: 2000-01-20 00:00 on."""
+    data = DataSettings(test_start="2000-01-20", history=3)
+    clock = Clock(np.timedelta64(1, "h"), np.timedelta64(30, "m"))
+    begin = clock.first_at(datetime(2000, 1, 20))
+    assert clock.time(begin) == "2000-01-20 00:30:00"
+    for days in (10, 15):
+        client = hourly(days + 5, begin - 24 * days, clock)
+        windows = make_windows(client, data)
+        history = 24 * days - 72  # values after the look-back
+        assert windows.validation_end == history
+        assert windows.validation_end - windows.train_end == history // 8  # 0.1 / (0.7 + 0.1)
+        assert len(windows.targets[windows.test]) == 24 * 5
+        assert windows.start + windows.validation_end == begin
+        assert windows.train_samples == 3 * 24
+    counted = hourly(20, clock=None)
+    assert make_windows(counted, DataSettings(test_start="400")).validation_end == 400 - 72
+
+
+@pytest.mark.parametrize(
+    ("clock", "given", "reason"),
+    [
+        (None, "2000-01-20", "the source has no times; give the number of a step"),
+        (Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h")), "400", "has times; give a time"),
+    ],
+)
+def test_a_test_part_begins_at_a_time_of_the_source(
+    clock: Clock | None, given: str, reason: str
+) -> None:
+    with pytest.raises(DataError, match=f"data.test-start = '{given}': .*{reason}"):
+        why_refused(hourly(20, clock=clock), DataSettings(test_start=given))
+
+
+def test_local_times_of_a_zone_begin_the_test_part() -> None:
+    client = hourly(20, clock=Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h"), utc=True))
+    data = DataSettings(test_start="1970-01-11T00:00", time_zone="Europe/Berlin")
+    assert start_of_test(client, data) == 240 - 1
+    written = data.model_copy(update={"test_start": "1970-01-11T00:00+02:00", "time_zone": ""})
+    assert start_of_test(client, written) == 240 - 2
 
 
 @given(period=integers(2, 40), horizon=integers(1, 90), batches=integers(1, 3))
