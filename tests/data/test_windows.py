@@ -285,7 +285,8 @@ def test_a_history_of_all_there_is_or_more_is_none(beyond: int) -> None:
     history = len(full.batches) + beyond
     long = make_windows(series(values), SMALL.model_copy(update={"history": history}))
     for name, value in vars(full).items():
-        np.testing.assert_array_equal(getattr(long, name), value)
+        if name != "series":
+            np.testing.assert_array_equal(getattr(long, name), value)
 
 
 @pytest.mark.parametrize(
