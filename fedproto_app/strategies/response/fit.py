@@ -146,7 +146,10 @@ def fitted(
     own: its sums. others: None if nobody else sent any. seen_by_all: see `seen_range`.
     """
     used = columns.features
-    mine = _part(history.v[history.train].min(axis=0), history.v[history.train].max(axis=0), used)
+    trained = history.v[history.train]
+    if not len(trained):
+        trained = np.zeros((1, *history.v.shape[1:]))
+    mine = _part(trained.min(axis=0), trained.max(axis=0), used)
     shared = _part(*seen_by_all, used)
     days, eye = history.train_days, np.eye(int(used.sum()))
     gram, moment = own.gram[np.ix_(used, used)], own.moment[used]
