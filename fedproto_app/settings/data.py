@@ -26,9 +26,12 @@ from fedproto_app.settings.choice import (
     Decimal,
     Delimiter,
     Header,
+    KnownColumn,
+    KnownList,
     Missing,
     NameList,
     TimeUnit,
+    known_in,
     names_in,
 )
 
@@ -56,6 +59,19 @@ def _place_among(value: object) -> str:
 
 
 Backtest = Annotated[str, BeforeValidator(_place_among)]
+
+
+def _region(value: object) -> str:
+    text = str(value)
+    if text and not re.fullmatch(r"[A-Z]{2,4}(-[\w ]+)?", text):
+        raise ValueError(
+            f"data.holidays = {text!r}: expected the code of a country, such as DE, or of its "
+            "part, such as DE-BY"
+        )
+    return text
+
+
+Region = Annotated[str, BeforeValidator(_region)]
 
 
 class SyntheticSettings(Section):
@@ -185,9 +201,27 @@ class DataSettings(Section):
         "numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
-    calendar: Literal["none", "phase", "week"] = setting(
+    calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models know of the time: nothing, the phase of the period, or also the weekday",
+        "what models know of the time: nothing, the phase of the period, or also the weekday; "
+        "`year` adds the time of the year to the columns known in advance",
+    )
+    known: KnownList = setting(
+        "",
+        "[columns known in advance](your-data.md#columns-known-in-advance), such as "
+        "`temperature,weather=rain|fog`",
+        NAMES,
+    )
+    covariates: str = setting(
+        "",
+        "table of columns known in advance, with a column of times and perhaps one of clients; "
+        "without `known` all its columns of numbers",
+        "a path",
+    )
+    holidays: Region = setting(
+        "",
+        "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
+        "a code of ISO 3166",
     )
     history: CountOrZero = setting(
         0, "train only on this many newest periods of the train part; 0: on all"
@@ -299,11 +333,38 @@ class DataSettings(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _known_columns_are_others(self) -> DataSettings:
+        uses = {
+            "columns": "is forecast",
+            "time_column": "holds the times",
+            "client_column": "names the clients",
+        }
+        for column in self.known_columns:
+            for key, use in uses.items():
+                if column.name in names_in(getattr(self, key)):
+                    raise ValueError(
+                        f"data.known = {self.known!r}: column {column.name!r} {use} "
+                        f"(data.{key.replace('_', '-')}); name others"
+                    )
+        return self
+
     @property
     def choice(self) -> Choice:
         """The part of the source that the run uses."""
         columns = names_in(self.columns)
         return Choice(names_in(self.clients), columns, self.time_column, self.client_column)
+
+    @property
+    def known_columns(self) -> tuple[KnownColumn, ...]:
+        """The columns of `known`."""
+        return known_in(self.known)
+
+    @property
+    def has_known(self) -> bool:
+        """Whether the settings give the series columns that are known in advance."""
+        has_columns = bool(self.known or self.covariates or self.holidays)
+        return has_columns or self.calendar == "year"
 
     @property
     def further_lags(self) -> tuple[int, ...]:
@@ -334,7 +395,7 @@ class DataSettings(Section):
     @property
     def times(self) -> int:
         """The number of inputs that describe a time."""
-        return ("none", "phase", "week").index(self.calendar)
+        return {"none": 0, "phase": 1, "week": 2, "year": 2}[self.calendar]
 
     @property
     def periodic_distances(self) -> tuple[int, ...]:
