@@ -62,7 +62,8 @@ def with_known_columns(
                 f"{where}: client {lacks.name!r} has no column {differing[0]!r}, but client "
                 f"{has.name!r} has; all clients need the same columns known in advance"
             )
-    order = list(series[0].columns)
+    named = [c for k in settings.known_columns for c in series[0].columns if k.gives(c)]
+    order = named or sorted(series[0].columns)  # the same at every site
     series = _filled([_selected(client, order) for client in series], where)
     return [with_calendar(client, settings, where=where) for client in series]
 

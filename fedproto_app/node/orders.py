@@ -100,6 +100,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         error=error,
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
+        known=shard.shape.known,
         class_counts=counts if site.is_dealt else {},
         stages=max([1, *map(len, counts.values())]),
         notes={c.name: c.note for c in clients if c.note and not least_samples},

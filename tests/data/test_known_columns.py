@@ -1,4 +1,4 @@
-"""Columns known in advance: from the table of the values, from a table of covariates, and of time."""
+"""Columns known in advance, of the values' table, of a table of covariates, and of the time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.data.frame import known_settings, saved_series, series_of_frame
 from fedproto_app.data.known_columns import YEAR_COLUMNS, with_calendar
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.sources import load_histories
+from fedproto_app.data.sources import histories_of, load_histories
 from fedproto_app.settings import settings_from
 from tests.data.made_tables import load, written
 from tests.helpers.real_data import real_data
@@ -86,6 +87,32 @@ def test_a_folder_of_files_has_the_columns_in_each(tmp_path: Path) -> None:
     clients = load(tmp_path, "csv-folder", known="temperature,weather")
     require_long(clients, "temperature", *TEXTS)
     assert "promotion" not in clients["north"].columns
+
+
+def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> None:
+    data = known_settings({"data.known": "temperature,weather"})
+    series = series_of_frame(LONG, data=data)
+    path = saved_series(histories_of(series), tmp_path)
+    for known in ("temperature,weather", ""):
+        require_long(load(path, "npz", known=known), "temperature", *TEXTS)
+    assert load(path, "npz", known="weather")["south"].columns == tuple(TEXTS)
+    with pytest.raises(DataError, match=r"data.known: .*has no column 'wether'; did you mean 'weat"):
+        load(path, "npz", known="wether")
+    warmer = LONG.assign(temperature=LONG["temperature"] + 1)
+    assert saved_series(series_of_frame(warmer, data=data), tmp_path) != path
+    assert len(list(tmp_path.iterdir())) == 2
+    arrays = dict(np.load(path))
+    wrongs = {"rows": np.array([3, 3]), "columns": np.array(["a"] * 4), "known": np.zeros(4)}
+    for name, wrong in wrongs.items():
+        np.savez(tmp_path / "wrong.npz", **{**arrays, name: wrong})
+        with pytest.raises(DataError, match=r"known in advance do not fit|has shape"):
+            load(tmp_path / "wrong.npz", "npz")
+
+
+def test_a_wide_frame_has_no_columns_beside_its_clients() -> None:
+    wide = NORTH.set_index("ds")[["y", "temperature"]]
+    with pytest.raises(DataError, match=r"data.known = 'temperature': for long frames; name id_col"):
+        series_of_frame(wide, data=known_settings({"data.known": "temperature"}))
 
 
 def test_forecasts_begin_after_the_newest_value_and_the_rest_is_the_future(tmp_path: Path) -> None:

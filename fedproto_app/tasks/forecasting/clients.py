@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fedproto_app.core.loading import load
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
 from fedproto_app.data.sources import load_series
@@ -36,7 +37,7 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
         for client in series
         if client.name not in refused
     }
-    return Shard(windows, refused)
+    return Shard(windows, refused, DataShape(known=series[0].columns if series else ()))
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
