@@ -60,8 +60,8 @@ def series_of_frame(
         raise DataError(f"target_col = {target_col!r}: for long frames; name id_col as well")
     if data.known and not data.covariates and not form.is_long:
         raise DataError(
-            f"data.known = {data.known!r}: for long frames; name id_col as well, or give a table of "
-            "these columns, data.covariates"
+            f"data.known = {data.known!r}: for long frames; name id_col as well, or give these "
+            "columns in a table of their own, data.covariates"
         )
     if form.ids is not None:
         _require_distinct(flat[form.ids], names[form.ids])

@@ -64,7 +64,8 @@ def with_known_columns(
             )
     named = [c for k in settings.known_columns for c in series[0].columns if k.gives(c)]
     order = named or sorted(series[0].columns)  # the same at every site
-    series = _filled([_selected(client, order) for client in series], where)
+    if order:
+        series = _filled([_selected(client, order) for client in series], where)
     return [with_calendar(client, settings, where=where) for client in series]
 
 
@@ -111,7 +112,7 @@ def _covariates(
     if best.fit(candidate) is Fit.NONE or best.covariates is None:
         raise DataError(f"data.covariates: {path} is no table; a CSV, Parquet or Excel file is")
     wanted = [
-        f"{column.name}={'|'.join(column.values)}" if column.values else column.name
+        column.text
         for column in settings.known_columns
         if not any(map(column.gives, clients[0].columns))
     ]
@@ -210,7 +211,6 @@ def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
             )
         complete = np.flatnonzero(~is_missing.any(axis=1))
         rows = max(len(client.values), int(complete[-1]) + 1 if complete.size else 0)
-        rows = rows if client.columns else 0
         known = _carried(client.known[:rows])
         were_filled = (is_missing[:rows] & ~np.isnan(known)).sum(axis=0)
         gaps += bool(were_filled.any())
@@ -248,12 +248,9 @@ def with_calendar(
     others = _selected(series, [c for c in series.columns if c not in names])
     rows = len(others.known) if others.columns else len(series.values) + steps
     if series.clock is None:
-        if not series.values.size and not others.columns:
-            return replace(series, known=np.empty((rows, len(names))), columns=names)
-        key = f"data.holidays = {settings.holidays!r}" if settings.holidays else ""
+        key = "holidays" if settings.holidays else "calendar"
         raise DataError(
-            f"{key or 'data.calendar = ' + repr(settings.calendar)}: needs times with dates, but "
-            f"{where} has none"
+            f"data.{key} = {getattr(settings, key)!r}: needs times with dates, and {where} has none"
         )
     columns = calendar_columns(series.clock, series.start + np.arange(rows), settings)
     past = others.known if others.columns else np.empty((rows, 0))

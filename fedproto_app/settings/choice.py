@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,11 @@ class KnownColumn:
 
     name: str
     values: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The column as the setting names it."""
+        return f"{self.name}={'|'.join(self.values)}" if self.values else self.name
 
     def gives(self, column: str) -> bool:
         """Return whether the column of a series comes from this one: temperature, weather=rain."""
@@ -106,6 +112,16 @@ def _known_list(value: object, info: ValidationInfo) -> str:
     return text
 
 
+def _region(value: object) -> str:
+    text = str(value)
+    if text and not re.fullmatch(r"[A-Z]{2,4}(-[\w ]+)?", text):
+        raise ValueError(
+            f"data.holidays = {text!r}: expected the code of a country, such as DE, or of its "
+            "part, such as DE-BY"
+        )
+    return text
+
+
 def _is_name(value: object) -> bool:
     return isinstance(value, int | str) and not isinstance(value, bool)
 
@@ -124,6 +140,7 @@ def _name_of_sign(value: object) -> object:
 
 
 NameList = Annotated[str, BeforeValidator(_name_list)]
+Region = Annotated[str, BeforeValidator(_region)]
 KnownList = Annotated[str, BeforeValidator(_known_list)]
 NodeNames = Annotated[str, BeforeValidator(partial(_name_list, table="nodes"))]
 Header = Annotated[Literal["auto", "true", "false"], BeforeValidator(_word)]

@@ -30,6 +30,7 @@ from fedproto_app.settings.choice import (
     KnownList,
     Missing,
     NameList,
+    Region,
     TimeUnit,
     known_in,
     names_in,
@@ -59,19 +60,6 @@ def _place_among(value: object) -> str:
 
 
 Backtest = Annotated[str, BeforeValidator(_place_among)]
-
-
-def _region(value: object) -> str:
-    text = str(value)
-    if text and not re.fullmatch(r"[A-Z]{2,4}(-[\w ]+)?", text):
-        raise ValueError(
-            f"data.holidays = {text!r}: expected the code of a country, such as DE, or of its "
-            "part, such as DE-BY"
-        )
-    return text
-
-
-Region = Annotated[str, BeforeValidator(_region)]
 
 
 class SyntheticSettings(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,16 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.data.clock import clock_of
 from fedproto_app.data.frame import known_settings, saved_series, series_of_frame
-from fedproto_app.data.known_columns import YEAR_COLUMNS, with_calendar
+from fedproto_app.data.known_columns import (
+    YEAR_COLUMNS,
+    calendar_columns,
+    with_calendar,
+    with_known_columns,
+)
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.source_checks import loaded_from
 from fedproto_app.data.sources import histories_of, load_histories
 from fedproto_app.settings import settings_from
 from tests.data.made_tables import load, written
@@ -96,7 +104,9 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
     for known in ("temperature,weather", ""):
         require_long(load(path, "npz", known=known), "temperature", *TEXTS)
     assert load(path, "npz", known="weather")["south"].columns == tuple(TEXTS)
-    with pytest.raises(DataError, match=r"data.known: .*has no column 'wether'; did you mean 'weat"):
+    with pytest.raises(
+        DataError, match=r"data.known: .*has no column 'wether'; did you mean 'weat"
+    ):
         load(path, "npz", known="wether")
     warmer = LONG.assign(temperature=LONG["temperature"] + 1)
     assert saved_series(series_of_frame(warmer, data=data), tmp_path) != path
@@ -111,7 +121,9 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
 
 def test_a_wide_frame_has_no_columns_beside_its_clients() -> None:
     wide = NORTH.set_index("ds")[["y", "temperature"]]
-    with pytest.raises(DataError, match=r"data.known = 'temperature': for long frames; name id_col"):
+    with pytest.raises(
+        DataError, match=r"data.known = 'temperature': for long frames; name id_col"
+    ):
         series_of_frame(wide, data=known_settings({"data.known": "temperature"}))
 
 
@@ -206,3 +218,273 @@ def test_a_wide_table_has_no_columns_beside_its_clients(tmp_path: Path) -> None:
     message = "has no columns beside the clients' values; .* a table of their own, data.covariates"
     with pytest.raises(DataError, match=message):
         load(path, "wide-csv", known="temperature")
+
+
+# Weather from an hour before the first value on, of ten hours. 1 °C at 23 o'clock, 2 °C at 0 …
+WEATHER = pd.DataFrame(
+    {
+        "time": pd.date_range("2024-03-03 23:00", periods=10, freq="h"),
+        "temperature": np.arange(1.0, 11),
+        "sky": ["fog", "sun"] * 5,
+        "wind": np.arange(10.0, 20),
+    }
+)
+WIDE = "time,north,south\n" + "".join(
+    f"2024-03-04 {hour:02d}:00,{hour},{hour if hour < 4 else ''}\n" for hour in range(6)
+)
+
+
+def with_weather(folder: Path, weather: pd.DataFrame, **settings: Any) -> dict[str, ClientSeries]:
+    """Read a wide table and a table of covariates."""
+    path = saved(folder, weather, "weather.csv")
+    source = {"source": "wide-csv", **settings}
+    data = source.pop("text", WIDE)
+    return load(written(folder, data, "loads.csv"), covariates=str(path), **source)
+
+
+def test_a_table_of_covariates_goes_with_every_client(tmp_path: Path) -> None:
+    north, south = with_weather(tmp_path, WEATHER).values()
+    assert north.columns == south.columns == ("temperature", "wind")
+    np.testing.assert_array_equal(north.known, np.stack([range(2, 11), range(11, 20)], axis=1))
+    np.testing.assert_array_equal(north.known, south.known)
+    assert (len(north.future), len(south.future)) == (3, 5)
+    chosen = with_weather(tmp_path, WEATHER, known="wind,sky")["north"]
+    assert chosen.columns == ("wind", "sky=fog", "sky=sun")
+    assert chosen.known[0].tolist() == [11, 0, 1]
+
+
+def test_covariates_may_be_of_each_client(tmp_path: Path) -> None:
+    both = pd.concat(
+        [
+            WEATHER.assign(client="north"),
+            WEATHER.assign(client="south", temperature=-WEATHER["temperature"]),
+            WEATHER.assign(client="west"),
+        ]
+    )
+    north, south = with_weather(tmp_path, both).values()
+    np.testing.assert_array_equal(north.known[:, 0], range(2, 11))
+    np.testing.assert_array_equal(south.known[:, 0], range(-2, -11, -1))
+
+
+def test_a_long_table_and_its_covariates_both_give_columns(tmp_path: Path) -> None:
+    saved(tmp_path, WEATHER, "weather.csv")
+    path = str(tmp_path / "weather.csv")
+    north = long(tmp_path, LONG, covariates=path, known="wind,promotion")["north"]
+    assert north.columns == ("wind", "promotion")
+    np.testing.assert_array_equal(north.known[:, 0], range(11, 19))
+    with pytest.raises(
+        DataError, match=r"names no column of .*weather.csv beside those that the s"
+    ):
+        long(tmp_path, LONG, covariates=path, known="promotion")
+
+
+def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> None:
+    counted = WEATHER.assign(time=range(-1, 9))
+    steps = with_weather(tmp_path, counted, text="north\n0\n1\n2\n3\n4\n5\n")["north"]
+    np.testing.assert_array_equal(steps.known[:, 0], range(2, 11))
+    utc = WEATHER.assign(time=[f"{time}+00:00" for time in WEATHER["time"]])
+    berlin = with_weather(tmp_path, utc, time_zone="Europe/Berlin")["north"]
+    assert berlin.known[0, 0] == 1  # midnight in Berlin is 23:00 in UTC
+    pytest.importorskip("pyarrow")
+    WEATHER.to_parquet(tmp_path / "weather.parquet")
+    path = str(tmp_path / "weather.parquet")
+    clients = load(written(tmp_path, WIDE), "wide-csv", covariates=path)
+    np.testing.assert_array_equal(clients["north"].known[:, 0], range(2, 11))
+
+
+@pytest.mark.parametrize(
+    ("weather", "settings", "message"),
+    [
+        (
+            WEATHER,
+            {"known": "winds"},
+            "data.known: .*weather.csv has no column 'winds'; did you mean 'wind'",
+        ),
+        (
+            WEATHER.assign(time=WEATHER["time"] + pd.Timedelta("30D")),
+            {},
+            "weather.csv goes from 2024-04-02 23:00:00 to .*, where client 'north' has no values",
+        ),
+        (
+            WEATHER.iloc[::2],
+            {},
+            "the rows of .*weather.csv are 2:00:00 apart, the values of client 'north' 1:00:00",
+        ),
+        (
+            WEATHER.assign(time=WEATHER["time"] + pd.Timedelta("5min")),
+            {},
+            "has a time 2024-03-03 23:05:00, which lies between the times of client 'north', such",
+        ),
+        (
+            WEATHER.assign(time=[f"{time}+00:00" for time in WEATHER["time"]]),
+            {},
+            "the times of .*weather.csv are in UTC, those of client 'north' are local",
+        ),
+        (
+            WEATHER.assign(time=range(10)),
+            {},
+            "'0', whose size does not tell what it counts",
+        ),
+        (
+            WEATHER,
+            {"text": "north\n0\n1\n2\n3\n4\n5\n", "time_unit": "iso"},
+            "weather.csv has times, but client 'north' counts steps; both need the same kind",
+        ),
+        (
+            WEATHER.assign(client="west"),
+            {},
+            "weather.csv is of the clients west, none of which is in .*loads.csv, which has north",
+        ),
+        (
+            WEATHER.assign(client="north"),
+            {},
+            "data.covariates: .*weather.csv has no row of client 'south'",
+        ),
+        (
+            WEATHER[["time", "sky"]],
+            {},
+            "data.covariates: .*weather.csv has no column of numbers beside the times",
+        ),
+        (
+            WEATHER.assign(wind=WEATHER["wind"].mask(WEATHER["wind"].isin([13, 14]))),
+            {},
+            "loads.csv: client 'north': column 'wind' misses 33% of the rows up to its last value",
+        ),
+        (
+            WEATHER.rename(columns={"time": "hour of it"}),
+            {},
+            "weather.csv: which column holds the times[?] set data.time-column to one of hour of",
+        ),
+    ],
+)
+def test_covariates_that_cannot_be_used(
+    tmp_path: Path, weather: pd.DataFrame, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        with_weather(tmp_path, weather, **settings)
+
+
+def test_covariates_that_are_no_table(tmp_path: Path) -> None:
+    path = written(tmp_path, WIDE, "loads.csv")
+    for name, message in (
+        ("wether.csv", "data.covariates: .*wether.csv: no such file or folder"),
+        ("weather.npz", "data.covariates: .*weather.npz is no table; a CSV, Parquet or Excel"),
+    ):
+        (tmp_path / "weather.npz").touch()
+        with pytest.raises(DataError, match=message):
+            load(path, "wide-csv", covariates=str(tmp_path / name))
+
+
+def test_clients_with_different_columns_are_refused(tmp_path: Path) -> None:
+    data = settings_from({}).data
+    clients = [
+        ClientSeries("a", np.ones(3), known=np.ones((3, 1)), columns=("wind",)),
+        ClientSeries("b", np.ones(3)),
+    ]
+    with pytest.raises(DataError, match="client 'b' has no column 'wind', but client 'a' has; all"):
+        with_known_columns(clients, data, "mine:load")
+
+
+def test_other_kinds_of_data_have_no_known_columns() -> None:
+    data = settings_from({"data.holidays": "DE"}).data
+    with pytest.raises(SettingsError, match=r"data.holidays = 'DE': for series, not for images"):
+        loaded_from(data, "images")
+
+
+def of_days(first: str, days: int, zone: str = "", **settings: str) -> ClientSeries:
+    """Return zeros of noon of these days, with the columns that are functions of time."""
+    times = pd.date_range(f"{first} 12:00", periods=days, freq="D").to_numpy("datetime64[us]")
+    clock = clock_of(times, times[1] - times[0], utc=bool(zone))
+    series = ClientSeries("a", np.zeros(days), int(times[0].astype("datetime64[D]").astype(int)))
+    table = {f"data.{key}": value for key, value in settings.items()}
+    data = settings_from({**table, "data.time-zone": zone}).data
+    return with_calendar(replace(series, clock=clock), data)
+
+
+@with_holidays
+def test_holidays_are_0_and_1_with_the_day_before_and_after() -> None:
+    """Corpus Christi, 30 May 2024, is free in Bavaria and not in Berlin; 31 December is not."""
+    bavaria = of_days("2024-05-28", 5, holidays="DE-BY")
+    assert bavaria.columns == ("holiday", "holiday-before", "holiday-after")
+    expected = [[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert bavaria.known.tolist() == expected
+    assert not of_days("2024-05-28", 5, holidays="DE-BE").known.any()
+    year_end = of_days("2024-12-30", 3, holidays="DE").known
+    assert year_end.tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0]]
+    # Noon in UTC is the next day in Auckland from 30 minutes past noon on, as it is 12 h ahead.
+    auckland = of_days("2024-05-28", 5, zone="Pacific/Auckland", holidays="DE-BY").known
+    assert auckland[:, 0].tolist() == [0, 1, 0, 0, 0]
+
+
+@with_holidays
+@pytest.mark.parametrize(
+    ("region", "message"),
+    [
+        ("XX", "data.holidays = 'XX': no country 'XX'; .*expected a code such as DE"),
+        ("DE-XX", "data.holidays = 'DE-XX': DE has no part 'XX'; it has BB, BE, BW, BY"),
+    ],
+)
+def test_unknown_regions_are_refused(region: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        of_days("2024-05-28", 5, holidays=region)
+
+
+def test_the_year_has_two_harmonics() -> None:
+    """Noon of 2 July is half of a year of 365 days; a quarter is 6:00 of 2 April."""
+    series = of_days("2023-07-02", 2, calendar="year")
+    assert series.columns == YEAR_COLUMNS
+    np.testing.assert_allclose(series.known[0], [-1, 0, 1, 0], atol=1e-12)
+    clock, data = series.clock, settings_from({"data.calendar": "year"}).data
+    assert clock is not None
+    quarter = replace(clock, offset=np.timedelta64(6, "h"))
+    days = np.array([(np.datetime64("2023-04-02") - np.datetime64("1970-01-01")).astype(int)])
+    np.testing.assert_allclose(calendar_columns(quarter, days, data)[0], [0, 1, -1, 0], atol=1e-12)
+
+
+def test_the_time_is_known_as_far_as_it_is_asked_for() -> None:
+    data = settings_from({"data.calendar": "year"}).data
+    series = of_days("2023-07-01", 4, calendar="year")
+    ahead = with_calendar(series, data, steps=3)
+    assert len(ahead.future) == 3
+    np.testing.assert_array_equal(ahead.known[:4], series.known)
+    wind = replace(series, known=np.arange(5.0)[:, None], columns=("wind",))
+    both = with_calendar(wind, data, steps=3)  # as far as the wind is known
+    assert both.columns == ("wind", *YEAR_COLUMNS)
+    np.testing.assert_array_equal(both.known[:, 1:], ahead.known[:5])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"calendar": "year"}, pytest.param({"holidays": "DE"}, marks=with_holidays)],
+)
+def test_steps_without_dates_have_no_calendar(tmp_path: Path, settings: dict[str, str]) -> None:
+    with pytest.raises(DataError, match=r"needs times with dates, and .*a.csv has none"):
+        load(written(tmp_path, "a\n1\n2\n"), "wide-csv", **settings)
+
+
+@with_holidays
+def test_a_step_longer_than_a_day_has_no_holidays(tmp_path: Path) -> None:
+    weekly = "time,a\n2024-03-04,1\n2024-03-11,2\n"
+    with pytest.raises(DataError, match="a step of 7 days, 0:00:00 is longer than the day"):
+        load(written(tmp_path, weekly), "wide-csv", holidays="DE")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "known", "clients"),
+    [
+        ("gefcom2012_wind_hourly.csv.gz", "power", "u,v,wind_speed", 7),
+        (
+            "beijing_air_weather_hourly.csv.gz",
+            "pm25",
+            "temperature,pressure,dew_point,rain,wind_speed",
+            12,
+        ),
+    ],
+)
+def test_real_weather_is_read(name: str, target: str, known: str, clients: int) -> None:
+    series = list(load(real_data(name), "long-csv", columns=target, known=known).values())
+    assert len(series) == clients
+    for client in series:
+        assert client.columns == tuple(known.split(","))
+        assert len(client.known) >= len(client.values)
+        assert np.isnan(client.known[1:]).sum() == 0
