@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.errors import DataError, did_you_mean
+from fedproto_app.core.errors import DataError, did_you_mean, optional
 from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.files import missing
 from fedproto_app.data.format import Candidate, Fit, all_formats
@@ -308,15 +309,10 @@ def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSetti
     )
 
 
+@cache
 def _free_days(region: str, years: range) -> NDArray[np.datetime64]:
     """Return the holidays of these years in a region such as DE or DE-BY."""
-    try:
-        import holidays
-    except ImportError:
-        raise DataError(
-            f"data.holidays = {region!r}: needs the package holidays: pip install "
-            "'fedproto-app[holidays]'"
-        ) from None
+    holidays = optional("holidays", "holidays", f"data.holidays = {region!r}")
     country, _, part = region.partition("-")
     countries = holidays.list_supported_countries()
     if country not in countries:
