@@ -131,7 +131,7 @@ class RosterFields(_Fields):
     error: Reason
     inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
     classes: tuple[Name, ...]
-    known: Annotated[tuple[Name, ...], Field(max_length=1000)]
+    known: tuple[Name, ...]
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
     stages: Annotated[int, Field(ge=1, lt=2**31)]
     notes: dict[Name, Reason]

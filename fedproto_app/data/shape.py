@@ -12,7 +12,7 @@ class DataShape:
     inputs: the shape of one sample if the data determine it, (channels, height, width) of an
         image; () if the settings do, as for the windows of a series.
     classes: the classes' names in the order of the labels; () without classes.
-    known: the names of a series' columns that are known in advance, in their order.
+    known: the names of the columns that are known in advance of a series.
     """
 
     inputs: tuple[int, ...] = ()

@@ -237,7 +237,7 @@ class Membership:
 
     def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
-        shape = DataShape(*(tuple(memory[part]) for part in ("inputs", "classes", "known")))
+        shape = DataShape(*(tuple(memory[name]) for name in ("inputs", "classes", "known")))
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
         for client, node, facts in memory["facts"]:

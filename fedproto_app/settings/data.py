@@ -194,23 +194,6 @@ class DataSettings(Section):
         "what models know of the time: nothing, the phase of the period, or also the weekday; "
         "`year` adds the time of the year to the columns known in advance",
     )
-    known: KnownList = setting(
-        "",
-        "[columns known in advance](your-data.md#columns-known-in-advance), such as "
-        "`temperature,weather=rain|fog`",
-        NAMES,
-    )
-    covariates: str = setting(
-        "",
-        "table of columns known in advance, with a column of times and perhaps one of clients; "
-        "without `known` all its columns of numbers",
-        "a path",
-    )
-    holidays: Region = setting(
-        "",
-        "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
-        "a code of ISO 3166",
-    )
     history: CountOrZero = setting(
         0, "train only on this many newest periods of the train part; 0: on all"
     )
@@ -246,6 +229,23 @@ class DataSettings(Section):
         "columns of values: one for long tables and for folders of series, the inputs in order "
         "for `sequence-folder` and `recordings`",
         NAMES,
+    )
+    known: KnownList = setting(
+        "",
+        "[columns known in advance](your-data.md#columns-known-in-advance), such as "
+        "`temperature,weather=rain|fog`",
+        NAMES,
+    )
+    covariates: str = setting(
+        "",
+        "table of columns known in advance, with a column of times and perhaps one of clients; "
+        "without `known` all its columns of numbers",
+        "a path",
+    )
+    holidays: Region = setting(
+        "",
+        "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
+        "a code of ISO 3166",
     )
     time_column: str = setting(
         "",
@@ -349,12 +349,6 @@ class DataSettings(Section):
         return known_in(self.known)
 
     @property
-    def has_known(self) -> bool:
-        """Whether the settings give the series columns that are known in advance."""
-        has_columns = bool(self.known or self.covariates or self.holidays)
-        return has_columns or self.calendar == "year"
-
-    @property
     def further_lags(self) -> tuple[int, ...]:
         """The numbers of `lags`."""
         return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
@@ -379,6 +373,12 @@ class DataSettings(Section):
     @property
     def _test_share(self) -> float:
         return 1 - self.train_share - self.validation_share
+
+    @property
+    def has_known(self) -> bool:
+        """Whether the settings give the series columns that are known in advance."""
+        has_columns = bool(self.known or self.covariates or self.holidays)
+        return has_columns or self.calendar == "year"
 
     @property
     def times(self) -> int:

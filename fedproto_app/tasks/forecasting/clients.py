@@ -37,7 +37,8 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
         for client in series
         if client.name not in refused
     }
-    return Shard(windows, refused, DataShape(known=series[0].columns if series else ()))
+    known = series[0].columns if series else ()
+    return Shard(windows, refused, DataShape(known=known))
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:

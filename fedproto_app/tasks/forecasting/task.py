@@ -152,7 +152,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        return "its data are no series" if shape.inputs or shape.classes else None
+        return None if shape == DataShape(known=shape.known) else "its data are no series"
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
