@@ -417,6 +417,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
         "phase": "models know the place in the period",
         "week": "models know the time of day and the weekday",
+        "year": "models know the time of day, the weekday and the time of the year",
     }[str(table["data.calendar"])]
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "

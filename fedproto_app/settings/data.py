@@ -27,9 +27,13 @@ from fedproto_app.settings.choice import (
     Decimal,
     Delimiter,
     Header,
+    KnownColumn,
+    KnownList,
     Missing,
     NameList,
+    Region,
     TimeUnit,
+    known_in,
     names_in,
 )
 
@@ -202,9 +206,10 @@ class DataSettings(Section):
         "numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
-    calendar: Literal["none", "phase", "week"] = setting(
+    calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models know of the time: nothing, the phase of the period, or also the weekday",
+        "what models know of the time: nothing, the phase of the period, or also the weekday; "
+        "`year` adds the time of the year to the columns known in advance",
     )
     history: CountOrZero = setting(
         0, "train only on this many newest periods of the train part; 0: on all"
@@ -248,10 +253,22 @@ class DataSettings(Section):
         "for `sequence-folder` and `recordings`",
         NAMES,
     )
-    known: NameList = setting(
+    known: KnownList = setting(
         "",
-        "columns that are known in advance, such as a weather forecast",
+        "[columns known in advance](your-data.md#columns-known-in-advance), such as "
+        "`temperature,weather=rain|fog`",
         NAMES,
+    )
+    covariates: str = setting(
+        "",
+        "table of columns known in advance, with a column of times and perhaps one of clients; "
+        "without `known` all its columns of numbers",
+        "a path",
+    )
+    holidays: Region = setting(
+        "",
+        "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
+        "a code of ISO 3166",
     )
     time_column: str = setting(
         "",
@@ -336,11 +353,32 @@ class DataSettings(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _known_columns_are_others(self) -> DataSettings:
+        uses = {
+            "columns": "is forecast",
+            "time_column": "holds the times",
+            "client_column": "names the clients",
+        }
+        for column in self.known_columns:
+            for key, use in uses.items():
+                if column.name in names_in(getattr(self, key)):
+                    raise ValueError(
+                        f"data.known = {self.known!r}: column {column.name!r} {use} "
+                        f"(data.{key.replace('_', '-')}); name others"
+                    )
+        return self
+
     @property
     def choice(self) -> Choice:
         """The part of the source that the run uses."""
         columns = names_in(self.columns)
         return Choice(names_in(self.clients), columns, self.time_column, self.client_column)
+
+    @property
+    def known_columns(self) -> tuple[KnownColumn, ...]:
+        """The columns of `known`."""
+        return known_in(self.known)
 
     @property
     def further_lags(self) -> tuple[int, ...]:
@@ -370,13 +408,14 @@ class DataSettings(Section):
 
     @property
     def has_known(self) -> bool:
-        """Whether the series come with columns that are known in advance."""
-        return bool(self.known)
+        """Whether the settings give the series columns that are known in advance."""
+        has_columns = bool(self.known or self.covariates or self.holidays)
+        return has_columns or self.calendar == "year"
 
     @property
     def times(self) -> int:
         """The number of inputs that describe a time."""
-        return ("none", "phase", "week").index(self.calendar)
+        return {"none": 0, "phase": 1, "week": 2, "year": 2}[self.calendar]
 
     @property
     def periodic_distances(self) -> tuple[int, ...]:

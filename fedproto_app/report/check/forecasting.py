@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from fedproto_app.data.known_columns import calendar_names
 from fedproto_app.data.period import find_period, period_of
 from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
@@ -209,7 +210,11 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         rows.append((client.name, *map(str, numbers), client.verdict, *notes))
     Findings(
         rows,
-        [*_summary(clients, data, why), *(("note", note) for note in notes_of(sources))],
+        [
+            *_summary(clients, data, why),
+            *_known(sources, settings.data),
+            *(("note", note) for note in notes_of(sources)),
+        ],
         refusals({client.name: client.refused for client in clients}),
         [
             *doubts_about_series(sources, data),
@@ -220,6 +225,20 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     is_proposed = (fits or data is with_period) and period != settings.data.period
     proposed = {"data.period": period} if is_proposed else {}
     return Checked(any(client.refused is None for client in clients), proposed)
+
+
+def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tuple[str, Cell]]:
+    """Return how many columns are known in advance, and until when for all clients."""
+    columns = sources[0].columns
+    if not columns:
+        return []
+    count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
+    if set(columns) <= set(calendar_names(settings)):
+        return [("known ahead", f"{count}, at any time")]
+    first = min(sources, key=lambda series: len(series.future))
+    last = first.start + len(first.known) - 1
+    when = f"step {last}" if first.clock is None else first.clock.time(last)
+    return [("known ahead", f"{count}, for {len(first.future)} steps, until {when}")]
 
 
 def _some_usable(sources: Sequence[ClientSeries], data: DataSettings) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedproto_app.data.known_columns import YEAR_COLUMNS
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.strategies.response.features import (
     WIDTHS,
@@ -16,7 +17,6 @@ from fedproto_app.strategies.response.features import (
     trailing_means,
 )
 
-YEAR_COLUMNS: tuple[str, ...] = ()
 _YEAR = np.timedelta64(365, "D")
 _OTHER_UNIT = 100.0  # times: columns whose sizes differ by more are in different units
 
