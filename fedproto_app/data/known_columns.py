@@ -38,24 +38,20 @@ def with_known_columns(
 
     where: the source's name in messages. A missing value takes the last value before it in its
     column, and a note says how many do. After the last value the columns end where the first of
-    them ends. Raises `DataError` for columns that are not there, misses more than a fifth of its
-    rows, or whose times do not fit.
+    them ends. Raises `DataError` for a column that is not there, that misses more than a fifth of a
+    client's rows, or whose times do not fit.
     """
-    own = sorted({column for client in clients for column in client.columns})
-    if not own and not settings.has_known:
+    given = sorted({column for client in clients for column in client.columns})
+    if not given and not settings.has_known:
         return list(clients)
     series = list(clients)
     if settings.known:
-        wanted = settings.known_columns
+        chosen = {c for c in given if any(column.gives(c) for column in settings.known_columns)}
         series = [
-            _selected(client, [c for c in client.columns if any(k.gives(c) for k in wanted)])
-            for client in series
+            _selected(client, [c for c in client.columns if c in chosen]) for client in series
         ]
     if settings.covariates:
         series = _with_covariates(series, settings, where)
-    for column in settings.known_columns:
-        if not any(map(column.gives, series[0].columns)):
-            _refuse_missing(column.name, own, settings, where)
     for client in series[1:]:
         if differing := sorted({*client.columns} ^ {*series[0].columns}):
             has, lacks = (client, series[0])[:: 1 if differing[0] in client.columns else -1]
@@ -63,20 +59,26 @@ def with_known_columns(
                 f"{where}: client {lacks.name!r} has no column {differing[0]!r}, but client "
                 f"{has.name!r} has; all clients need the same columns known in advance"
             )
-    named = [c for k in settings.known_columns for c in series[0].columns if k.gives(c)]
-    order = named or sorted(series[0].columns)  # the same at every site
+    columns = series[0].columns
+    for column in settings.known_columns:
+        if not any(map(column.gives, columns)):
+            _refuse_missing(column.name, given, settings, where)
+    # An order that is the same at every site, wherever its columns come from.
+    order = [c for column in settings.known_columns for c in columns if column.gives(c)]
+    order = order or sorted(columns)
     if order:
         series = _filled([_selected(client, order) for client in series], where)
     return [with_calendar(client, settings, where=where) for client in series]
 
 
-def _refuse_missing(name: str, own: Sequence[str], settings: DataSettings, where: str) -> None:
-    if not own:
+def _refuse_missing(name: str, given: Sequence[str], settings: DataSettings, where: str) -> None:
+    """Raise `DataError` for a column of ``data.known`` that is not among those of the source."""
+    if not given:
         raise DataError(
             f"data.known = {settings.known!r}: {where} has no columns beside the clients' values; "
             "put those that are known in advance into a table of their own, data.covariates"
         )
-    names = [column.partition("=")[0] for column in own]
+    names = [column.partition("=")[0] for column in given]
     require_available([name], list(dict.fromkeys(names)), "known", "column", where)
 
 
@@ -105,6 +107,7 @@ def _with_covariates(
 def _covariates(
     path: Path, clients: Sequence[ClientSeries], settings: DataSettings
 ) -> list[ClientSeries]:
+    """Return the columns of a table that the clients lack: a series for each client, or one."""
     if not path.exists():
         raise DataError(f"data.covariates: {missing(path)}")
     candidate = Candidate(path)
@@ -112,12 +115,12 @@ def _covariates(
     best = max(readers, key=lambda form: form.fit(candidate))
     if best.fit(candidate) is Fit.NONE or best.covariates is None:
         raise DataError(f"data.covariates: {path} is no table; a CSV, Parquet or Excel file is")
-    wanted = [
+    lacking = [
         column.text
         for column in settings.known_columns
         if not any(map(column.gives, clients[0].columns))
     ]
-    if settings.known and not wanted:
+    if settings.known and not lacking:
         raise DataError(
             f"data.covariates: data.known = {settings.known!r} names no column of {path} beside "
             "those that the source has"
@@ -125,7 +128,7 @@ def _covariates(
     counts = settings.time_unit == "auto" and all(client.clock is None for client in clients)
     changes = {
         "path": str(path),
-        "known": text_of(wanted),
+        "known": text_of(lacking),
         "covariates": "",
         "clients": "",
         "missing": "gap",
@@ -240,8 +243,8 @@ def with_calendar(
 ) -> ClientSeries:
     """Return the series with the columns that are functions of time, instead of those it has.
 
-    steps: how far after the last value they must go if the series has no other columns; with other
-    columns they go as far as these do. Raises `DataError` for times without dates.
+    steps: how far after the last value they go if the series has no other columns, because they go
+    only as far as the others do. Raises `DataError` for times without dates.
     """
     names = calendar_names(settings)
     if not names:
@@ -268,8 +271,8 @@ def calendar_names(settings: DataSettings) -> tuple[str, ...]:
 def calendar_columns(clock: Clock, positions: NDArray[np.int64], settings: DataSettings) -> Matrix:
     """Return the columns `calendar_names` at positions [n] of a clock, [n, k].
 
-    The harmonics of the year are there for every client. Whoever uses them leaves them out if no
-    client has a year of history, because then they say nothing but when a value was.
+    Every client has the harmonics of the year, also one with a shorter history. The response stage
+    leaves them out if no client has a year, because then they say nothing but when a value was.
     """
     moments = clock.moments(positions)
     blocks = [np.empty((len(positions), 0))]
@@ -302,11 +305,12 @@ def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSetti
     days = moments.astype("datetime64[D]")
     if not len(days):
         return np.empty((0, 3))
-    years = (days[[0, -1]] + np.array([-1, 1]) * _DAY).astype("datetime64[Y]").astype(int) + 1970
-    free = _free_days(settings.holidays, range(int(years[0]), int(years[1]) + 1))
-    return np.stack([np.isin(days + shift * _DAY, free) for shift in (0, 1, -1)], axis=1).astype(
-        np.float64
-    )
+    first, last = days.min() - _DAY, days.max() + _DAY
+    years = [int(str(day.astype("datetime64[Y]"))) for day in (first, last)]
+    free = _free_days(settings.holidays, range(years[0], years[1] + 1))
+    shifts = (0, 1, -1)  # a holiday is today, tomorrow, or was yesterday
+    flags = [np.isin(days + shift * _DAY, free) for shift in shifts]
+    return np.stack(flags, axis=1).astype(np.float64)
 
 
 @cache

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
-_MOST_TEXTS = 12  # different texts of a column that is known in advance
+_MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
 _TRUTH = {"true": 1.0, "false": 0.0}
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 

@@ -98,11 +98,12 @@ def test_a_folder_of_files_has_the_columns_in_each(tmp_path: Path) -> None:
 
 
 def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> None:
-    data = known_settings({"data.known": "temperature,weather"})
-    series = series_of_frame(LONG, data=data)
+    data = known_settings({"data.known": "temperature,weather,promotion"})
+    series = series_of_frame(LONG.astype({"weather": "category"}), data=data)
     path = saved_series(histories_of(series), tmp_path)
-    for known in ("temperature,weather", ""):
-        require_long(load(path, "npz", known=known), "temperature", *TEXTS)
+    every = load(path, "npz", known="temperature,weather,promotion")
+    require_long(every, "temperature", *TEXTS, "promotion")
+    require_long(load(path, "npz"), "promotion", "temperature", *TEXTS)
     assert load(path, "npz", known="weather")["south"].columns == tuple(TEXTS)
     with pytest.raises(
         DataError, match=r"data.known: .*has no column 'wether'; did you mean 'weat"
@@ -112,7 +113,7 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
     assert saved_series(series_of_frame(warmer, data=data), tmp_path) != path
     assert len(list(tmp_path.iterdir())) == 2
     arrays = dict(np.load(path))
-    wrongs = {"rows": np.array([3, 3]), "columns": np.array(["a"] * 4), "known": np.zeros(4)}
+    wrongs = {"rows": np.array([3, 3]), "columns": np.array(["a"] * 5), "known": np.zeros(5)}
     for name, wrong in wrongs.items():
         np.savez(tmp_path / "wrong.npz", **{**arrays, name: wrong})
         with pytest.raises(DataError, match=r"known in advance do not fit|has shape"):
@@ -125,6 +126,13 @@ def test_a_wide_frame_has_no_columns_beside_its_clients() -> None:
         DataError, match=r"data.known = 'temperature': for long frames; name id_col"
     ):
         series_of_frame(wide, data=known_settings({"data.known": "temperature"}))
+
+
+def test_numbers_of_the_columns_are_written_as_those_of_the_values(tmp_path: Path) -> None:
+    text = "unique_id;ds;y;heat;sky\na;2024-03-04 00:00;1,5;-2,25;fog\na;2024-03-04 01:00;2;1;sun\n"
+    (series,) = load(written(tmp_path, text), "long-csv", known="heat,sky").values()
+    assert series.values.tolist() == [1.5, 2]
+    assert series.known.tolist() == [[-2.25, 1, 0], [1, 0, 1]]
 
 
 def test_forecasts_begin_after_the_newest_value_and_the_rest_is_the_future(tmp_path: Path) -> None:
@@ -178,7 +186,6 @@ def test_gaps_take_the_value_before_and_a_note_counts_them(tmp_path: Path) -> No
         ("y", "data.known: column 'y' of .*a.csv is forecast; name others"),
         ("ds", "data.known: column 'ds' of .*a.csv holds the times; name others"),
         ("unique_id", "data.known: column 'unique_id' of .*a.csv names the clients; name others"),
-        ("code", "column 'code' holds 15 different texts, such as 'c0'; what is known in advance"),
         ("often", "client 'north': column 'often' misses 33% of the rows up to its last value"),
         ("half", "client 'south': column 'half' misses 100% of the rows up to its last value"),
         ("wrong", "column 'wrong', line 2: 'oops' is not a number"),
@@ -187,13 +194,22 @@ def test_gaps_take_the_value_before_and_a_note_counts_them(tmp_path: Path) -> No
 def test_columns_that_cannot_be_used(tmp_path: Path, known: str, message: str) -> None:
     is_late, is_north = LONG["ds"].isin(HOURS[2:4]), LONG["unique_id"] == "north"
     frame = LONG.assign(
-        code=[f"c{number}" for number in range(15)],
         often=LONG["temperature"].mask(is_late),
         half=LONG["temperature"].where(is_north),
         wrong=["oops", *range(14)],
     )
     with pytest.raises(DataError, match=message):
         long(tmp_path, frame, known=known)
+
+
+def test_texts_of_few_values_are_read_and_others_refused(tmp_path: Path) -> None:
+    many = pd.concat([NORTH, NORTH.assign(ds=NORTH["ds"] + pd.Timedelta("8h"))])
+    codes = [f"c{number:02d}" for number in range(16)]
+    assert len(long(tmp_path, many.assign(code=codes), known="code")["north"].columns) == 16
+    message = "column 'code' holds 17 different texts, such as 'c00'; what is known in advance is"
+    more = pd.concat([many, NORTH.iloc[:1].assign(ds=HOURS[-1] + pd.Timedelta("9h"))])
+    with pytest.raises(DataError, match=message):
+        long(tmp_path, more.assign(code=[*codes, "c16"]), known="code")
 
 
 @pytest.mark.parametrize(
@@ -488,3 +504,10 @@ def test_real_weather_is_read(name: str, target: str, known: str, clients: int) 
         assert client.columns == tuple(known.split(","))
         assert len(client.known) >= len(client.values)
         assert np.isnan(client.known[1:]).sum() == 0
+
+
+def test_the_points_of_a_real_compass_are_columns() -> None:
+    path = real_data("beijing_air_weather_hourly.csv.gz")
+    series = next(iter(load(path, "long-csv", columns="pm25", known="wind_direction").values()))
+    assert len(series.columns) == 16
+    assert set(series.known[1:].sum(axis=1)) == {1.0}
