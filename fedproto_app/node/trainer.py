@@ -196,7 +196,10 @@ class Node:
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self.learner, parameters, samples, order.server_round, trains=trains)
         declared = [client.train_samples for client in clients]
-        cohort.shares = [limited_samples(count, order.most_samples) / count for count in declared]
+        cohort.shares = [
+            limited_samples(count, order.most_samples) / count if count else 1.0
+            for count in declared
+        ]
         state = self._state(cohort)
         for places, stored in self.store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):

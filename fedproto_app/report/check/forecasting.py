@@ -15,10 +15,9 @@ from fedproto_app.data.period import find_period, period_of
 from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import (
-    lookback,
+    cut_of,
     make_windows,
     shortest_length,
-    train_values,
     why_refused,
 )
 from fedproto_app.report.check.doubts import doubts_about_series
@@ -114,8 +113,8 @@ def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
     """Return the oddities of a client that a run with these settings would accept."""
     with np.errstate(all="ignore"):  # values of any size may overflow here
         windows = make_windows(series, settings)
-        train = train_values(series, settings)
-        test = series.values[lookback(settings) + windows.validation_end :]
+        train = cut_of(series, settings).trained
+        test = series.values[windows.first_test - series.start :]
         scale = windows.scale
         scaled = np.abs(scale.standardised(series.values[np.isfinite(series.values)]))
         largest = float(scaled.max()) if np.isfinite(scale.std) else np.inf
