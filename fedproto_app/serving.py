@@ -40,7 +40,7 @@ from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
-from fedproto_app.data.windows import carry_forward, lookback, lookback_text, sample_inputs
+from fedproto_app.data.windows import carry_forward, lookback, sample_inputs
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -362,8 +362,6 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     length, data = len(series.values), node.settings.data
     if length == 0:
         return "no value is present"
-    if length < lookback(data):
-        return f"{length} steps from its first value on, too few for {lookback_text(data)}"
     trained = _trained_on(node, series.name)
     end = series.end
     if end >= trained.end:
@@ -425,12 +423,13 @@ def _forecasts(
             scales = [_trained_on(state, client.name).scale for client in cohort]
             history = _histories(cohort, scales, state.settings.data)
             begin = np.array([client.end for client in cohort])
+            missing = lookback(settings.data) - np.array([len(client.values) for client in cohort])
             horizon, period = settings.data.horizon, settings.data.period
             times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
             empty = np.stack(
                 [is_empty_time(*row, period) for row in zip(cohort, times, strict=True)]
             )
-            values = _next_values(task, stacked, history, begin, empty)
+            values = _next_values(task, stacked, history, missing.clip(min=0), begin, empty)
             rows = zip(cohort, scales, values[:, :steps], empty[:, :steps], strict=True)
             for client, scale, scaled, of_client in rows:
                 stored = state.store.record(client.name).private
@@ -442,13 +441,13 @@ def _forecasts(
 def _histories(
     cohort: Sequence[ClientSeries], scales: Sequence[Scale], data: DataSettings
 ) -> Matrix:
-    """Return the newest values that the windows need, [K, L], with gaps filled as in training."""
-    return np.stack(
-        [
-            carry_forward(scale.standardised(client.values))[-lookback(data) :]
-            for client, scale in zip(cohort, scales, strict=True)
-        ]
-    )
+    """Return the newest values that the windows need, [K, L], with gaps filled as in training; 0
+    before the first value of a shorter series."""
+    histories = np.zeros((len(cohort), lookback(data)))
+    for history, client, scale in zip(histories, cohort, scales, strict=True):
+        newest = carry_forward(scale.standardised(client.values))[-lookback(data) :]
+        history[len(history) - len(newest) :] = newest
+    return histories
 
 
 @torch.no_grad()
@@ -456,19 +455,22 @@ def _next_values(
     task: ForecastingTask,
     models: Mapping[str, Tensor],
     history: NDArray[np.float64],
+    missing: NDArray[np.int64],
     begin: NDArray[np.int64],
     empty: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     """Return the next values [K, n] of the histories [K, L], on the models' scale.
 
-    begin: [K], the position of each client's first forecast on the source's clock. empty: [K, n], n
-    a multiple of H, the empty times; they take the value before them.
+    missing: [K], how many places of each history are before its first value. begin: [K], the
+    position of each client's first forecast on the source's clock. empty: [K, n], n a multiple of
+    H, the empty times; they take the value before them.
     """
     data, length = task.settings.data, history.shape[1]
     values = np.concatenate([history, np.empty(empty.shape)], axis=1)
     for ahead in range(0, empty.shape[1], data.horizon):
         place, end = length + ahead, length + ahead + data.horizon
-        inputs = sample_inputs(values, np.array([place]), (begin + ahead)[:, None], data)
+        times = (begin + ahead)[:, None]
+        inputs = sample_inputs(values, np.array([place]), times, data, missing)
         values[:, place:end] = task.forecast(models, torch.from_numpy(inputs))[:, 0].numpy()
         source = np.where(empty[:, ahead : ahead + data.horizon], 0, np.arange(place, end))
         source = np.maximum(np.maximum.accumulate(source, axis=1), place - 1)
