@@ -178,7 +178,9 @@ class Node:
             }
             judged = replace(cohort, parameters=personal)
         results = self.learner.evaluate(judged, guidance)
-        self._save(cohort, changed)
+        # A client that only receives never trains, so its model is stored here.
+        receiving = [row for row, count in enumerate(cohort.samples.train_samples) if not count]
+        self._save(cohort, sorted({*changed, *receiving}))
         if personal is not None:
             self._save_personal(cohort, personal)
         self._take_in(results, judged, rows, order, reply, final=True)
