@@ -344,6 +344,17 @@ class Cut:
         }
 
     @property
+    def words(self) -> str:
+        """What a run does with a young client, in words."""
+        trained, validated, tested = (int(part.sum()) for part in self.parts.values())
+        steps = f"{len(self.series.values) - self.begin} steps"
+        if not trained:
+            return f"{steps}: receives a model to begin with, which is tested on {tested} values"
+        parts = f"trains on {trained} values" + f", validates on {validated}" * bool(validated)
+        silent = "" if self.sends else ", but sends nothing,"
+        return f"{steps}: {parts}{silent} and is tested on {tested}"
+
+    @property
     def sends(self) -> bool:
         """Whether it has a train target, and behind it as much as must stand behind anything
         sent."""
@@ -373,14 +384,14 @@ def _young(series: ClientSeries, settings: DataSettings) -> Cut:
     """Return how the series of a young client is cut.
 
     The test part has at least a horizon of values. The validation part has its share of the rest,
-    at least a horizon if that leaves another to train on, and else nothing.
+    at least a horizon if that leaves a sample to train on, and else nothing.
     """
     length, horizon, period = len(series.values), settings.horizon, settings.period
     test = _tested(series, settings)
     if test is None:
         test = min(length, max(horizon, split_counts(length, settings)[2]))
     history, validation, _ = split_counts(length, settings, test)
-    validation = max(validation, horizon) if history + validation >= 2 * horizon else 0
+    validation = max(validation, horizon) if history + validation > 2 * horizon else 0
     train = length - test - validation
     samples = train - horizon + 1
     missing = max(1, -(-samples // period)) * period - samples
