@@ -39,6 +39,7 @@ from fedproto_app.settings.choice import (
     known_in,
     text_of,
 )
+from fedproto_app.settings.data import ScalePair
 from fedproto_app.trust.privacy_ledger import SitePrivacy
 
 Text = Annotated[str, Field(min_length=1)]
@@ -61,7 +62,7 @@ SHORT_KEYS = {
 # Settings that describe the site's files. Missing ones are detected, never taken from the run.
 _OWN_FILES = (
     *("clients", "columns", "time_column", "client_column", "time_unit", "time_zone"),
-    *("missing", "header", "delimiter", "decimal"),
+    *("missing", "header", "delimiter", "decimal", "scale"),
 )
 _LENT = ("known", "covariates", "holidays")  # of which the run says what it wants
 SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in (*_OWN_FILES, *_LENT)}
@@ -92,6 +93,7 @@ class SiteData(Section):
     header: Header = "auto"
     delimiter: Delimiter = "auto"
     decimal: Decimal = "auto"
+    scale: ScalePair = ""  # of clients without history
     corrupt_images: Literal["refuse", "skip"] | None = None
     sequences: SiteSequences = SiteSequences()
 

@@ -322,7 +322,8 @@ class Membership:
         self._limit_samples()
 
     def _limit_samples(self) -> None:
-        samples = {key: facts.samples for key, facts in self.roster.facts.items()}
+        facts_by_key = self.roster.facts.items()
+        samples = {key: facts.samples for key, facts in facts_by_key if facts.samples}
         before = self.most_samples
         self.most_samples = self._settings.aggregation.most_samples(samples.values())
         above = [key for key, count in samples.items() if count > self.most_samples > 0]

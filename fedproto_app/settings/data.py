@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,6 +77,20 @@ def _time_or_step(value: object) -> str:
     return text
 
 
+def _mean_and_std(value: object) -> str:
+    text = str(value)
+    try:
+        mean, std = map(float, text.split(",")) if text else (0.0, 1.0)
+        if not (isfinite(mean) and 0 < std < inf):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"data.scale = {text!r}: expected the mean and the deviation, above 0, such as 120,35"
+        ) from None
+    return text
+
+
+ScalePair = Annotated[str, BeforeValidator(_mean_and_std)]
 TestStart = Annotated[str, BeforeValidator(_time_or_step)]
 
 
@@ -236,6 +251,12 @@ class DataSettings(Section):
         "where the test part of every client begins; of what is before, the validation part is "
         "the same share as without; default: a share of each series",
         "a time as the data write it, or a number of a step",
+    )
+    scale: ScalePair = setting(
+        "",
+        "mean and deviation of a client with less than half a period of train values, in the "
+        "data's units; default: those of its first period",
+        "`mean,std`, two numbers",
     )
     max_clients: CountOrZero = setting(0, "use only the first clients; 0: all")
     max_steps: CountOrZero = setting(

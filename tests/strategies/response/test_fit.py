@@ -12,10 +12,12 @@ from fedproto_app.strategies.response.features import FEATURES, Columns, Floats,
 from fedproto_app.strategies.response.fit import (
     BINS,
     History,
-    Others,
     Sums,
+    column_weights,
+    evidence,
     fitted,
     lags_of,
+    mean_solution,
     pairs,
     seasonal_sums,
     seen,
@@ -34,7 +36,7 @@ def history(values: Floats, known: Floats, train: int) -> History:
     return History(values, v, positions, *parts, lags=(PERIOD,), period=PERIOD)
 
 
-def own_response(of: History, columns: Columns = COLUMNS, others: Others | None = None) -> Response:
+def own_response(of: History, columns: Columns = COLUMNS, others: Sums | None = None) -> Response:
     return fitted(of, columns, seasonal_sums(of, of.features(columns)), others, ANYWHERE)
 
 
@@ -44,7 +46,7 @@ def changes(values: Floats) -> Floats:
 
 @pytest.fixture
 def weak_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "_PENALTIES", (1e-12,))
+    monkeypatch.setattr(fit, "_PENALTIES", np.array([1e-12]))
 
 
 @pytest.mark.usefixtures("weak_penalty")
@@ -68,11 +70,12 @@ def test_others_have_seen_what_a_client_has_not() -> None:
     alone = own_response(mine).values(there, 0, PERIOD)
     np.testing.assert_allclose(alone, alone[0], atol=1e-6)  # it does not extrapolate
 
-    sums = seasonal_sums(theirs, theirs.features(COLUMNS))
-    others = Others(sums.gram, sums.moment, theirs.train_days)
+    own, other = (seasonal_sums(of, of.features(COLUMNS)) for of in (mine, theirs))
+    both = Sums(
+        (own.gram + other.gram) / 2, (own.moment + other.moment) / 2, other.square / 2, 32.0
+    )
     counts = seen(mine.v, mine.train) + seen(theirs.v, theirs.train)
-    own = seasonal_sums(mine, mine.features(COLUMNS))
-    shared = fitted(mine, COLUMNS, own, others, seen_range(counts)).values(there, 0, PERIOD)
+    shared = fitted(mine, COLUMNS, own, both, seen_range(counts)).values(there, 0, PERIOD)
     rises = shared[2 * PERIOD + 12] - shared[12]
     assert 0.3 < rises <= 1.01  # of the slope 1, as it knows too little to weigh them by
 
@@ -121,11 +124,11 @@ def test_noise_is_hardly_taken_for_a_response() -> None:
 def test_without_own_values_the_others_response_is_taken() -> None:
     empty = np.zeros(0)
     of = replace(history(empty, empty, 0), train=slice(0, 0), validation=slice(0, 0))
-    others = Others(np.eye(FEATURES), np.eye(FEATURES)[0], 100.0)
+    others = Sums(np.eye(FEATURES), np.eye(FEATURES)[0], 2.0, 100.0)
     response = own_response(of, others=others)
     mine, shared = response.parts
     assert not mine.coefficients.any()
-    assert 0.5 < shared.coefficients[0] < 1
+    assert 0.4 < shared.coefficients[0] < 1
 
 
 def test_a_range_is_what_enough_values_support() -> None:
@@ -140,6 +143,40 @@ def test_a_range_is_what_enough_values_support() -> None:
 def test_weeks_of_days_give_a_second_lag() -> None:
     assert lags_of(24, has_weeks=True) == (24, 168)
     assert lags_of(48, has_weeks=False) == (48,)
+
+
+def test_the_evidence_is_that_of_a_normal_model() -> None:
+    """y ~ N(0, σ² (I + X Xᵀ / (n λ))): the determinant and the quadratic form of n pairs."""
+    rng = np.random.default_rng(5)
+    x, n = rng.normal(size=(30, 2)), 30
+    y = x @ [1.0, 0.0] + rng.normal(size=30)
+    sums = Sums(x.T @ x / n, x.T @ y / n, float(y @ y) / n, days=n / 3)
+    logs, solutions = evidence(sums)
+    for penalty, log, solution in zip(fit._PENALTIES, logs, solutions, strict=True):
+        covariance = np.eye(n) + x @ x.T / (n * penalty)
+        quadratic = y @ np.linalg.solve(covariance, y)
+        expected = -0.5 * np.linalg.slogdet(covariance)[1] - n / 2 * np.log(quadratic / (y @ y))
+        assert log == pytest.approx(expected)
+        np.testing.assert_allclose((sums.gram + penalty * np.eye(2)) @ solution, sums.moment)
+    assert 0.5 < mean_solution(sums)[0] < 1.5
+    noise = Sums(sums.gram, 0 * sums.moment, 1.0, 10.0)
+    assert not mean_solution(noise).any()
+
+
+def test_a_column_that_does_not_matter_is_scaled_down() -> None:
+    two = Columns(np.zeros((3, 2)), np.ones((3, 2)), np.full(2, True), np.full(2, True))
+    moment = np.zeros(2 * FEATURES)
+    moment[0] = 0.9  # the features of the first column come at every second place
+    weights = column_weights(Sums(np.eye(2 * FEATURES), moment, 1.0, 100.0), two)
+    assert weights[0] > 0.999
+    assert weights[1] < 0.35
+
+
+def test_pooled_sums_are_means_worth_their_days() -> None:
+    own, everybody = (Sums(np.eye(1) * s, np.ones(1) * s, s, d) for s, d in ((1.0, 10), (4.0, 40)))
+    pooled = own.pooled(everybody, 2.0)
+    assert (pooled.gram[0, 0], pooled.moment[0], pooled.square) == (3.0, 3.0, 3.0)
+    assert pooled.days == pytest.approx(9 / (1 / 10 + 4 / 40))
 
 
 def test_sums_of_nothing_are_zero() -> None:

@@ -94,7 +94,9 @@ def test_another_unit_is_refused_by_its_name() -> None:
     assert fault == (
         "its column 'wind' is about 954 times as large as other clients': is it in another unit?"
     )
-    assert unit_fault(moments(1e4), moments()._replace(clients=np.zeros(1)), ["wind"]) is None
+    both = Moments(*(own + other for own, other in zip(moments(1e4), moments(), strict=True)))
+    assert unit_fault(moments(1e4), both, ["wind"]) == fault
+    assert unit_fault(moments(), both, ["wind"]) is None
 
 
 def strategy(kind: type[Any]) -> Any:
@@ -128,7 +130,7 @@ def sums(**changes: Any) -> dict[str, Any]:
         GRAM: np.eye(16)[upper],
         MOMENT: np.full(16, 0.1),
         SEEN: np.zeros((3, 1, 24)),
-        COUNTS: [1, 30],
+        COUNTS: [1, 30, 4],
         **changes,
     }
 
@@ -136,10 +138,11 @@ def sums(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({COUNTS: [2, 30]}, "count as 2 clients"),
-        ({COUNTS: [1, 0]}, "with 0 days"),
-        ({COUNTS: [0, 0]}, "says that it sends none"),
+        ({COUNTS: [2, 30, 4]}, "count as 2 clients"),
+        ({COUNTS: [1, 0, 4]}, "with 0 days"),
+        ({COUNTS: [0, 0, 0]}, "says that it sends none"),
         ({SEEN: np.full((3, 1, 24), -1.0)}, "fewer than 0 values"),
+        ({COUNTS: [1, 30, 0.01]}, "cannot be those of its values"),
         ({MOMENT: np.full(16, 100.0)}, "cannot be those of its values"),
         ({GRAM: 1e4 * np.eye(16)[np.triu_indices(16)]}, "cannot be those of its values"),
     ],
