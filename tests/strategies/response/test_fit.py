@@ -17,8 +17,8 @@ from fedproto_app.strategies.response.fit import (
     evidence,
     fitted,
     lags_of,
-    mean_solution,
     pairs,
+    posterior,
     seasonal_sums,
     seen,
     seen_range,
@@ -158,9 +158,9 @@ def test_the_evidence_is_that_of_a_normal_model() -> None:
         expected = -0.5 * np.linalg.slogdet(covariance)[1] - n / 2 * np.log(quadratic / (y @ y))
         assert log == pytest.approx(expected)
         np.testing.assert_allclose((sums.gram + penalty * np.eye(2)) @ solution, sums.moment)
-    assert 0.5 < mean_solution(sums)[0] < 1.5
+    assert 0.5 < posterior(sums, np.ones(2))[0][0] < 1.5
     noise = Sums(sums.gram, 0 * sums.moment, 1.0, 10.0)
-    assert not mean_solution(noise).any()
+    assert not posterior(noise, np.ones(2))[0].any()
 
 
 def test_a_column_that_does_not_matter_is_scaled_down() -> None:
@@ -172,11 +172,13 @@ def test_a_column_that_does_not_matter_is_scaled_down() -> None:
     assert weights[1] < 0.35
 
 
-def test_pooled_sums_are_means_worth_their_days() -> None:
-    own, everybody = (Sums(np.eye(1) * s, np.ones(1) * s, s, d) for s, d in ((1.0, 10), (4.0, 40)))
-    pooled = own.pooled(everybody, 2.0)
-    assert (pooled.gram[0, 0], pooled.moment[0], pooled.square) == (3.0, 3.0, 3.0)
-    assert pooled.days == pytest.approx(9 / (1 / 10 + 4 / 40))
+def test_what_a_response_leaves_has_its_own_sums() -> None:
+    rng = np.random.default_rng(6)
+    x, y, response = rng.normal(size=(30, 2)), rng.normal(size=30), np.array([0.5, -1.0])
+    left = y - x @ response
+    sums = Sums(x.T @ x, x.T @ y, float(y @ y), 1.0).without(response)
+    np.testing.assert_allclose(sums.moment, x.T @ left)
+    assert sums.square == pytest.approx(left @ left)
 
 
 def test_sums_of_nothing_are_zero() -> None:
