@@ -397,11 +397,10 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     The covariates are those of ``data.known``, or else all columns of numbers.
     """
     head, choice = file.head, settings.choice
-    if choice.time_column in head.names or head.times is None:
-        name = choice.time_column if choice.time_column in head.names else ""
-        times = _place(head, name, "time-column", TIME_NAMES, "times")
-    else:
-        times = head.times
+    set_times = choice.time_column if choice.time_column in head.names else ""
+    times = head.times
+    if times is None or set_times:
+        times = _place(head, set_times, "time-column", TIME_NAMES, "times")
     usual = [name for name in head.names if name.lower() in CLIENT_NAMES]
     client = choice.client_column if choice.client_column in head.names else next(iter(usual), "")
     clients = head.place(client, "client-column") if client else None

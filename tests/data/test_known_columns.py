@@ -324,17 +324,17 @@ def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> Non
         (
             WEATHER.iloc[::2],
             {},
-            "the rows of .*weather.csv are 2:00:00 apart, the values of client 'north' 1:00:00",
+            "has local times 2:00:00 apart .*, but client 'north' has local times 1:00:00 apart;",
         ),
         (
             WEATHER.assign(time=WEATHER["time"] + pd.Timedelta("5min")),
             {},
-            "has a time 2024-03-03 23:05:00, which lies between the times of client 'north', such",
+            "has local times 1:00:00 apart and 0:05:00 past a whole step, but client 'north' has",
         ),
         (
             WEATHER.assign(time=[f"{time}+00:00" for time in WEATHER["time"]]),
             {},
-            "the times of .*weather.csv are in UTC, those of client 'north' are local",
+            "has times in UTC 1:00:00 apart, but client 'north' has local times 1:00:00 a",
         ),
         (
             WEATHER.assign(time=range(10)),
@@ -344,7 +344,7 @@ def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> Non
         (
             WEATHER,
             {"text": "north\n0\n1\n2\n3\n4\n5\n", "time_unit": "iso"},
-            "weather.csv has times, but client 'north' counts steps; both need the same kind",
+            "has local times 1:00:00 apart, but client 'north' has counted steps; write both",
         ),
         (
             WEATHER.assign(client="west"),
