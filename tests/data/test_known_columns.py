@@ -120,6 +120,12 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
             load(tmp_path / "wrong.npz", "npz")
 
 
+def test_the_target_of_a_frame_is_not_known_in_advance() -> None:
+    data = known_settings({"data.known": "y"})
+    with pytest.raises(DataError, match=r"data.known = 'y': column 'y' is forecast \(target_col\)"):
+        series_of_frame(LONG, target_col="y", data=data)
+
+
 def test_a_wide_frame_has_no_columns_beside_its_clients() -> None:
     wide = NORTH.set_index("ds")[["y", "temperature"]]
     with pytest.raises(
