@@ -101,6 +101,15 @@ def _with_covariates(
             f"data.covariates: {path} is of the clients {text_of(list(tables)[:5])}, none of which "
             f"is in {where}, which has {text_of(names[:5])}"
         )
+    targets = {client.table.values if client.table else "" for client in clients}
+    if not any(targets):  # every client is a column
+        targets = set(names)
+    for table in tables.values():
+        if twice := [column for column in table.columns if column in targets]:
+            raise DataError(
+                f"data.covariates: column {twice[0]!r} of {path} is what is forecast; name the "
+                "others in data.known"
+            )
     return [_joined(client, shared or tables.get(client.name), path) for client in clients]
 
 

@@ -397,6 +397,18 @@ def test_covariates_that_are_no_table(tmp_path: Path) -> None:
             load(path, "wide-csv", covariates=str(tmp_path / name))
 
 
+def test_a_table_that_is_its_own_covariates_does_not_give_the_target(tmp_path: Path) -> None:
+    wide = written(tmp_path, WIDE, "loads.csv")
+    with pytest.raises(DataError, match=r"column 'north' of .*loads.csv is what is forecast"):
+        load(wide, "wide-csv", covariates=str(wide))
+    beside = saved(tmp_path, WEATHER.assign(north=WEATHER["wind"]), "both.csv")
+    both = load(beside, "wide-csv", clients="north", covariates=str(beside), known="wind")
+    assert both["north"].columns == ("wind",)
+    rows = saved(tmp_path, LONG)
+    with pytest.raises(DataError, match=r"column 'y' of .*a.csv is what is forecast"):
+        load(rows, "long-csv", covariates=str(rows))
+
+
 def test_clients_with_different_columns_are_refused(tmp_path: Path) -> None:
     data = settings_from({}).data
     clients = [
