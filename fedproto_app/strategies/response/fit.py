@@ -57,14 +57,13 @@ _TINY, _LARGEST_LOG = 1e-9, 500.0
 class Sums:
     """A [D, D], b [D] and q: means over seasonal differences.
 
-    days: of the client, or of an average client. differences: the number that a client has.
+    days: of the client, or of an average client.
     """
 
     gram: Floats
     moment: Floats
     square: float
     days: float
-    differences: int = 0
 
     def of(self, features: NDArray[np.bool_]) -> Sums:
         """Return the sums of these features alone."""
@@ -137,7 +136,7 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
         count += len(steps)
     divisor = max(count, 1)
     days = history.train_days
-    return Sums(gram / divisor, moment / divisor, square / divisor, days, count)
+    return Sums(gram / divisor, moment / divisor, square / divisor, days)
 
 
 def seen(v: Floats, train: slice) -> Floats:

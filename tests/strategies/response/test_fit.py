@@ -101,9 +101,10 @@ def test_sums_are_those_of_the_pooled_differences() -> None:
         np.concatenate([changes(of.features(COLUMNS)) for of in (one, other)]),
         np.concatenate([changes(of.values) for of in (one, other)]),
     )
-    pooled = sum(part.differences * part.gram for part in sums)
+    counts = [4 * PERIOD, 8 * PERIOD]
+    pooled = sum(count * part.gram for count, part in zip(counts, sums, strict=True))
     np.testing.assert_allclose(pooled, phi.T @ phi, atol=1e-9)
-    moment = sum(part.differences * part.moment for part in sums)
+    moment = sum(count * part.moment for count, part in zip(counts, sums, strict=True))
     np.testing.assert_allclose(moment, phi.T @ values, atol=1e-9)
 
 
@@ -119,6 +120,18 @@ def test_noise_is_hardly_taken_for_a_response() -> None:
     values, noise = rng.normal(size=(2, 60 * PERIOD))
     response = own_response(history(values, noise, 48 * PERIOD)).values(noise[:, None], 0, PERIOD)
     assert changes(values - response).var() < 1.01 * changes(values).var()
+
+
+def test_a_response_that_reverses_costs_hardly_anything() -> None:
+    """It rises with x in the first half of the year and falls with it in the second."""
+    rng = np.random.default_rng(8)
+    x, noise = rng.normal(size=(2, 120 * PERIOD))
+    sign = np.where(np.arange(len(x)) < len(x) // 2, 1.0, -1.0)
+    values = 0.5 * sign * x + noise
+    response = own_response(history(values, x, 110 * PERIOD)).values(x[:, None], 0, PERIOD)
+    for half in (slice(0, 60 * PERIOD), slice(60 * PERIOD, None)):
+        left = changes((values - response)[half])
+        assert left.var() < 1.01 * changes(values[half]).var()
 
 
 def test_without_own_values_the_others_response_is_taken() -> None:
@@ -185,5 +198,5 @@ def test_sums_of_nothing_are_zero() -> None:
     of = history(np.full(30, np.nan), np.zeros(30), 30)
     sums = seasonal_sums(of, of.features(COLUMNS))
     assert isinstance(sums, Sums)
-    assert sums.differences == 0
+    assert sums.square == 0
     assert not sums.gram.any()
