@@ -51,6 +51,7 @@ class ClientWindows:
     block: the fewest steps that may stand behind anything sent (`block_of`); 0: any number.
     sends: whether the client may train for others. If not, it declares no train samples, so the
         server never asks it to train, and its batches serve its own model alone.
+    is_young: whether its look-back reaches before its series.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ClientWindows:
     end: int
     block: int
     sends: bool = True
+    is_young: bool = False
 
     @property
     def start(self) -> int:
@@ -496,6 +498,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         end=series.end,
         block=cut.block,
         sends=cut.sends,
+        is_young=cut.is_young,
     )
 
 

@@ -158,7 +158,7 @@ class ClientFacts:
 
     start, length, period: in steps, period None if there is none. missing_share: of its values, 1
     if all are missing. largest: the largest absolute value. refused: why a run would leave the
-    client out, or None. young: what a run does with a newcomer, "" for another client. oddities:
+    client out, or None. sends: whether it can train for others. young: what a run does with a newcomer, "" for another client. oddities:
     None for a refused client and for a newcomer, whose few values say little. worst: the place of
     its farthest outlier in words, "" without outliers.
     """
@@ -171,6 +171,7 @@ class ClientFacts:
     largest: float
     constant: bool
     refused: str | None
+    sends: bool = False
     young: str = ""
     oddities: Oddities | None = None
     worst: str = ""
@@ -228,7 +229,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     ).print(all_rows)
     is_proposed = (fits or data is with_period) and period != settings.data.period
     proposed = {"data.period": period} if is_proposed else {}
-    return Checked(any(client.refused is None for client in clients), proposed)
+    return Checked(any(client.sends for client in clients), proposed)
 
 
 def _some_are_long(sources: Sequence[ClientSeries], data: DataSettings) -> bool:
@@ -251,6 +252,7 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
         largest=float(np.abs(present).max(initial=0)),
         constant=bool(len(present) and np.ptp(present) == 0),
         refused=refused,
+        sends=cut is not None and cut.sends,
         young=cut.words if cut and cut.is_young else "",
         oddities=oddities,
         worst=_where(series, oddities.outliers) if oddities and oddities.outliers else "",

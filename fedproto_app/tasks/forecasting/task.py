@@ -94,6 +94,7 @@ class CohortSamples:
     starts: list[int]  # on the source's clock, of each client's first sample
     blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
+    is_young: list[bool]  # see `ClientWindows`
     train_samples: list[int]  # that each client declares, its weight in sample-weighted means
 
     def active(self, step: int) -> int:
@@ -248,6 +249,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             starts=[client.start for client in clients],
             blocks=[_blocks_of_client(client) for client in clients],
             lengths=[len(client.targets) for client in clients],
+            is_young=[client.is_young for client in clients],
             train_samples=[client.train_samples for client in clients],
         )
 
