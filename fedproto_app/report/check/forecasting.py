@@ -158,9 +158,9 @@ class ClientFacts:
 
     start, length, period: in steps, period None if there is none. missing_share: of its values, 1
     if all are missing. largest: the largest absolute value. refused: why a run would leave the
-    client out, or None. sends: whether it can train for others. young: what a run does with a newcomer, "" for another client. oddities:
-    None for a refused client and for a newcomer, whose few values say little. worst: the place of
-    its farthest outlier in words, "" without outliers.
+    client out, or None. sends: whether it can train for others. young: what a run does with a
+    newcomer, "" for another client. oddities: None for a refused client and for a newcomer, whose
+    few values say little. worst: the place of its farthest outlier in words, "" without outliers.
     """
 
     name: str

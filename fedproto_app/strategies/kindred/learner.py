@@ -110,8 +110,8 @@ class RandomFeatureForecaster(Model):
 # The arrays that clients send; they get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 
-# The weight of a young client's fits with priors, whose few days validate hardly anything. The others
-# have many times its history, and it counts as at most this many times.
+# The weight of fits with priors at a young client, whose few days validate hardly anything. The
+# others have many times its history, which counts as at most this many times.
 YOUNG_BORROWS = 5.0
 
 VALUES_AT_ONCE = 2**22  # features or forecasts; bounds the memory
@@ -300,8 +300,9 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         """Yield all candidates of a client that trains on this many periods.
 
         All families have the same weight, except the naive forecasts, whose weight falls with the
-        number of periods, and a young client's fits with priors (`YOUNG_BORROWS`). Fits with priors use only the largest penalty on values: weaker penalties
-        hardly ever helped. A client without a train sample has fits with priors alone.
+        number of periods, and a young client's fits with priors (`YOUNG_BORROWS`). Fits with priors
+        use only the largest penalty on values: weaker penalties hardly ever helped. A client
+        without a train sample has fits with priors alone.
         """
         section, penalties = self.section, self.section.penalties
         finer, blocks = section.finer_penalties, penalties[1:]
