@@ -40,7 +40,7 @@ from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
-from fedproto_app.data.windows import carry_forward, lookback, lookback_text, sample_inputs
+from fedproto_app.data.windows import carry_forward, sample_inputs, within_series
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -362,9 +362,9 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     length, data = len(series.values), node.settings.data
     if length == 0:
         return "no value is present"
-    if length < lookback(data):
-        return f"{length} steps from its first value on, too few for {lookback_text(data)}"
     trained = _trained_on(node, series.name)
+    if length < (needed := min(_reach(data), trained.length)):
+        return f"{length} steps from its first value on, but its model looks back {needed}"
     end = series.end
     if end >= trained.end:
         return None
@@ -443,12 +443,17 @@ def _histories(
     cohort: Sequence[ClientSeries], scales: Sequence[Scale], data: DataSettings
 ) -> Matrix:
     """Return the newest values that the windows need, [K, L], with gaps filled as in training."""
-    return np.stack(
-        [
-            carry_forward(scale.standardised(client.values))[-lookback(data) :]
-            for client, scale in zip(cohort, scales, strict=True)
-        ]
-    )
+    newest = []
+    for client, scale in zip(cohort, scales, strict=True):
+        places = len(client.values) + np.arange(-_reach(data), 0)
+        filled = carry_forward(scale.standardised(client.values))
+        newest.append(filled[within_series(places, data.period)])
+    return np.stack(newest)
+
+
+def _reach(data: DataSettings) -> int:
+    """Return how far back the inputs of a sample reach, in steps."""
+    return max(data.close_window, *data.distances)
 
 
 @torch.no_grad()

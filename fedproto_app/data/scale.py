@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -77,23 +77,25 @@ class Scale:
 class TrainedSeries:
     """What a kept model needs of the series that it was trained on, beside its tensors.
 
-    end: the position after the last value, on the source's clock. step: of this clock, in seconds;
-    0 without a clock. utc: whether its times were in UTC.
+    length: the number of its values. end: the position after the last value, on the source's clock.
+    step: of this clock, in seconds; 0 without a clock. utc: whether its times were in UTC.
     """
 
     scale: Scale
+    length: int
     end: int
     step: float = 0.0
     utc: bool = False
 
     @classmethod
-    def of(cls, scale: Scale, end: int, clock: Clock | None) -> TrainedSeries:
+    def of(cls, scale: Scale, length: int, end: int, clock: Clock | None) -> TrainedSeries:
         """Return it for a series that ends on this clock."""
-        return cls(scale, end) if clock is None else cls(scale, end, clock.step_seconds, clock.utc)
+        trained = cls(scale, length, end)
+        return replace(trained, step=clock.step_seconds, utc=clock.utc) if clock else trained
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers that `read` reads, by name."""
-        rest = {"end": self.end, "step": self.step, "utc": self.utc}
+        rest = {"length": self.length, "end": self.end, "step": self.step, "utc": self.utc}
         return {name: float(value) for name, value in {**asdict(self.scale), **rest}.items()}
 
     @classmethod
@@ -106,7 +108,8 @@ class TrainedSeries:
                 numbers["seasonal_difference"],
                 bool(numbers["is_negative"]),
             )
-            return cls(scale, int(numbers["end"]), numbers["step"], bool(numbers["utc"]))
+            length, end = int(numbers["length"]), int(numbers["end"])
+            return cls(scale, length, end, numbers["step"], bool(numbers["utc"]))
         except KeyError as error:
             raise DataError(f"client {client!r}: its kept model has no number {error}") from None
 

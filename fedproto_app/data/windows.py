@@ -1,9 +1,10 @@
 """Turn a client's series into samples, split in time and standardised.
 
-See docs/your-data.md, "From series to samples". With look-back L, the largest distance of an input,
-and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c values
-before the first target and from the values at fixed distances before each target. A target further
-ahead than a distance takes a value whole periods earlier, the newest that is known.
+See docs/your-data.md, "From series to samples". With look-back L, the largest distance of the close
+and the periodic values, and horizon H, sample k forecasts ``values[L + k]`` …
+``values[L + k + H - 1]`` from the c values before the first target and from the values at fixed
+distances before each target. A target further ahead than a distance takes a value whole periods
+earlier, the newest that is known. A further lag may reach before the series (`within_series`).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ClientWindows:
 
 def lookback(settings: DataSettings) -> int:
     """Return how many values before a target its sample needs."""
-    return max(settings.close_window, *settings.distances)
+    return max(settings.close_window, *settings.periodic_distances)
 
 
 def lookback_text(settings: DataSettings) -> str:
@@ -108,8 +109,6 @@ def lookback_text(settings: DataSettings) -> str:
     back, period = lookback(settings), settings.period
     if back == period * settings.periodic_window:
         cause = f"{settings.periodic_window} periodic values at period {period}"
-    elif back in settings.further_lags:
-        cause = f"data.lags = {settings.lags!r}"
     else:
         cause = f"data.close-window = {settings.close_window}"
     return f"a look-back of {back} steps ({cause})"
@@ -123,6 +122,12 @@ def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArra
     close = first[:, None] - np.arange(settings.close_window, 0, -1)
     offsets = [_offsets(distance, settings) for distance in settings.distances]
     return np.concatenate([close, *(first[:, None] + offset for offset in offsets)], axis=1)
+
+
+def within_series(places: NDArray[np.int64], period: int) -> NDArray[np.int64]:
+    """Return the places of values, those before the first value replaced by the first of their
+    phase. So a lag neither shortens a series nor moves the parts that it is split in."""
+    return np.where(places < 0, places % period, places)
 
 
 def _offsets(distance: int, settings: DataSettings) -> NDArray[np.int64]:
@@ -156,7 +161,7 @@ def sample_inputs(
     values: [..., T], standardised and without gaps. firsts: [n], the places of the first targets
     among them. positions: [..., n] or [n], the same on the source's clock.
     """
-    past = values[..., window_positions(firsts, settings)]
+    past = values[..., within_series(window_positions(firsts, settings), settings.period)]
     phase, week = positions % settings.period, positions // settings.period % _WEEK
     times = np.stack([phase, week], axis=-1)[..., : settings.times]
     times = np.broadcast_to(times, (*past.shape[:-1], settings.times))

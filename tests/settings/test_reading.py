@@ -66,7 +66,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ),
         ({"data.backtest": "6/5"}, ["data.backtest = '6/5'", "the number of windows, such as 2/5"]),
         ({"data.backtest": 2}, ["data.backtest = '2'", "such as 2/5"]),
-        ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
+        ({"data.lags": "7,x"}, ["data.lags = '7,x'", "auto, or whole numbers above 0 between"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
         ({"data.lags": 7, "data.horizon": 8}, ["7 must be at least 8, the smaller of data.hor"]),
         ({"data.choice": 1}, ["data.choice: unknown setting; known in [data]: backtest, calendar"]),

@@ -396,7 +396,7 @@ def indefinite(packed: Any) -> Any:
 
 # What a node can tell that passes, at its worst: the products [D, D] and those with the targets.
 # bᵀA⁻¹b may be 400, so each of D equal products with the diagonal s may be 20·√(s/D).
-WIDTH = 6 + 24 + 2 * 20
+WIDTH = 7 + 24 + 2 * 20
 LIES = {
     "largest": (400 * torch.eye(WIDTH), 399.0 * WIDTH**-0.5),
     "plausible": (torch.eye(WIDTH), 19.9 * WIDTH**-0.5),

@@ -14,7 +14,7 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.shape import DataShape
-from fedproto_app.data.windows import ClientWindows
+from fedproto_app.data.windows import ClientWindows, lookback
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.ridge import clipped_samples, sums
 from fedproto_app.maths.window_layout import WindowLayout
@@ -216,7 +216,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
         """Return the numbers of the client's `TrainedSeries`."""
-        return TrainedSeries.of(client.scale, client.end, client.clock).numbers()
+        length = lookback(self.settings.data) + client.end - client.start
+        return TrainedSeries.of(client.scale, length, client.end, client.clock).numbers()
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
         counts = [len(client.batches) for client in clients]
