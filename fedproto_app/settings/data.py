@@ -317,15 +317,18 @@ class DataSettings(Section):
         """The numbers of `lags`; those of `auto` add what the periodic values lack.
 
         A step ahead it is the value before the one a period ago, so that a model can add the change
-        since then. Where models see the weekday, it is the value a week ago, unless a limited
-        history has too few weeks to learn from it.
+        since then; and where models learn weeks the value a week ago.
         """
         if self.lags != AUTO:
             return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
         before = (self.period + 1,) if self.horizon == 1 else ()
-        sees_weeks = self.calendar == "week" and not 0 < self.history < PERIODS_FOR_WEEKS
-        week = (7 * self.period,) if sees_weeks else ()
+        week = (7 * self.period,) if self.learns_weeks else ()
         return tuple(lag for lag in (*before, *week) if lag > self.close_window)
+
+    @property
+    def learns_weeks(self) -> bool:
+        """Whether models see the weekday, and a limited history has enough weeks to learn it."""
+        return self.calendar == "week" and not 0 < self.history < PERIODS_FOR_WEEKS
 
     @property
     def window(self) -> tuple[int, int]:
