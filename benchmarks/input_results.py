@@ -87,6 +87,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(ALL_SETS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--periods", type=int, nargs="+", help="of training, 0: all")
     parser.add_argument("--courses", action="store_true", help="compare with no courses alone")
     arguments = parser.parse_args()
     require_names(parser, arguments.sets, ALL_SETS, "set")
@@ -97,7 +98,8 @@ def main() -> None:
     print(f"|{' --- |' * 3}{' ---: |' * 6}")
     before = {} if arguments.courses else {"data.lags": ""}
     for name in arguments.sets or ALL_SETS:
-        for steps, periods in product(ALL_SETS[name].steps, ALL_SETS[name].periods):
+        chosen = arguments.periods or ALL_SETS[name].periods
+        for steps, periods in product(ALL_SETS[name].steps, chosen):
             if line := line_of(name, steps, periods, arguments.seeds, before):
                 print(line, flush=True)
 
