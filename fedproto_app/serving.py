@@ -40,7 +40,7 @@ from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
-from fedproto_app.data.windows import carry_forward, sample_inputs, within_series
+from fedproto_app.data.windows import carry_forward, reach, sample_inputs, within_series
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -363,7 +363,7 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     if length == 0:
         return "no value is present"
     trained = _trained_on(node, series.name)
-    if length < (needed := min(_reach(data), trained.length)):
+    if length < (needed := min(reach(data), trained.length)):
         return f"{length} steps from its first value on, but its model looks back {needed}"
     end = series.end
     if end >= trained.end:
@@ -445,15 +445,10 @@ def _histories(
     """Return the newest values that the windows need, [K, L], with gaps filled as in training."""
     newest = []
     for client, scale in zip(cohort, scales, strict=True):
-        places = len(client.values) + np.arange(-_reach(data), 0)
+        places = len(client.values) + np.arange(-reach(data), 0)
         filled = carry_forward(scale.standardised(client.values))
         newest.append(filled[within_series(places, data.period)])
     return np.stack(newest)
-
-
-def _reach(data: DataSettings) -> int:
-    """Return how far back the inputs of a sample reach, in steps."""
-    return max(data.close_window, *data.distances)
 
 
 @torch.no_grad()

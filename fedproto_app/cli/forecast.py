@@ -116,8 +116,9 @@ def forecast(
     and close-window, but not more than it trained on. Series are scaled as
     in training. Gaps are filled with the value before them, also at the
     end; the first forecast is for the step after the newest value of any
-    client. Forecasts are in the series' units, with the data's decimals, and never negative where the data never
-    are. Weekdays and times of day that never have a value get no forecast.
+    client. Forecasts are in the series' units, with the data's decimals,
+    and never negative where the data never are. Weekdays and times of day
+    that never have a value get no forecast.
 
     The CSV has the layout and the column names of the data, and columns
     lo-80, hi-80, lo-95, hi-95 for the intervals, in a wide table for each

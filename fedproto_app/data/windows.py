@@ -104,6 +104,11 @@ def lookback(settings: DataSettings) -> int:
     return max(settings.close_window, *settings.periodic_distances)
 
 
+def reach(settings: DataSettings) -> int:
+    """Return how far before a target its inputs reach, where there are values."""
+    return max(settings.close_window, *settings.distances)
+
+
 def lookback_text(settings: DataSettings) -> str:
     """Return the look-back as text, with the setting that determines it."""
     back, period = lookback(settings), settings.period
