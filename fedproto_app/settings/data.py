@@ -328,7 +328,7 @@ class DataSettings(Section):
     @property
     def learns_weeks(self) -> bool:
         """Whether models see the weekday, and a limited history has enough weeks to learn it."""
-        return self.calendar == "week" and not 0 < self.history < PERIODS_FOR_WEEKS
+        return self.times > 1 and not 0 < self.history < PERIODS_FOR_WEEKS
 
     @property
     def window(self) -> tuple[int, int]:
