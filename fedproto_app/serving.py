@@ -40,7 +40,7 @@ from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
-from fedproto_app.data.windows import carry_forward, lookback, sample_inputs
+from fedproto_app.data.windows import carry_forward, reach, sample_inputs
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -360,8 +360,8 @@ def _reasons_against(
 
 def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     """Return why the client's values are too few or too old, or None."""
-    length, data = len(series.values), node.settings.data
-    if length == 0:
+    data = node.settings.data
+    if not len(series.values):
         return "no value is present"
     trained = _trained_on(node, series.name)
     end = series.end
@@ -425,7 +425,7 @@ def _forecasts(
             responses = [_response_of(state, client, settings.data.period) for client in cohort]
             history = _histories(cohort, scales, responses, state.settings.data)
             begin = np.array([client.end for client in cohort])
-            missing = lookback(settings.data) - np.array([len(client.values) for client in cohort])
+            missing = reach(settings.data) - np.array([len(client.values) for client in cohort])
             horizon, period = settings.data.horizon, settings.data.period
             times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
             empty = np.stack(
@@ -459,12 +459,12 @@ def _histories(
 ) -> Matrix:
     """Return the newest values that the windows need, [K, L], without the response, with gaps
     filled as in training; 0 before the first value of a shorter series."""
-    histories = np.zeros((len(cohort), lookback(data)))
+    histories = np.zeros((len(cohort), reach(data)))
     for row, (client, scale) in enumerate(zip(cohort, scales, strict=True)):
         values = scale.standardised(client.values)
         if len(responses[row]):
             values = values - responses[row][: len(values)]
-        newest = carry_forward(values)[-lookback(data) :]
+        newest = carry_forward(values)[-reach(data) :]
         histories[row, histories.shape[1] - len(newest) :] = newest
     return histories
 

@@ -16,6 +16,9 @@ NOISE_PEAK = 4.0
 # A shorter lag is the period if it is nearly as strong as the strongest: 24 before 48 and 168.
 NEARLY = 0.75
 FEWEST_VALUES = 12
+# On electricity, milano and m4 the ratio is 0.72 to 0.93, and knowing the week lowers validation
+# errors; on wind and PM2.5 it is 0.98 to 1.06, and knowing the week raises them.
+LIKE_A_WEEK_AGO = 0.95
 _DAY, _WEEK = 86_400, 7 * 86_400  # seconds
 
 Vector = NDArray[np.float64]
@@ -45,6 +48,30 @@ def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
         return best, f"by autocorrelation, of {counts.max()} of {len(series)} series"
     default = DataSettings().period
     return default, "the default, as the series have no clock and repeat nothing"
+
+
+def weeks_repeat(series: Sequence[ClientSeries], period: int) -> bool:
+    """Return whether a value tells the one a week later, where a period is a day.
+
+    It does if at the median client the mean squared difference of values seven days apart is less
+    than `LIKE_A_WEEK_AGO` of that of values six or eight days apart. Only train parts count.
+    """
+    share = DataSettings().train_share
+    trained = [client.values[: int(len(client.values) * share)] for client in series]
+    ratios = []
+    for values in trained:
+        six, seven, eight = (_difference(values, days * period) for days in (6, 7, 8))
+        if six + eight > 0 and np.isfinite(seven):
+            ratios.append(2 * seven / (six + eight))
+    return bool(ratios) and float(np.median(ratios)) < LIKE_A_WEEK_AGO
+
+
+def _difference(values: Vector, lag: int) -> float:
+    """Return the mean squared difference of the values [T] that are `lag` steps apart, NaN if no
+    two are present."""
+    squares = np.square(values[lag:] - values[:-lag])
+    squares = squares[np.isfinite(squares)]
+    return float(squares.mean()) if squares.size else np.nan
 
 
 def find_period(values: Vector) -> int | None:

@@ -1,13 +1,15 @@
 """Turn a client's series into samples, split in time and standardised.
 
-See docs/your-data.md, "From series to samples". With look-back L, the largest distance of an input,
-and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c values
-before the first target and from the values at fixed distances before each target. A target further
-ahead than a distance takes a value whole periods earlier, the newest that is known.
+See docs/your-data.md, "From series to samples". With look-back L, the largest distance of the close
+and the periodic values, and horizon H, sample k forecasts ``values[L + k]`` …
+``values[L + k + H - 1]`` from the c values before the first target and from the values at fixed
+distances before each target. A target further ahead than a distance takes a value whole periods
+earlier, the newest that is known. A further lag may reach before the series (`_reached`), so it
+neither shortens a series nor moves the parts that it is split in.
 
-A client that is too short for that is *young*: every value but its first may be a target, and the
-look-back may reach before the series (`_reached`). It takes part with what it has, and a client
-without a train target receives models without sending anything.
+A client that is too short for that is *young*: every value but its first may be a target, and all
+its inputs may reach before the series. It takes part with what it has, and a client without a train
+target receives models without sending anything.
 """
 
 from __future__ import annotations
@@ -156,6 +158,11 @@ class ClientWindows:
 
 def lookback(settings: DataSettings) -> int:
     """Return how many values before a target its sample needs."""
+    return max(settings.close_window, *settings.periodic_distances)
+
+
+def reach(settings: DataSettings) -> int:
+    """Return how far before a target its inputs reach, where there are values."""
     return max(settings.close_window, *settings.distances)
 
 
@@ -164,8 +171,6 @@ def lookback_text(settings: DataSettings) -> str:
     back, period = lookback(settings), settings.period
     if back == period * settings.periodic_window:
         cause = f"{settings.periodic_window} periodic values at period {period}"
-    elif back in settings.further_lags:
-        cause = f"data.lags = {settings.lags!r}"
     else:
         cause = f"data.close-window = {settings.close_window}"
     return f"a look-back of {back} steps ({cause})"
@@ -214,9 +219,10 @@ def sample_inputs(
     among them. positions: [..., n] or [n], the same on the source's clock. begin: [...], the place
     of the first value that there is; 0 stands before it, because the look-back may reach there.
     """
-    places = window_positions(firsts, settings)
-    if np.max(begin) > firsts.min() - lookback(settings):
-        places = _reached(places, firsts, np.asarray(begin)[..., None, None], settings)
+    places, begins = window_positions(firsts, settings), np.asarray(begin)
+    if begins.max() > firsts.min() - reach(settings):
+        places = _reached(places, firsts, begins[..., None, None], settings)
+    if places.ndim > 2:  # each client's own
         past = np.take_along_axis(values[..., None, :], places, axis=-1)
     else:
         past = values[..., places]

@@ -23,7 +23,7 @@ from rich.console import Console
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.data.period import period_of, step_seconds
+from fedproto_app.data.period import period_of, step_seconds, weeks_repeat
 from fedproto_app.experiments.run_settings import NODES, require_writable
 from fedproto_app.report.comparison import Errors, client_errors, questions
 from fedproto_app.report.gain import is_lower
@@ -33,6 +33,7 @@ from fedproto_app.report.runs import Run, group_runs, read_run
 from fedproto_app.report.taking_part import chosen_to_share, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
+from fedproto_app.settings.data import PERIODS_FOR_WEEKS
 from fedproto_app.tasks.metrics import TaskMetrics
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for foreca
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
 _DAY = 86_400  # seconds
-_CALENDAR_WEEKS = 2  # of train values that weekdays need
 _MOST_NEWCOMERS = 3  # that the facts name
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
@@ -562,9 +562,11 @@ def _make_usable(
 
 
 def _calendar(series: Sequence[ClientSeries], period: int, seconds: int) -> str:
-    """Return the calendar that half of the clients have enough train values for."""
+    """Return the calendar that half of the clients have enough train values for, with weekdays only
+    where weeks repeat."""
     train = float(np.median([len(client.values) for client in series])) * DataSettings().train_share
-    if seconds and seconds * period == _DAY and train >= 7 * _CALENDAR_WEEKS * period:
+    has_weeks = seconds * period == _DAY and train >= PERIODS_FOR_WEEKS * period
+    if has_weeks and weeks_repeat(series, period):
         return "week"
     return "phase" if train >= 2 * period else "none"
 

@@ -38,15 +38,21 @@ from fedproto_app.settings.choice import (
     names_in,
 )
 
+AUTO = "auto"
+PERIODS_FOR_WEEKS = 14  # of training; fewer have too few weeks to learn what a weekday does
 
-def _whole_numbers(value: object) -> str:
+
+def _lag_list(value: object) -> str:
     text = str(value)  # a single number is no text in TOML
-    if not all(part.strip().isdecimal() and int(part) for part in text.split(",") if text):
-        raise ValueError(f"data.lags = {text!r}: expected whole numbers above 0 between commas")
+    numbers = [] if text in ("", AUTO) else text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in numbers):
+        raise ValueError(
+            f"data.lags = {text!r}: expected auto, or whole numbers above 0 between commas"
+        )
     return text
 
 
-LagList = Annotated[str, BeforeValidator(_whole_numbers)]
+LagList = Annotated[str, BeforeValidator(_lag_list)]
 
 
 def _place_among(value: object) -> str:
@@ -216,9 +222,10 @@ class DataSettings(Section):
         3, "values one, two, … periods earlier that a forecast uses (q)"
     )
     lags: LagList = setting(
-        "",
-        "further values that a forecast uses, so many steps earlier, such as `48,168`",
-        "numbers between commas",
+        AUTO,
+        "further values that a forecast uses, so many steps earlier, such as `48,168`; `auto`: "
+        "[what the periodic values lack](your-data.md#from-series-to-samples); empty: none",
+        "`auto`, numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
@@ -403,8 +410,21 @@ class DataSettings(Section):
 
     @property
     def further_lags(self) -> tuple[int, ...]:
-        """The numbers of `lags`."""
-        return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
+        """The numbers of `lags`; those of `auto` add what the periodic values lack.
+
+        A step ahead it is the value before the one a period ago, so that a model can add the change
+        since then; and where models learn weeks the value a week ago.
+        """
+        if self.lags != AUTO:
+            return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
+        before = (self.period + 1,) if self.horizon == 1 else ()
+        week = (7 * self.period,) if self.learns_weeks else ()
+        return tuple(lag for lag in (*before, *week) if lag > self.close_window)
+
+    @property
+    def learns_weeks(self) -> bool:
+        """Whether models see the weekday, and a limited history has enough weeks to learn it."""
+        return self.times > 1 and not 0 < self.history < PERIODS_FOR_WEEKS
 
     @property
     def window(self) -> tuple[int, int]:

@@ -74,6 +74,7 @@ def settings_of(**changes: Any) -> Settings:
         "data.period": PERIOD,
         "data.close-window": 2,
         "data.periodic-window": 1,
+        "data.lags": "",
         "data.calendar": "phase",
         **changes,
     }

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.data.period import find_period
+from fedproto_app.data.period import find_period, weeks_repeat
+from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
 from tests.helpers.real_data import real_data
@@ -50,6 +51,41 @@ def test_gaps_do_not_hide_the_period() -> None:
 )
 def test_no_period_where_there_is_none(values: np.ndarray) -> None:
     assert find_period(values) is None
+
+
+WEEKEND = np.repeat([0.0, 0, 0, 0, 0, 1, 1], 24)
+
+
+@pytest.mark.parametrize(
+    ("values", "repeat"),
+    [
+        (wave(24, 6 * 168, noise=0.3) + np.tile(WEEKEND, 6), True),
+        (wave(24, 6 * 168, noise=0.3), False),  # no day is like another
+        (np.r_[wave(24, 5 * 168, noise=0.3), np.tile(WEEKEND, 3)], False),  # after the train part
+        (np.full(6 * 168, 2.0), False),
+        (np.tile(WEEKEND, 1), False),
+    ],
+    ids=["weekends", "days", "later", "constant", "a-week"],
+)
+def test_weeks_repeat_if_a_value_is_nearer_to_that_seven_days_ago(
+    values: np.ndarray, repeat: bool
+) -> None:
+    assert weeks_repeat([ClientSeries("a", values)], 24) is repeat
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "repeat"),
+    [
+        ("electricity_2014_hourly", {}, True),
+        ("milano_internet_hourly", {}, True),
+        ("gefcom2012_wind_hourly", {"source": "long-csv", "columns": "power"}, False),
+        ("beijing_air_weather_hourly", {"source": "long-csv", "columns": "pm25"}, False),
+    ],
+)
+def test_weeks_of_public_series(name: str, more: dict[str, str], repeat: bool) -> None:
+    path = real_data(f"{name}.csv.gz")
+    series = load_series(DataSettings(**{"source": "wide-csv", "path": str(path), **more}))
+    assert weeks_repeat(series, 24) is repeat
 
 
 @pytest.mark.parametrize(

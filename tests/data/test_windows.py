@@ -21,6 +21,7 @@ from fedproto_app.data.scale import seasonal_difference
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     ClientWindows,
+    _reached,
     block_of,
     cut_of,
     lookback,
@@ -34,7 +35,7 @@ from fedproto_app.data.windows import (
 )
 from fedproto_app.settings import DataSettings
 
-SMALL = DataSettings(period=4, close_window=2, periodic_window=2)
+SMALL = DataSettings(period=4, close_window=2, periodic_window=2, lags="")
 
 
 def series(values: object, start: int = 0, name: str = "a") -> ClientSeries:
@@ -184,7 +185,13 @@ def test_no_input_is_later_than_the_forecast(
     )
     positions = window_positions(np.array([0]), data)[0]
     assert positions.max() < 0
-    assert positions.min() == -lookback(data)
+    assert positions.min() == -max(lookback(data), *data.further_lags, 0)
+    first = lookback(data)
+    at_first = np.array([first])
+    places = _reached(window_positions(at_first, data), at_first, np.zeros((1, 1), int), data)[0]
+    assert places.min() >= 0
+    assert places.max() < first
+    assert not ((places - positions - first) % period).any()
 
 
 def test_the_test_part_begins_where_the_settings_say() -> None:
@@ -297,7 +304,6 @@ def test_a_history_of_all_there_is_or_more_is_none(beyond: int) -> None:
     ("changes", "cause"),
     [
         ({}, "8 steps (2 periodic values at period 4)"),
-        ({"lags": "5,19"}, "19 steps (data.lags = '5,19')"),
         ({"close_window": 17}, "17 steps (data.close-window = 17)"),
     ],
 )
@@ -311,9 +317,37 @@ def test_the_refusal_of_a_short_series_names_the_look_back(changes: Any, cause: 
 def test_further_lags_are_sorted_among_the_periodic_values() -> None:
     lagged = DataSettings(period=4, close_window=2, periodic_window=1, lags="9, 3")
     assert lagged.distances == (9, 4, 3)
-    windows = make_windows(series(np.arange(60)), lagged)
-    first = inputs_of(windows)[0]
-    np.testing.assert_allclose(first, [7, 8, 0, 5, 6], atol=1e-4)  # the target is v[9]
+    inputs = inputs_of(make_windows(series(np.arange(60)), lagged))
+    np.testing.assert_allclose(inputs[5], [7, 8, 0, 5, 6], atol=1e-4)  # the target is v[9]
+
+
+def test_a_lag_before_the_series_is_the_first_value_of_its_phase() -> None:
+    lagged = SMALL.model_copy(update={"lags": "9"})
+    with_lag, without = (make_windows(series(np.arange(60)), data) for data in (lagged, SMALL))
+    np.testing.assert_allclose(inputs_of(with_lag)[:3, 2], [3, 0, 1], atol=1e-4)  # v[-1] is v[3]
+    np.testing.assert_array_equal(np.delete(with_lag.inputs, 2, axis=1), without.inputs)
+    assert with_lag.validation_end == without.validation_end
+    assert shortest_length(lagged) == shortest_length(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lags"),
+    [
+        ({}, (25,)),
+        ({"close_window": 25}, ()),  # which has that value
+        ({"horizon": 2}, ()),
+        ({"calendar": "week"}, (25, 168)),
+        ({"calendar": "week", "horizon": 24}, (168,)),
+        ({"calendar": "week", "history": 13}, (25,)),
+        ({"calendar": "week", "history": 14}, (25, 168)),
+        ({"calendar": "week", "lags": ""}, ()),
+        ({"lags": "30, 26"}, (30, 26)),
+    ],
+)
+def test_by_default_the_lags_are_those_that_the_periodic_values_lack(
+    changes: Any, lags: tuple[int, ...]
+) -> None:
+    assert DataSettings(**changes).further_lags == lags
 
 
 def test_times_are_the_phase_and_the_day_of_the_week() -> None:
@@ -324,9 +358,9 @@ def test_times_are_the_phase_and_the_day_of_the_week() -> None:
     # 1970-01-01 was a Thursday: Saturday is 2, Sunday 3, Monday 4.
     firsts = lookback(week) + np.arange(4)
     inputs = sample_inputs(np.zeros((3, 400)), firsts, positions, week)
-    assert inputs.shape == (3, 4, 3 + 3 + 2)
+    assert inputs.shape == (3, 4, 3 + 5 + 2)
     assert inputs[..., -2:].tolist() == [[[22, 2], [23, 2], [0, 3], [0, 4]]] * 3
-    assert sample_inputs(np.zeros(400), firsts, positions, DataSettings()).shape == (4, 3 + 3)
+    assert sample_inputs(np.zeros(400), firsts, positions, DataSettings()).shape == (4, 3 + 4)
     windows = make_windows(series(np.arange(400), start=5), week)
     np.testing.assert_array_equal(windows.inputs[:3, -2:], [[5, 3], [6, 3], [7, 3]])
 

@@ -22,7 +22,7 @@ from fedproto_app.data.windows import (
 )
 from fedproto_app.settings import DataSettings
 
-SMALL = DataSettings(period=4, close_window=2, periodic_window=2)  # looks 8 values back
+SMALL = DataSettings(period=4, close_window=2, periodic_window=2, lags="")  # looks 8 values back
 HOURS = Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h"))
 
 

@@ -27,11 +27,12 @@ QUIET = Console(quiet=True)
 
 
 def series(steps: int = 24 * 42, freq: str = "h", sites: tuple[str, ...] = SITES) -> pd.DataFrame:
-    """Days with a swing, another level at each site, and noise."""
+    """Days with a swing, other ones at weekends, another level at each site, and noise."""
     times = pd.date_range("2024-01-01", periods=steps, freq=freq)
     day = np.sin(2 * np.pi * np.arange(steps) / 24)
     noise = np.random.default_rng(0).normal(size=(steps, len(sites)))
-    values = 10 + np.arange(len(sites)) + 3 * day[:, None] + noise
+    weekend = 2 * (times.day_of_week.to_numpy() > 4)
+    values = 10 + np.arange(len(sites)) + (3 * day + weekend)[:, None] + noise
     return pd.DataFrame(values.round(2), index=pd.Index(times, name="time"), columns=list(sites))
 
 

@@ -35,6 +35,7 @@ def tiny_learner(method: str, **changes: Any) -> AnyLearner:
             "data.period": PERIOD,
             "data.close-window": 2,
             "data.periodic-window": 2,
+            "data.lags": "",
             "model.representation-dim": WIDTH,
             **changes,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -416,12 +416,10 @@ def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calenda
         values_so_far = list(carry_forward(scale.standardised(history.values)))
         for _ in range(2):
             hour = history.start + len(values_so_far)
-            periodic = [
-                values_so_far[len(values_so_far) - 2 * PERIOD :][:PERIOD],
-                values_so_far[len(values_so_far) - PERIOD :],
-            ]
+            periods = (2, 1) if calendar == "phase" else (7, 2, 1)
+            periodic = [values_so_far[len(values_so_far) - n * PERIOD :][:PERIOD] for n in periods]
             times = [hour % PERIOD, hour // PERIOD % 7][: 1 if calendar == "phase" else 2]
-            sample = [*values_so_far[-3:], *periodic[0], *periodic[1], *times]
+            sample = [*values_so_far[-3:], *chain(*periodic), *times]
             ahead = task.forecast(model, torch.tensor(sample, dtype=torch.float32)[None, None])
             values_so_far += ahead[0, 0].tolist()
         expected = scale.original(np.array(values_so_far[len(history.values) :][: PERIOD + 2]))

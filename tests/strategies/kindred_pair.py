@@ -49,6 +49,7 @@ class KindredPair:
                 "data.period": PERIOD,
                 "data.close-window": CLOSE,
                 "data.periodic-window": 2,
+                "data.lags": "",
                 "data.calendar": "phase",
                 "kindred.features": FEATURES,
                 **changes,

@@ -25,7 +25,12 @@ from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.kindred.learner import KindredLearner, RandomFeatureForecaster, extent
+from fedproto_app.strategies.kindred.learner import (
+    KindredLearner,
+    RandomFeatureForecaster,
+    course_of_weekdays,
+    extent,
+)
 from fedproto_app.strategies.kindred.strategy import ROWS_AT_ONCE, kinship
 from fedproto_app.tasks.forecasting.task import mean_day
 from tests.helpers.bad_replies import change_arrays, on_reply
@@ -218,6 +223,37 @@ def test_fits_without_waves_have_none() -> None:
     assert cohort.parameters[COEFFICIENTS].shape[2] == learner.model.plain_width
 
 
+def test_each_weekday_has_a_course_of_its_own() -> None:
+    """A quarter of the period on the third day: angles π/2, π, 3π/2 and 2π."""
+    layout = WindowLayout(close=1, distances=1, horizon=2, period=4, times=2)
+    sample = torch.tensor([[9.0, 9.0, 9.0, 1.0, 2.0]])
+    expected = torch.zeros(1, 7, 8)
+    expected[0, 2] = torch.tensor([0.0, -1.0, 0.0, 1.0, 1.0, 0.0, -1.0, 0.0])
+    courses = course_of_weekdays(layout.blocks(sample))
+    torch.testing.assert_close(courses, expected.flatten(1), rtol=0, atol=1e-6)
+    model = RandomFeatureForecaster(layout, 2, torch.Generator().manual_seed(0), courses=True)
+    features = model.encode({}, sample)[0]
+    assert len(features) == model.representation_dim == 3 + 4 + 7 + 56 + 2 * 2
+    assert torch.equal(features[3 + 4 + 7 : -4], courses[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "courses"),
+    [
+        ({"data.horizon": 2, "data.calendar": "week"}, 56),
+        ({"data.horizon": 2, "data.calendar": "week", "data.history": 13}, 0),
+        ({"data.horizon": 2, "data.calendar": "phase"}, 0),
+        ({"data.calendar": "week"}, 0),
+    ],
+)
+def test_courses_are_for_several_steps_where_models_learn_weeks(
+    changes: Mapping[str, Any], courses: int
+) -> None:
+    learner = tiny_learner("kindred", **changes)
+    layout = learner.task.layout
+    assert learner.model.plain_width == layout.values + layout.beside_width + courses
+
+
 # --- both halves ---------------------------------------------------------------------------------
 
 
@@ -396,7 +432,7 @@ def indefinite(packed: Any) -> Any:
 
 # What a node can tell that passes, at its worst: the products [D, D] and those with the targets.
 # bᵀA⁻¹b may be 400, so each of D equal products with the diagonal s may be 20·√(s/D).
-WIDTH = 6 + 24 + 2 * 20
+WIDTH = 7 + 24 + 2 * 20
 LIES = {
     "largest": (400 * torch.eye(WIDTH), 399.0 * WIDTH**-0.5),
     "plausible": (torch.eye(WIDTH), 19.9 * WIDTH**-0.5),

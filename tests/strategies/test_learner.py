@@ -90,7 +90,7 @@ def test_without_what_only_the_method_has_a_client_trains_as_fedavgs_or_solos(
         ("fedrep", 100_608, {}),
         ("naive", 0, {}),
         ("fedproto", 24 * 256, {}),
-        ("analytic", 495, {"data.calendar": "phase"}),  # 30 · 31 / 2 products, and 30
+        ("analytic", 527, {"data.calendar": "phase"}),  # 31 · 32 / 2 products, and 31
         ("fedpcl", 100_865 + 24 * 256, {}),  # the papers' heads have 129 values, ours 257
         ("fuels", 768, {}),
         ("fuels", 6_144, {"fuels.prototype-dim": 0}),

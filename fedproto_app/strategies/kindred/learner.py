@@ -24,14 +24,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle, triangle_size
-from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.maths.window_layout import WEEK, Blocks, WindowLayout
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.models.model import Model
 from fedproto_app.settings import Settings
@@ -44,27 +44,37 @@ from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask, 
 # drawn from the run's seed, so all clients have the same features without sending them.
 
 _SCALES = (1.0, 0.5)  # scales of the values in the waves: finer and coarser
+_TURNS = 4  # of the fastest wave of `course_of_weekdays` in a period
 
 
 class RandomFeatureForecaster(Model):
     """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, …] of a layout.
 
     The representation φ(x), [D], starts with the plain features u: all other values minus the
-    newest value, the newest value, and what is beside the first target, its calendar, or a 1. Then
-    come, for each scale σ, `width` waves √2 · cos(u R + b) / √width, with b uniform on the circle
-    and R from N(0, 1), times σ/√(number of values) for values. Waves are bounded, so they cannot
-    extrapolate.
+    newest value, the newest value, and what is beside the first target, its calendar, or a 1; with
+    `courses` also `course_of_weekdays`. Then come, for each scale σ, `width` waves
+    √2 · cos(u R + b) / √width of the others, with b uniform on the circle and R from N(0, 1), times
+    σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
     """
 
-    def __init__(self, layout: WindowLayout, width: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        layout: WindowLayout,
+        width: int,
+        generator: torch.Generator,
+        *,
+        courses: bool = False,
+    ) -> None:
         values = layout.values
         self._layout, self.values = layout, values
-        self.plain_width = values + (layout.beside_width or 1)
+        in_waves = values + (layout.beside_width or 1)
+        self._courses = courses
+        self.plain_width = in_waves + courses * WEEK * 2 * _TURNS
         self.representation_dim = self.plain_width + len(_SCALES) * width
         self._amplitude = math.sqrt(2 / width) if width else 0.0
-        scale = torch.ones(self.plain_width, len(_SCALES))
+        scale = torch.ones(in_waves, len(_SCALES))
         scale[:values] = torch.tensor(_SCALES) * values**-0.5
-        draws = torch.randn(self.plain_width, len(_SCALES), width, generator=generator)
+        draws = torch.randn(in_waves, len(_SCALES), width, generator=generator)
         self._directions = (draws * scale.unsqueeze(2)).flatten(start_dim=1)
         self._phases = 2 * math.pi * torch.rand(len(_SCALES) * width, generator=generator)
 
@@ -99,12 +109,29 @@ class RandomFeatureForecaster(Model):
         older = torch.cat([blocks.close[..., :-1], blocks.lagged.flatten(-2)], dim=-1)
         plain = torch.cat([older - newest, newest, blocks.beside(constant=True)], dim=-1)
         angles = plain @ self._directions.to(samples.device) + self._phases.to(samples.device)
-        return torch.cat([plain, self._amplitude * angles.cos()], dim=-1)
+        courses = [course_of_weekdays(blocks)] if self._courses else []
+        return torch.cat([plain, *courses, self._amplitude * angles.cos()], dim=-1)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         newest = representation[..., self.newest : self.newest + 1]
         steps: Tensor = representation @ parameters[COEFFICIENTS].transpose(1, 2)
         return newest + steps
+
+
+def course_of_weekdays(blocks: Blocks) -> Tensor:
+    """Return the time of the first target within a day of each weekday, [..., 7 · 2 · turns].
+
+    They are the waves that go round once, twice, … in a period, as cosines and then sines, in the
+    columns of its weekday, and 0 in those of the other days. A sum of the phase's and the weekday's
+    columns has the same course on all days, so that a forecast of the next day which begins on
+    Friday evening could not differ from one on Thursday evening in more than its level.
+    """
+    phase, day = blocks.times.double().unbind(dim=-1)[:2]
+    turns = torch.arange(1, _TURNS + 1, device=phase.device)
+    angles = 2 * math.pi / blocks.layout.period * phase[..., None] * turns
+    waves = torch.cat([angles.cos(), angles.sin()], dim=-1)
+    days = one_hot(day.long() % WEEK, WEEK).unsqueeze(-1)
+    return (days * waves.unsqueeze(-2)).flatten(-2).to(blocks.times.dtype)
 
 
 # The arrays that clients send; they get GRAM and MOMENT of each prior.
@@ -395,4 +422,6 @@ def extent(mask: Tensor) -> tuple[int, int]:
 def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureForecaster:
     """Return the model; every process draws the same features."""
     draws = torch_stream(settings.seed, "random features")
-    return RandomFeatureForecaster(layout, settings.method_table(KindredSettings).features, draws)
+    width = settings.method_table(KindredSettings).features
+    courses = settings.data.learns_weeks and layout.horizon > 1
+    return RandomFeatureForecaster(layout, width, draws, courses=courses)
