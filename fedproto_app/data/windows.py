@@ -240,14 +240,14 @@ def _reached(
 ) -> NDArray[np.int64]:
     """Return the places [..., n, c + Q·H] of past values, with those before the series replaced.
 
-    A value at a distance is replaced by the first value of its phase, if that is known before the
-    first target; this value and a close value else by the first value of all. Samples whose first
-    target is not after the first value know nothing, and keep their places.
+    A value at a distance is replaced by the first value of its phase, if that comes before the
+    first target, and otherwise, like a close value, by the first value of the series. A sample
+    keeps its places if its first target is not after the first value.
     """
     targets = firsts[:, None]
     same_phase = begin + (places - begin) % settings.period
     same_phase = np.where(same_phase < targets, same_phase, begin)
-    same_phase[..., : settings.close_window] = begin[..., 0]
+    same_phase[..., : settings.close_window] = begin
     return np.where((places < begin) & (begin < targets), same_phase, places)
 
 

@@ -135,7 +135,7 @@ def test_the_shortest_usable_length() -> None:
     [
         (np.full(40, np.nan), "no value is present"),
         ([], "no value is present"),
-        ([1, 2, 3], "its first 4 values set its scale, so 0 are left to test; data.scale = "),
+        ([1, 2], "its first 4 values set its scale, so 0 are left to test; data.scale = "),
         (np.r_[np.arange(32.0), np.full(8, np.nan)], "test part"),
     ],
 )

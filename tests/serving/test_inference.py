@@ -281,12 +281,15 @@ def test_a_short_history_reaches_before_its_first_value(
     trained: tuple[NodeState, list[ClientSeries]],
 ) -> None:
     """Before its first value stands the first value of the same phase that is there."""
-    state, (_, late, _) = trained
+    state, (gappy, late, _) = trained
     short = late.part(len(late.values) - PERIOD - 1)
     places = np.arange(PERIOD + 1 - LOOKBACK, PERIOD + 1)
     phases = np.where(places < 0, places % PERIOD, places)
     whole = replace(short, values=short.values[phases], start=short.end - LOOKBACK)
-    (by_reach,), (by_values,) = (forecast(state, [client], 9)[0] for client in (short, whole))
+    # In one cohort with a client that has enough.
+    (_, by_reach), (_, by_values) = (
+        forecast(state, [gappy, client], 9)[0] for client in (short, whole)
+    )
     assert by_reach.values == pytest.approx(by_values.values)
     newest = late.part(len(late.values) - 1)  # a single value
     assert np.isfinite(forecast(state, [newest], 9)[0][0].values).all()
