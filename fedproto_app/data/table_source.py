@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
-_MOST_TEXTS = 12  # different texts of a column that is known in advance
+MOST_TEXTS = 12  # different texts of a column that is known in advance
 _TRUTH = {"true": 1.0, "false": 0.0}
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 
@@ -521,10 +521,10 @@ def _of_texts(
             f"texts that data.known lists: {'|'.join(column.values)}"
         )
     values = column.values or tuple(present)
-    if len(values) > _MOST_TEXTS:
+    if len(values) > MOST_TEXTS:
         raise DataError(
             f"{tables[0].where}: column {column.name!r} holds {len(values)} different texts, such "
-            f"as {values[0]!r}; what is known in advance is numbers or at most {_MOST_TEXTS} texts"
+            f"as {values[0]!r}; what is known in advance is numbers or at most {MOST_TEXTS} texts"
         )
     return {
         f"{column.name}={value}": np.where(is_missing, np.nan, (texts == value).to_numpy())
