@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,7 +275,7 @@ def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
     why_not = ""
     worst = max(shares, key=shares.__getitem__, default="")
     largest = max(sizes, key=sizes.__getitem__, default="")
-    usual = median(sizes.values()) if sizes else 0.0
+    usual = median_low(sizes.values()) if sizes else 0.0
     moved = _moved(clients[0], places[0]) if len(places) == 1 else None
     if not shares:
         why_not = "no client has a value"
