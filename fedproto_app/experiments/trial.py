@@ -31,7 +31,7 @@ from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
 from fedproto_app.report.runs import Run, group_runs, read_run
-from fedproto_app.report.taking_part import chosen_to_share, taking_part
+from fedproto_app.report.taking_part import Candidate, chosen_to_share, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.settings.choice import known_in, text_of
@@ -350,15 +350,17 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     metrics = report_for(runs[0].task).metrics
     errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
     errors = {row: of_row for row, of_row in errors.items() if of_row}
-    local = [row for row in errors if all(run.is_alone for run in runs_of_rows[row])]
+    row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
 
-    def best_local(client: str) -> str:
-        rivals = [row for row in local if client in errors[row]]
+    def best_local(client: str, candidate: Candidate) -> str:
+        local = [row_of[group.runs[0].folder] for group in candidate.alone.values()]
+        rivals = [row for row in errors if row in local and client in errors[row]]
         return min(rivals, key=lambda row: errors[row][client].validation)
 
-    row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
     winners = [
-        row_of[candidate.group.runs[0].folder] if is_lower(ratio, 1) else best_local(client)
+        row_of[candidate.group.runs[0].folder]
+        if is_lower(ratio, 1)
+        else best_local(client, candidate)
         for question in questions(group_runs(runs)[0])
         if (candidate := chosen_to_share(question)) is not None
         for client, ratio in candidate.gain.ratios.items()
