@@ -31,6 +31,8 @@ from fedproto_app.tasks.metrics import badness
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
 
+_OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")
+
 NOT_CONVERGED = " †"  # follows the names of runs that had not converged
 _PART = 5  # the last fifth of the evaluations is compared with the fifth before
 _FALLING = 0.01  # the smallest relative fall of the validation error that counts
@@ -300,7 +302,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
         traits = [
             f"{_short(key, group.method)}={group_settings.get(key)}"
             for key in differing
-            if group_settings.get(key) != "" and not _is_idle(key, group)
+            if not _is_idle(key, group)
         ]
         names.append(" ".join([group.method, *traits]))
     return names
@@ -320,8 +322,10 @@ def windows_of(settings: Record) -> str:
 
 
 def _is_idle(key: str, group: Group) -> bool:
-    """Whether a setting has no effect, because there are no columns to share the response to."""
-    return key.startswith("response.") and not group.known
+    """Whether a setting says nothing of the columns that the group knows in advance."""
+    if key.startswith("response."):
+        return not group.known
+    return key in _OF_COLUMNS and not known_settings(group.runs[0]).get(key)
 
 
 def _short(key: str, method: str) -> str:

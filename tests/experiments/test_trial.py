@@ -277,7 +277,7 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     planned = plan(tmp_path / "x.csv", target="value", quick=True)
     assert planned.settings["data.columns"] == planned.target == "value"
     assert planned.facts[0].endswith("read as long-csv, forecasting value")
-    assert "not used: rain" in planned.facts
+    assert "not known in advance: rain (is constant at every client)" in planned.facts
     wide(tmp_path)
     alone = plan(tmp_path / "loads.csv", target="south")
     assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
