@@ -284,7 +284,8 @@ def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
     elif not varies:
         why_not = "is constant at every client"
     elif moved is not None:
-        why_not = f"is the values themselves{f', {moved} steps away' if moved else ''}"
+        steps_away = f", moved by {moved} step{'s' * (moved > 1)}" if moved else ""
+        why_not = f"is the values themselves{steps_away}"
     elif 0 < usual < sizes[largest] / _OTHER_UNIT:
         times = f"{sizes[largest] / usual:.0f} times as large as at others"
         why_not = f"is at client {largest!r} about {times}, as in another unit"

@@ -486,7 +486,7 @@ def _known_in_advance(
     columns reach as far as a forecast, and facts.
 
     series: without these columns, as the settings in `table` read them. known: what the person says
-    of the columns. Those that nobody named are taken if they go on as far as a forecast reaches.
+    of the columns. Without a word, those are taken that go on as far as a forecast reaches.
     Raises `DataError` for named columns that cannot be used.
     """
     from fedproto_app.data.known_columns import advice_on, with_calendar
@@ -498,7 +498,7 @@ def _known_in_advance(
     names = reading.beside or [column.partition("=")[0] for column in series[0].columns]
     beside = columns_beside(data, list(dict.fromkeys(names)))
     taken = [column for column in beside if column.name in named]
-    if "data.known" not in known:
+    if not {"data.known", "data.covariates"} & known.keys():
         taken = [c for c in beside if not c.why_not and c.steps >= data.horizon]
     facts = advice_on([column for column in beside if column not in taken], "--known ")
     settings = {"data.known": text_of(column.name for column in taken), **known}

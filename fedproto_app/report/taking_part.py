@@ -183,14 +183,14 @@ def brought_by_columns(question: Question) -> list[str]:
 
 def _of_columns(words: str, gain: Gain, metrics: TaskMetrics) -> str:
     lead = {
-        Finding.PAYS: f"{words[:1].upper()}{words[1:]} lower the error of a client alone",
-        Finding.HARMS: f"{words[:1].upper()}{words[1:]} raise the error of a client alone",
-        Finding.NO_DIFFERENCE: f"To a client alone {words} make no difference",
-        Finding.OPEN: f"Whether {words} help a client alone is open, because {gain.why_open}",
+        Finding.PAYS: f"A client alone gains from {words}",
+        Finding.HARMS: f"A client alone is worse off with {words}",
+        Finding.NO_DIFFERENCE: f"A client alone gains nothing from {words}",
+        Finding.OPEN: f"Whether a client alone gains from {words} is open, because {gain.why_open}",
     }[gain.finding]
     return (
-        f"{lead}: the test {metrics.error} of the median client's best local model with them is "
-        f"{compared_text(gain.ratio)} that without them ({_basis(gain)})."
+        f"{lead}: the test {metrics.error} of the median client's best local model is "
+        f"{compared_text(gain.ratio)} that without ({_basis(gain)})."
     )
 
 
