@@ -512,7 +512,8 @@ def _known_in_advance(
     for column in taken:
         if column.why_not:
             raise DataError(f"{data.path}: column {column.name!r} {column.why_not}; leave it out")
-    reaches = all(len(client.future) >= data.horizon for client in histories)
+    futures = [client.future[: data.horizon] for client in histories]
+    reaches = all(len(f) == data.horizon and bool(np.isfinite(f).all()) for f in futures)
     facts = [f"known in advance: {listed(histories[0].columns)}", *facts]
     if not reaches:
         facts.insert(

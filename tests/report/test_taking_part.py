@@ -338,7 +338,7 @@ def test_the_rival_of_shared_columns_has_the_same_columns(tmp_path: Path) -> Non
     assert sentences(folders[0], folders[3]) == []
     (alone_only,) = sentences(folders[0], folders[2])
     assert alone_only.startswith("A client alone gains from the columns")
-    with_columns = "kindred known=rain,heat response.sharing=all sharing=kin"
+    with_columns = "kindred known=rain,heat sharing=kin response.sharing=all"
     assert {pair.method: pair.gain.ratio for pair in pairs(grouped(*folders))} == pytest.approx(
         {"kindred sharing=kin": 0.8, with_columns: 0.9}
     )
