@@ -265,7 +265,7 @@ def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
         known, present = client.known[:, places], np.flatnonzero(np.isfinite(client.values))
         if not present.size:
             continue
-        is_missing: NDArray[np.bool_] = np.isnan(known).any(axis=1)
+        is_missing = np.asarray(np.isnan(known).any(axis=1))
         complete = known[~is_missing]
         shares[client.name] = float(is_missing[present[0] : present[-1] + 1].mean())
         sizes[client.name] = float(np.sqrt((complete**2).mean())) if complete.size else 0.0
