@@ -383,3 +383,14 @@ def test_the_answer_says_what_columns_bring_alone_and_what_sharing_adds(tmp_path
     best = {score.title: score.best_for for score in trial.scores}
     assert best["kindred, alone"] == best["kindred, together"] == 0
     assert sum(best.values()) == 7  # the last client is too short
+
+
+@pytest.mark.exhaustive
+def test_the_forecast_uses_columns_that_reach_far_enough(tmp_path: Path) -> None:
+    planned = plan(with_weather(tmp_path), target="load", horizon=24, quick=True)
+    rows = {name: planned.rows[name] for name in ("kindred-alone-known", "kindred-known")}
+    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
+    assert trial.forecast is not None
+    forecasts = pd.read_csv(trial.forecast)
+    assert len(forecasts) == 3 * 24
+    assert forecasts["time"].iloc[0] == "2024-01-15 00:00:00"
