@@ -290,6 +290,8 @@ def check(
     if asked.reading is not None:
         _say_what_is_read(asked.reading)
     checked = check_data(record, asked.settings(record.holds), all_rows)
+    if asked.reading is not None:
+        _say_what_could_be_known(asked.reading, asked.settings(record.holds).data)
     if picture is not None:
         _draw(checked.charts, picture)
     _print_commands(asked, record, checked)
@@ -394,6 +396,15 @@ def _say_what_is_read(reading: Reading) -> None:
         typer.echo(note)
     for line in reading.left_out:
         Console().print(f"[yellow]warning[/yellow] {escape(line)}", highlight=False)
+
+
+def _say_what_could_be_known(reading: Reading, data: DataSettings) -> None:
+    from fedproto_app.data.known_columns import advice_on
+    from fedproto_app.data.sources import columns_beside
+
+    others = [name for name in reading.beside if all(name != c.name for c in data.known_columns)]
+    for line in advice_on(columns_beside(data, others), "--set data.known="):
+        typer.echo(line)
 
 
 def _refuse_options_of_site(path: str, source: str, options: Mapping[str, object]) -> None:

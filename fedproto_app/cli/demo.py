@@ -75,4 +75,4 @@ def demo_plan() -> Plan:
             for name, row in SERIES_ROWS.items()
         },
     }
-    return Plan(changed_settings(CONFIG, ()), rows, facts=(), forecasts=True)
+    return Plan(changed_settings(CONFIG, ()), rows, (), "kindred", forecast="kindred")

@@ -47,14 +47,14 @@ def init(
     """
     console = Console(stderr=True, highlight=False)
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
-    from fedproto_app.experiments.trial import TOGETHER, Wishes, plan_of
+    from fedproto_app.experiments.trial import Wishes, plan_of
 
     file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")
     if file.exists():
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
     asked = changed_settings(None, changes or ())
     plan = plan_of(path, Wishes(clients_from=clients_from, target=target, changes=asked))
-    chosen = {**plan.settings, **plan.rows[TOGETHER[plan.forecasts]].changes}
+    chosen = {**plan.settings, **plan.rows[plan.together].changes}
     warnings = [f"warning: {line}" for line in plan.warnings]
     command = f"fedproto run {shlex.quote(str(file))}"
     text = commented_settings(chosen, [*plan.facts, *warnings, command])

@@ -11,7 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedproto_app.cli import say_next
-from fedproto_app.cli.options import ClientsFrom, ReadingChanges, Target
+from fedproto_app.cli.options import (
+    ClientsFrom,
+    Covariates,
+    Holidays,
+    Known,
+    ReadingChanges,
+    Target,
+)
 from fedproto_app.core.endings import NOTHING, WhenStopped
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.experiments.run_settings import changed_settings
@@ -41,6 +48,9 @@ def try_file(
     ] = None,
     clients_from: ClientsFrom = "",
     target: Target = "",
+    known: Known = None,
+    covariates: Covariates = "",
+    holidays: Holidays = "",
     source: Annotated[
         str,
         typer.Option(
@@ -78,7 +88,9 @@ def try_file(
     period ahead (or tells the classes) in the simplest ways, with a closed
     form for each client alone, and with one that the clients learn
     together. Nothing leaves this machine. It ends with one sentence, one
-    table, a report and, for series, a file with the next values.
+    table, a report and, for series, a file with the next values. Columns
+    known in advance, such as a weather forecast, get rows of their own: the
+    answer says what they bring alone, and what sharing adds to that.
 
     [bold]Examples[/bold]
 
@@ -86,13 +98,17 @@ def try_file(
       fedproto try meters/ --horizon 12
       fedproto try sales.csv --clients-from store --target units
       fedproto try sales.csv --horizon 28 --windows 5
+      fedproto try sales.csv --known price,promotion --holidays DE-BY
       fedproto try scans.zip
     """
     console = Console(stderr=True, highlight=False)
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
-    read_as = {"data.source": source} if source else {}
+    options = {"source": source, "covariates": covariates, "holidays": holidays}
+    read_as = {f"data.{key}": value for key, value in options.items() if value}
+    if known is not None:
+        read_as["data.known"] = known
     look_here_for_users_code()
     place = folder or trial.unused_folder(Path("runs"), path)
     with WhenStopped(lambda: _left_behind(path, place)):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,13 @@ from fedproto_app.data.format import Candidate, Fit, all_formats
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import text_of
+from fedproto_app.settings.choice import KnownColumn, text_of
 
 HOLIDAY_COLUMNS = ("holiday", "holiday-before", "holiday-after")
 YEAR_COLUMNS = ("year-cos-1", "year-sin-1", "year-cos-2", "year-sin-2")
 _MOST_MISSING = 0.2  # of the rows up to a client's last value
+_OTHER_UNIT = 100  # times as large as at the median client
+_MOST_MOVED = 168  # steps by which a column may be the target moved
 _DAY = np.timedelta64(1, "D")
 
 
@@ -230,6 +233,93 @@ def _carried(known: Matrix) -> Matrix:
     last = np.maximum.accumulate(np.where(np.isnan(known), -1, rows), axis=0)
     columns = np.arange(known.shape[1])
     return np.where(last >= 0, known[np.maximum(last, 0), columns], np.nan)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A column beside the values of a table, which may be known in advance.
+
+    steps: how far it goes on after the newest value of any client, at the median client. why_not:
+    why it cannot be used, or "".
+    """
+
+    name: str
+    steps: int = 0
+    why_not: str = ""
+
+
+def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
+    """Judge a column of the clients, whose values end with the newest of all.
+
+    name: as ``data.known`` would name it.
+    """
+    columns = clients[0].columns
+    places = [place for place, c in enumerate(columns) if KnownColumn(name).gives(c)]
+    steps, varies = [], False
+    shares: dict[str, float] = {}
+    sizes: dict[str, float] = {}
+    for client in clients:
+        known, present = client.known[:, places], np.flatnonzero(np.isfinite(client.values))
+        if not present.size:
+            continue
+        is_missing = np.asarray(np.isnan(known).any(axis=1))
+        complete = known[~is_missing]
+        shares[client.name] = float(is_missing[present[0] : present[-1] + 1].mean())
+        sizes[client.name] = float(np.sqrt((complete**2).mean())) if complete.size else 0.0
+        varies |= bool(complete.size and (np.ptp(complete, axis=0) > 0).any())
+        ahead = np.flatnonzero(~is_missing[len(client.values) :])
+        steps.append(int(ahead[-1]) + 1 if ahead.size else 0)
+    why_not = ""
+    worst = max(shares, key=shares.__getitem__, default="")
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    usual = median_low(sizes.values()) if sizes else 0.0
+    moved = _moved(clients[0], places[0]) if len(places) == 1 else None
+    if not shares:
+        why_not = "no client has a value"
+    elif shares[worst] > _MOST_MISSING:
+        why_not = f"misses {shares[worst]:.0%} of the rows of client {worst!r}"
+    elif not varies:
+        why_not = "is constant at every client"
+    elif moved is not None:
+        steps_away = f", moved by {moved} step{'s' * (moved > 1)}" if moved else ""
+        why_not = f"is the values themselves{steps_away}"
+    elif 0 < usual < sizes[largest] / _OTHER_UNIT:
+        times = f"{sizes[largest] / usual:.0f} times as large as at others"
+        why_not = f"is at client {largest!r} about {times}, as in another unit"
+    return Beside(name, median_low(steps or [0]), why_not)
+
+
+def _moved(client: ClientSeries, place: int) -> int | None:
+    """Return by how many steps a column is the client's values moved, None if it is not."""
+    values, column = client.values, client.known[: len(client.values), place]
+    for distance in range(min(_MOST_MOVED, len(values) // 2) + 1):
+        early, late = slice(0, len(values) - distance), slice(distance, None)
+        for first, second in ((values[early], column[late]), (values[late], column[early])):
+            both = np.isfinite(first) & np.isfinite(second)
+            if both.any() and np.ptp(first[both]) > 0 and (first[both] == second[both]).all():
+                return distance
+    return None
+
+
+def advice_on(columns: Sequence[Beside], option: str) -> list[str]:
+    """Return lines on which columns could be known in advance, and why others could not.
+
+    option: names columns, such as "--set data.known=".
+    """
+    names: dict[str, list[str]] = {}
+    for column in columns:
+        why = column.why_not or f"for {column.steps} steps after the last value"
+        if not column.steps and not column.why_not:
+            why = "only if you know them before the values, as from a forecast; with measured "
+            why += "columns the gain is an upper bound"
+        names.setdefault(why, []).append(column.name)
+    refused = {column.why_not for column in columns}
+    return [
+        f"not known in advance: {', '.join(of_why)} ({why})"
+        if why in refused
+        else f"could be known in advance: {', '.join(of_why)} ({why}): {option}{text_of(of_why)}"
+        for why, of_why in names.items()
+    ]
 
 
 def with_calendar(

@@ -16,11 +16,12 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix
 from fedproto_app.data.files import require_room
 from fedproto_app.data.format import all_sources
-from fedproto_app.data.known_columns import with_known_columns
+from fedproto_app.data.known_columns import Beside, judged, with_known_columns
 from fedproto_app.data.recognition import advice
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import chosen, loaded_from
 from fedproto_app.settings import DataSettings
+from fedproto_app.settings.choice import text_of
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:
@@ -57,6 +58,20 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
         return histories
     newest = max(trimmed(client).end for client in histories)
     return [client.part(0, newest - client.start) for client in histories]
+
+
+def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]:
+    """Return which of these columns of the source could be known in advance, or why not."""
+    if not names:
+        return []
+    try:
+        clients, _ = _read(settings.model_copy(update={"known": text_of(names), "covariates": ""}))
+    except DataError as error:
+        if len(names) > 1:
+            return [beside for name in names for beside in columns_beside(settings, [name])]
+        why_not = str(error).removeprefix(f"{settings.path}: ").removeprefix(f"column {names[0]!r}")
+        return [Beside(names[0], why_not=why_not.lstrip(" ,:"))]
+    return [judged(name, clients) for name in names]
 
 
 def _checked_clients(settings: DataSettings) -> list[ClientSeries]:

@@ -369,8 +369,9 @@ class _Decision:
         return names_in(str(self.answers.get("data.columns", "")))
 
     def _known(self) -> tuple[str, ...]:
-        """Return the columns that the person says are known in advance."""
-        return tuple(column.name for column in known_in(str(self.answers.get("data.known", ""))))
+        """Return the other columns that the person says are known in advance."""
+        columns = known_in(str(self.answers.get("data.known", "")))
+        return tuple(column.name for column in columns if column.name not in self._targets())
 
     def _target(self, values: Sequence[Column], client: Column) -> str:
         """Return the column to forecast: the person's, one of a usual name, or the only one."""

@@ -10,7 +10,7 @@ import io
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import isfinite, nan
 from pathlib import Path
@@ -25,14 +25,16 @@ from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.data.period import period_of, step_seconds, weeks_repeat
 from fedproto_app.experiments.run_settings import NODES, require_writable
+from fedproto_app.report.check.findings import listed
 from fedproto_app.report.comparison import Errors, client_errors, questions
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
 from fedproto_app.report.runs import Run, group_runs, read_run
-from fedproto_app.report.taking_part import chosen_to_share, taking_part
+from fedproto_app.report.taking_part import Candidate, chosen_to_share, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
+from fedproto_app.settings.choice import known_in, text_of
 from fedproto_app.settings.data import PERIODS_FOR_WEEKS
 from fedproto_app.tasks.metrics import TaskMetrics
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 FORECAST = "forecast.csv"
 TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for forecasts and classes
+TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
 _DAY = 86_400  # seconds
@@ -58,7 +61,9 @@ _CHOSEN = {  # settings that a trial makes, and what makes them
     "method": "each row",
     "kindred.sharing": "each row",
     "analytic.sharing": "each row",
+    "response.sharing": "each row",
 }
+_KNOWN = ("data.known", "data.covariates", "data.holidays")  # settings of some rows only
 
 Changes = Mapping[str, object]
 
@@ -80,6 +85,21 @@ SERIES_ROWS = {
     ),
     "kindred-alone": Row("kindred, alone", {"method": "kindred", "kindred.sharing": "none"}, 2),
     "kindred": Row("kindred, together", {"method": "kindred"}, 3),
+}
+# The same with columns that are known in advance. What they bring alone is each client's own
+# response to them, so the rival of both shared has the same columns.
+KNOWN_ROWS = {
+    "analytic-alone-known": Row(
+        "linear regression and columns, alone",
+        {"method": "analytic", "analytic.sharing": "none", "response.sharing": "none"},
+        4,
+    ),
+    "kindred-alone-known": Row(
+        "kindred and columns, alone",
+        {"method": "kindred", "kindred.sharing": "none", "response.sharing": "none"},
+        3,
+    ),
+    TOGETHER_KNOWN: Row("kindred and columns, together", {"method": "kindred"}, 5),
 }
 CLASS_ROWS = {
     "naive": Row("most frequent class", {"method": "naive"}),
@@ -118,16 +138,19 @@ class Plan:
 
     windows: of a backtest, with a run in each for every row. warnings: which columns are not read,
     and why, and what values may not mean what they seem to. target: the column of a table that is
-    forecast, "" if every column is a client.
+    forecast, "" if every column is a client. together: the row whose clients learn together, with
+    columns known in advance if there are any. forecast: the row that writes the next values, ""
+    without one.
     """
 
     settings: Changes
     rows: Mapping[str, Row]
     facts: Sequence[str]
-    forecasts: bool
+    together: str
     windows: int = 1
     warnings: Sequence[str] = ()
     target: str = ""
+    forecast: str = ""
 
     def runs(self, row: str) -> dict[str, Changes]:
         """Return the settings of a row's runs by their folders' names, oldest window first."""
@@ -305,8 +328,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     report = folder / REPORT
     write_report(runs, report)
     forecast = None
-    if plan.forecasts:
-        newest = runs_of_rows[TOGETHER[True]][-1].folder
+    if plan.forecast:
+        newest = runs_of_rows[plan.forecast][-1].folder
         forecast = _forecast(newest, folder / FORECAST)
     scores = _scores(plan, runs_of_rows)
     without_finding = (
@@ -328,15 +351,17 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     metrics = report_for(runs[0].task).metrics
     errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
     errors = {row: of_row for row, of_row in errors.items() if of_row}
-    local = [row for row in errors if all(run.is_alone for run in runs_of_rows[row])]
+    row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
 
-    def best_local(client: str) -> str:
-        rivals = [row for row in local if client in errors[row]]
+    def best_local(client: str, candidate: Candidate) -> str:
+        local = [row_of[group.runs[0].folder] for group in candidate.alone.values()]
+        rivals = [row for row in errors if row in local and client in errors[row]]
         return min(rivals, key=lambda row: errors[row][client].validation)
 
-    row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
     winners = [
-        row_of[candidate.group.runs[0].folder] if is_lower(ratio, 1) else best_local(client)
+        row_of[candidate.group.runs[0].folder]
+        if is_lower(ratio, 1)
+        else best_local(client, candidate)
         for question in questions(group_runs(runs)[0])
         if (candidate := chosen_to_share(question)) is not None
         for client, ratio in candidate.gain.ratios.items()
@@ -374,12 +399,14 @@ def _client_means(runs: Sequence[Run], metrics: TaskMetrics) -> dict[str, Errors
 
 def _forecast(run: Path, file: Path) -> Path:
     """Write the next values of all clients that the run can forecast."""
+    from fedproto_app.data.known_columns import with_calendar
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving import forecast, open_run, write_csv
 
     states = open_run(run)
     data = states[0].settings.data
-    forecasts, _ = forecast(states, load_histories(data), data.horizon)
+    histories = [with_calendar(h, data, data.horizon) for h in load_histories(data)]
+    forecasts, _ = forecast(states, histories, data.horizon)
     text = io.StringIO()
     write_csv(forecasts, text)
     write_whole(file, text.getvalue().encode())
@@ -394,6 +421,9 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
 
     if wishes.clients is not None:
         raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
+    known = {key: str(table.pop(key)) for key in _KNOWN if key in table}
+    if table.get("data.calendar") == "year":
+        known["data.calendar"] = str(table.pop("data.calendar"))
     series = load_series(settings_from(table).data)
     seconds = step_seconds(series)
     period, why = (wishes.period, "as you say") if wishes.period else period_of(series)
@@ -407,10 +437,16 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     usable, newcomers = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
     data = settings_from(table).data
+    columns, reaches, facts_on_columns = _known_in_advance(series, table, known, reading)
     target = reading.target or next((c.table.values for c in series if c.table), "")
     rows = dict(SERIES_ROWS)
+    if columns:
+        rows |= {
+            name: replace(row, changes={**row.changes, **columns})
+            for name, row in KNOWN_ROWS.items()
+        }
     if wishes.quick:
-        del rows["analytic-alone"]
+        rows = {name: row for name, row in rows.items() if not name.startswith("analytic-alone")}
     lengths = [len(client.values) for client in series]
     step = f" of {_duration(seconds)}" if seconds else ""
     calendar = {
@@ -425,6 +461,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         f"{reading.source}{f', forecasting {target}' if target else ''}",
         *reading.notes,
         *notes_of(series),
+        *facts_on_columns,
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
     if (data.horizon, data.periodic_window) != (wished.horizon, wished.periodic_window):
@@ -441,7 +478,55 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
     warnings = (*reading.left_out, *doubts_about_series(series, data))
-    return Plan(table, rows, facts, True, wishes.windows, warnings, target)
+    together = TOGETHER_KNOWN if columns else TOGETHER[True]
+    forecast = together if reaches else TOGETHER[True]
+    return Plan(table, rows, facts, together, wishes.windows, warnings, target, forecast)
+
+
+def _known_in_advance(
+    series: Sequence[ClientSeries], table: Changes, known: Changes, reading: Reading
+) -> tuple[dict[str, object], bool, list[str]]:
+    """Return the settings of the rows with columns known in advance, {} without any, whether the
+    columns reach as far as a forecast, and facts.
+
+    series: without these columns, as the settings in `table` read them. known: what the person says
+    of the columns. Without a word, those are taken that go on as far as a forecast reaches.
+    Raises `DataError` for named columns that cannot be used.
+    """
+    from fedproto_app.data.known_columns import advice_on, with_calendar
+    from fedproto_app.data.series import notes_of
+    from fedproto_app.data.sources import columns_beside, load_histories
+
+    data = settings_from(table).data
+    named = [column.name for column in known_in(str(known.get("data.known", "")))]
+    names = reading.beside or [column.partition("=")[0] for column in series[0].columns]
+    beside = columns_beside(data, list(dict.fromkeys(names)))
+    taken = [column for column in beside if column.name in named]
+    if not {"data.known", "data.covariates"} & known.keys():
+        taken = [c for c in beside if not c.why_not and c.steps >= data.horizon]
+    facts = advice_on([column for column in beside if column not in taken], "--known ")
+    settings = {"data.known": text_of(column.name for column in taken), **known}
+    settings = {key: value for key, value in settings.items() if value}
+    if not settings:
+        return {}, False, facts
+    with_columns = settings_from({**table, **settings}).data
+    histories = [
+        with_calendar(client, with_columns, data.horizon) for client in load_histories(with_columns)
+    ]
+    for column in taken:
+        if column.why_not:
+            raise DataError(f"{data.path}: column {column.name!r} {column.why_not}; leave it out")
+    futures = [client.future[: data.horizon] for client in histories]
+    reaches = all(len(f) == data.horizon and bool(np.isfinite(f).all()) for f in futures)
+    facts = [f"known in advance: {listed(histories[0].columns)}", *facts]
+    if not reaches:
+        facts.insert(
+            1,
+            "the columns end before the next values, so these are forecast without them; if they "
+            "were measured, what they bring is an upper bound",
+        )
+    notes = [note for note in notes_of(histories) if note not in notes_of(series)]
+    return settings, reaches, [*facts, *notes]
 
 
 def _plan_of_classes(
@@ -476,7 +561,7 @@ def _plan_of_classes(
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
     compares_scalings = not images and SCALING not in wishes.changes
     rows = _with_scalings(CLASS_ROWS) if compares_scalings else CLASS_ROWS
-    return Plan(table, rows, facts, forecasts=False, warnings=doubts)
+    return Plan(table, rows, facts, TOGETHER[False], warnings=doubts)
 
 
 def _with_scalings(rows: Mapping[str, Row]) -> dict[str, Row]:

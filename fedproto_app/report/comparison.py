@@ -158,10 +158,15 @@ def _titled(dataset: str, alike: Sequence[Sequence[Group]]) -> list[Question]:
 
 
 class Rivals:
-    """Each client's best errors in the runs of these groups of one task, chosen by validation."""
+    """Each client's best errors in the runs of these groups of one task, chosen by validation.
 
-    def __init__(self, groups: Sequence[Group], metrics: TaskMetrics) -> None:
-        self._metrics = metrics
+    any_columns: whether runs with other columns known in advance are rivals too.
+    """
+
+    def __init__(
+        self, groups: Sequence[Group], metrics: TaskMetrics, *, any_columns: bool = False
+    ) -> None:
+        self._metrics, self._any_columns = metrics, any_columns
         # Ties in validation error go to the first group, so the order must not use test errors.
         self._groups = sorted(
             groups, key=lambda group: (group.method, group.runs[0].summary["settings_digest"])
@@ -189,7 +194,9 @@ class Rivals:
         asked_question = question_key(run, self._metrics)
         rivals = []
         for group in self._groups:
-            if question_key(group.runs[0], self._metrics) == asked_question:
+            if question_key(group.runs[0], self._metrics) == asked_question and (
+                self._any_columns or group.known == run.known
+            ):
                 same = [rival for rival in group.runs if rival.repetition == run.repetition]
                 _, window = run.repetition
                 rivals += (same or [r for r in group.runs if r.repetition[1] == window])[:1]
@@ -303,13 +310,14 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
 def _against_alone(question: Question, alone: Sequence[Group]) -> Iterator[Pair]:
     best = Rivals(alone, question.metrics)
     for label, group in zip(question.labels, question.groups, strict=True):
-        if [group] != alone:  # a single local model is itself the best
+        with_its_columns = [member for member in alone if member.known == group.known]
+        if [group] != with_its_columns:  # a single local model is itself the best
             yield _pair(question, group, label, BEST_ALONE, best)
 
 
 def _against_best(question: Question) -> Iterator[Pair]:
     first, *other_labels = question.labels
-    rival = Rivals(question.groups[:1], question.metrics)
+    rival = Rivals(question.groups[:1], question.metrics, any_columns=True)
     for label, group in zip(other_labels, question.groups[1:], strict=True):
         yield _pair(question, group, label, first, rival)
 
@@ -318,8 +326,7 @@ def mean_errors(
     group: Group, metrics: TaskMetrics, figure: Figure | None = None
 ) -> dict[str, float]:
     """Return each client's test error, the mean over the seeds that have it."""
-    runs = [client_errors(run, metrics, figure) for run in group.runs]
-    return _means([{client: error.test for client, error in errors.items()} for errors in runs])
+    return _tests([client_errors(run, metrics, figure) for run in group.runs])
 
 
 def best_alone(group: Group, best: Rivals) -> dict[str, float]:
@@ -331,16 +338,28 @@ def gain_over(
     group: Group, rivals: Rivals, metrics: TaskMetrics, left_out: Collection[str] = ()
 ) -> Gain:
     """Return the gain of a group over the rivals, without some clients."""
-    blocks = []
-    for run in group.runs:
-        errors, rival = client_errors(run, metrics), rivals.best(run)
-        blocks += [
-            ClientBlocks(client, errors[client].blocks, rival[client].blocks)
-            for client in sorted(errors.keys() & rival.keys())
-        ]
-    rival_errors = best_alone(group, rivals)
-    compared = {name: error for name, error in rival_errors.items() if name not in left_out}
-    return gain_of(mean_errors(group, metrics), compared, blocks)
+    errors = [client_errors(run, metrics) for run in group.runs]
+    return gain_between(errors, [rivals.best(run) for run in group.runs], left_out)
+
+
+def gain_between(
+    errors: Sequence[Mapping[str, Errors]],
+    rivals: Sequence[Mapping[str, Errors]],
+    left_out: Collection[str] = (),
+) -> Gain:
+    """Return the gain of these errors over rivals' in the same runs, without some clients."""
+    blocks = [
+        ClientBlocks(client, of_run[client].blocks, rival[client].blocks)
+        for of_run, rival in zip(errors, rivals, strict=True)
+        for client in sorted(of_run.keys() & rival.keys())
+    ]
+    compared = {name: error for name, error in _tests(rivals).items() if name not in left_out}
+    return gain_of(_tests(errors), compared, blocks)
+
+
+def _tests(runs: Sequence[Mapping[str, Errors]]) -> dict[str, float]:
+    """Return each client's test error, the mean over the runs that have it."""
+    return _means([{client: error.test for client, error in run.items()} for run in runs])
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:

@@ -24,11 +24,14 @@ from fedproto_app.report.run_files import (
 )
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of, without_other_methods
+from fedproto_app.settings.choice import known_in
 from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.metrics import badness
 
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
+
+_OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")
 
 NOT_CONVERGED = " †"  # follows the names of runs that had not converged
 _PART = 5  # the last fifth of the evaluations is compared with the fifth before
@@ -79,6 +82,17 @@ class Run:
         return self.summary.get("converged") is False
 
     @property
+    def known(self) -> KnownColumns:
+        """The columns that the run knows in advance."""
+        settings = known_settings(self)
+        return KnownColumns(
+            tuple(column.name for column in known_in(settings.get("data.known", ""))),
+            settings.get("data.covariates", ""),
+            settings.get("data.holidays", ""),
+            settings.get("data.calendar") == "year",
+        )
+
+    @property
     def is_alone(self) -> bool:
         """Whether the run shared nothing; False if its summary does not say."""
         return [self.summary.get(f"parameters_{way}") for way in ("up", "down")] == [0, 0]
@@ -97,6 +111,40 @@ class Run:
     def rounds(self) -> list[Record]:
         """The run's `read_rounds`."""
         return read_rounds(self.folder)
+
+
+@dataclass(frozen=True)
+class KnownColumns:
+    """The columns that a run knows in advance.
+
+    Its fair rival has the same columns, or a gain of the columns would count as one of sharing.
+    """
+
+    names: tuple[str, ...] = ()
+    table: str = ""
+    holidays: str = ""
+    year: bool = False
+
+    def __bool__(self) -> bool:
+        return self != KnownColumns()
+
+    @property
+    def words(self) -> str:
+        """The columns in words, for the middle of a sentence."""
+        named = f"the column{'s' * (len(self.names) > 1)} {enumerated(self.names)}"
+        parts = {
+            named: self.names,
+            f"the columns of {Path(self.table).name}": self.table,
+            f"the holidays of {self.holidays}": self.holidays,
+            "the time of the year": self.year,
+        }
+        return enumerated([words for words, is_there in parts.items() if is_there])
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them: a, b and c."""
+    *first, last = names or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass(frozen=True)
@@ -124,6 +172,11 @@ class Group:
     @property
     def method(self) -> str:
         return str(self.runs[0].summary["method"])
+
+    @property
+    def known(self) -> KnownColumns:
+        """The columns that its runs know in advance."""
+        return self.runs[0].known
 
     @property
     def is_alone(self) -> bool:
@@ -246,7 +299,11 @@ def labels(groups: Sequence[Group]) -> list[str]:
         keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
         group_settings = _comparable(group)
-        traits = [f"{_short(key, group.method)}={group_settings.get(key)}" for key in differing]
+        traits = [
+            f"{_short(key, group.method)}={group_settings.get(key)}"
+            for key in differing
+            if not _is_idle(key, group)
+        ]
         names.append(" ".join([group.method, *traits]))
     return names
 
@@ -262,6 +319,13 @@ def marked_labels(groups: Sequence[Group]) -> list[str]:
 def windows_of(settings: Record) -> str:
     """Return the number of a backtest's windows as text, "" without a backtest."""
     return str(settings.get("data.backtest", "")).partition("/")[2]
+
+
+def _is_idle(key: str, group: Group) -> bool:
+    """Whether a setting says nothing of the columns that the group knows in advance."""
+    if key.startswith("response."):
+        return not group.known
+    return key in _OF_COLUMNS and not known_settings(group.runs[0]).get(key)
 
 
 def _short(key: str, method: str) -> str:

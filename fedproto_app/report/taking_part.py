@@ -22,14 +22,24 @@ from fedproto_app.report.comparison import (
     Errors,
     Question,
     Rivals,
+    alone_groups,
     best_alone,
     client_errors,
+    gain_between,
     gain_over,
     mean_errors,
     questions,
 )
 from fedproto_app.report.gain import RELEVANT, Finding, Gain
-from fedproto_app.report.runs import Group, Run, known_settings, labels, read_rounds
+from fedproto_app.report.runs import (
+    Group,
+    KnownColumns,
+    Run,
+    enumerated,
+    known_settings,
+    labels,
+    read_rounds,
+)
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
 
@@ -72,7 +82,8 @@ class Candidate:
     of both. more, rival_more: their further figures (`TaskMetrics.verdict`). constant: the number
     of clients that are left out of all these, because their values hardly ever change. alone: the
     groups without sharing, by label. model_ran_alone: whether the same model is among them.
-    missing: the task's simplest methods that are not.
+    missing: the task's simplest methods that are not. known: columns known in advance, which the
+    local models have too.
     """
 
     label: str
@@ -87,6 +98,7 @@ class Candidate:
     alone: Mapping[str, Group]
     model_ran_alone: bool
     missing: Sequence[str]
+    known: KnownColumns
 
     def promise(self, metrics: TaskMetrics) -> tuple[int, float, str]:
         """Return the sort key that chooses a candidate; the smallest wins.
@@ -114,7 +126,8 @@ def taking_part(groups: Sequence[Group]) -> list[str]:
     verdicts = []
     for question in questions(groups):
         chosen = chosen_to_share(question)
-        sentences = totals_verdict(question) if chosen is None else verdict(chosen)
+        sentences = brought_by_columns(question)
+        sentences += totals_verdict(question) if chosen is None else verdict(chosen)
         if sentences:
             verdicts.append(" ".join(sentences))
     return verdicts
@@ -127,19 +140,65 @@ def chosen_to_share(question: Question) -> Candidate | None:
     and none has a validation error.
     """
     metrics = question.metrics
-    members = dict(zip(labels(question.groups), question.groups, strict=True))
-    alone = {label: group for label, group in members.items() if group.is_alone}
-    sharing = {label: group for label, group in members.items() if label not in alone}
-    best = Rivals([*alone.values()], metrics)
-    candidates = [
-        _candidate(label, group, alone, best, question) for label, group in _short(sharing).items()
-    ]
+    candidates = []
+    for groups in _by_columns(question.groups).values():
+        members = dict(zip(labels(groups), groups, strict=True))
+        alone = {label: group for label, group in members.items() if group.is_alone}
+        sharing = {label: group for label, group in members.items() if label not in alone}
+        best = Rivals([*alone.values()], metrics)
+        candidates += [
+            _candidate(label, group, alone, best, question)
+            for label, group in _short(sharing).items()
+        ]
     candidates = [candidate for candidate in candidates if candidate.rival and candidate.errors]
     if not candidates:
         return None
     chosen = min(candidates, key=lambda candidate: candidate.promise(metrics))
     judgeable = len(candidates) == 1 or isfinite(chosen.promise(metrics)[1])
     return chosen if judgeable else None
+
+
+def _by_columns(groups: Sequence[Group]) -> dict[KnownColumns, list[Group]]:
+    """Return the groups by the columns that they know in advance."""
+    by_columns: dict[KnownColumns, list[Group]] = defaultdict(list)
+    for group in groups:
+        by_columns[group.known].append(group)
+    return by_columns
+
+
+def brought_by_columns(question: Question) -> list[str]:
+    """Say what columns known in advance bring to clients that share nothing."""
+    by_columns, metrics = _by_columns(alone_groups(question.groups)), question.metrics
+    without = Rivals(by_columns.pop(KnownColumns(), []), metrics, any_columns=True)
+    sentences = []
+    for known, groups in by_columns.items():
+        runs, best = groups[0].runs, Rivals(groups, metrics)
+        errors, rivals = ([of.best(run) for run in runs] for of in (best, without))
+        constant = _constant(_means_of_more(errors), metrics)
+        gain = gain_between(errors, rivals, constant | _constant(_means_of_more(rivals), metrics))
+        if gain.ratios:
+            sentences.append(_of_columns(known.words, gain, metrics))
+    return sentences
+
+
+def _of_columns(words: str, gain: Gain, metrics: TaskMetrics) -> str:
+    lead = {
+        Finding.PAYS: f"A client alone gains from {words}",
+        Finding.HARMS: f"A client alone is worse off with {words}",
+        Finding.NO_DIFFERENCE: f"A client alone gains nothing from {words}",
+        Finding.OPEN: f"Whether a client alone gains from {words} is open, because {gain.why_open}",
+    }[gain.finding]
+    return (
+        f"{lead}: the test {metrics.error} of the median client's best local model is "
+        f"{compared_text(gain.ratio)} that without ({_basis(gain)})."
+    )
+
+
+def _basis(gain: Gain) -> str:
+    """Return a gain's interval and what was compared, in words."""
+    if gain.interval is None:
+        return gain.basis
+    return f"{LEVEL}% CI {interval_text(gain.interval, gain.ratio)}, {gain.basis}"
 
 
 def _short(groups: Mapping[str, Group]) -> dict[str, Group]:
@@ -160,8 +219,9 @@ def _candidate(
     constant = _constant(more, metrics) | _constant(rival_more, metrics)
     methods = {member.method for member in alone.values() if _shares_nothing(member.runs[0])}
     has_alone = f"{group.method}.sharing" in known_settings(group.runs[0])
+    known = group.known
     return Candidate(
-        label,
+        f"{label} and {known.words}" if known else label,
         question.title,
         group,
         _without(constant, mean_errors(group, metrics)),
@@ -172,7 +232,8 @@ def _candidate(
         len(constant),
         _short(alone),
         group.method in methods or (not has_alone and "solo" in methods),
-        [name for name in task_record(group.task).simplest if name not in methods],
+        [name for name in task_record(group.task).simplest if name not in methods and not known],
+        known,
     )
 
 
@@ -222,12 +283,10 @@ def verdict(chosen: Candidate) -> list[str]:
     }[chosen.finding]
     if chosen.finding is Finding.OPEN:
         lead += f", because {_why_open(chosen)}"
-    interval = ""
-    if gain.interval is not None:
-        interval = f"{LEVEL}% CI {interval_text(gain.interval, gain.ratio)}, "
+    same = " with the same columns" if chosen.known else ""
     finding = (
         f"{lead}: with {label} the median client's test {metrics.error} is "
-        f"{compared_text(gain.ratio)} that of its best local model ({interval}{gain.basis})."
+        f"{compared_text(gain.ratio)} that of its best local model{same} ({_basis(gain)})."
     )
     medians = _medians(chosen, metrics)
     return [
@@ -260,7 +319,7 @@ def _counted(gain: Gain) -> str:
 def _baseline(chosen: Candidate) -> list[str]:
     """Name the local models that were compared, those that were not, and who is left out."""
     names = sorted(chosen.alone)
-    best = names[0] if len(names) == 1 else f"the best of {_listed(names)} by validation error"
+    best = names[0] if len(names) == 1 else f"the best of {enumerated(names)} by validation error"
     lines = [f"Baseline: each client's best local model, {best}."]
     if chosen.missing:
         lines.append(f"Not compared: {', '.join(chosen.missing)}.")
@@ -276,12 +335,7 @@ def _not_converged(chosen: Candidate) -> list[str]:
     names = [name for name, group in compared.items() if group.had_not_converged]
     if not names:
         return []
-    return [f"{_listed(names)} had not converged, so more rounds may change this."]
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return [f"{enumerated(names)} had not converged, so more rounds may change this."]
 
 
 def _in_units(medians: Sequence[tuple[str, float, float]]) -> list[str]:
@@ -342,7 +396,7 @@ def totals_verdict(question: Question) -> list[str]:
     [] without runs of both kinds, or where a run with errors of single clients shared something.
     """
     metrics = question.metrics
-    kinds: dict[bool, list[tuple[float, str, float]]] = {True: [], False: []}
+    kinds: dict[bool, list[tuple[float, str, float, KnownColumns]]] = {True: [], False: []}
     for label, group in zip(question.labels, question.groups, strict=True):
         alone = group.is_alone
         if not alone and mean_errors(group, metrics):
@@ -350,10 +404,14 @@ def totals_verdict(question: Question) -> list[str]:
         mean = group.spread(metrics.kept.summary[0].name).mean
         if mean is not None:
             error = 1 - mean if metrics.is_accuracy else mean
-            kinds[alone].append((_lowest_validation(group, metrics), label, error))
-    if not (kinds[True] and kinds[False]):
+            kinds[alone].append((_lowest_validation(group, metrics), label, error, group.known))
+    with_rival = {known for *_, known in kinds[True]}
+    sharing = [kind for kind in kinds[False] if kind[-1] in with_rival]
+    if not sharing:
         return []
-    (_, rival, alone_error), (_, label, error) = min(kinds[True]), min(kinds[False])
+    _, label, error, known = min(sharing, key=lambda kind: kind[:2])
+    rivals = [kind for kind in kinds[True] if kind[-1] == known]
+    _, rival, alone_error, _ = min(rivals, key=lambda kind: kind[:2])
     compared = compared_text(error / alone_error if alone_error else inf)
     return [
         f"With {label} the mean test {metrics.kept_error} over all clients of {question.title} is "

@@ -106,7 +106,7 @@ def test_r10_smart_meters_are_read_but_for_the_stray_rows(tmp_path: Path) -> Non
         "left out: a row that lies between the steps, without a value, at 2012-12-18 15:13:41"
     ) in notes
     assert "12 rows repeat others with the same time and values and are left out" in notes
-    assert "column 'Acorn' is left out, as it holds no numbers, such as 'ACORN-A'" in notes
+    assert "Acorn" in reading.beside
 
 
 def test_r12_date_and_time_apart_are_named(tmp_path: Path) -> None:
@@ -248,10 +248,11 @@ def test_u01_the_target_is_asked_for_and_named(tmp_path: Path) -> None:
     line = refusal(path)
     assert "which column is to be forecast: lat, lon, pm25? name it with --target" in line
     reading, clients, notes = read(path, columns="pm25")
-    assert (reading.target, notes) == ("pm25", ["not used: lat, lon"])
+    assert (reading.target, reading.beside, notes) == ("pm25", ("lat", "lon"), [])
     np.testing.assert_array_equal(clients[0].values[:2], [41.1, 55.5])
     checked = CliRunner().invoke(app, ["data", "check", str(path), "--target", "pm25"])
-    assert checked.stdout.splitlines()[:2] == ["forecasting pm25", "not used: lat, lon"]
+    assert checked.stdout.startswith("forecasting pm25\n")
+    assert "not known in advance: lat, lon (is constant at every client)" in checked.stdout
     planned = plan_of(path, Wishes(target="pm25"))
     assert "forecasting pm25" in planned.facts[0]
 

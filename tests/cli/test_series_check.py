@@ -151,8 +151,9 @@ def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     outcome = check(tmp_path / "readings.csv", "--target", "load", "--period", 12)
     assert outcome.code == 0, outcome.err
     assert "2, of them 2 usable" in outcome.out
-    target, notes, *_, read, line = outcome.out.rstrip().split("\n")
-    assert (target, notes) == ("forecasting load", "not used: rain")
+    target, *_, beside, read, line = outcome.out.rstrip().split("\n")
+    assert target == "forecasting load"
+    assert beside == "not known in advance: rain (is constant at every client)"
     assert read.startswith("read as long-csv, with --set data.client-column=site ")
     words = line.removeprefix("train on it: fedproto run ").split()
     assert words[:2] == ["--set", "method=kindred"]

@@ -27,7 +27,7 @@ def test_brackets_in_names_are_no_markup(
     outcome = fedproto("try", "loads[old].csv")
     assert outcome.code == 0, outcome.err
     assert "reading loads[old].csv" in outcome.err
-    assert "not used: rate [/min]" in outcome.err
+    assert "not known in advance: rate [/min] (is the values themselves)" in outcome.err
     assert "fedproto compare 'runs/try-loads[old]' --pairs" in outcome.err
     assert outcome.out.startswith("with [/a]\n")
     assert "report: runs/try-loads[old]/r.html" in outcome.out

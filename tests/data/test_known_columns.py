@@ -16,13 +16,15 @@ from fedproto_app.data.clock import clock_of
 from fedproto_app.data.frame import known_settings, saved_series, series_of_frame
 from fedproto_app.data.known_columns import (
     YEAR_COLUMNS,
+    Beside,
+    advice_on,
     calendar_columns,
     with_calendar,
     with_known_columns,
 )
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import loaded_from
-from fedproto_app.data.sources import histories_of, load_histories
+from fedproto_app.data.sources import columns_beside, histories_of, load_histories
 from fedproto_app.settings import settings_from
 from tests.data.made_tables import load, written
 from tests.helpers.real_data import real_data
@@ -216,6 +218,48 @@ def test_texts_of_few_values_are_read_and_others_refused(tmp_path: Path) -> None
     more = pd.concat([many, NORTH.iloc[:1].assign(ds=HOURS[-1] + pd.Timedelta("9h"))])
     with pytest.raises(DataError, match=message):
         long(tmp_path, more.assign(code=[*codes, "c16"]), known="code")
+
+
+def test_columns_beside_the_values_are_judged(tmp_path: Path) -> None:
+    """The last two of eight hours are the future; the south begins an hour later."""
+    rows = LONG.assign(
+        measured=LONG["temperature"].where(LONG["ds"] < HOURS[6]),
+        short=LONG["temperature"].where(LONG["ds"] < HOURS[7]),
+        often=LONG["temperature"].mask(LONG["ds"].isin(HOURS[2:4])),
+        height=[80] * 8 + [2] * 7,
+        same=LONG["y"] * 1.0,
+        moved=[2, 9, 4, 5, 6, 7, 8, 9, *range(7)],  # an hour early, where there are values
+        unit=LONG["temperature"] * ([1000] * 8 + [1] * 7),
+        wrong=["oops", *range(14)],
+    )
+    table = {"data.source": "long-csv", "data.path": str(saved(tmp_path, rows))}
+    names = [name for name in rows if name not in ("unique_id", "ds", "y")]
+    columns = columns_beside(settings_from(table).data, names)
+    judged = {column.name: column.why_not or column.steps for column in columns}
+    assert judged == {
+        "temperature": 2,
+        "weather": 2,
+        "promotion": 2,
+        "measured": 0,
+        "short": 1,
+        "often": "misses 40% of the rows of client 'south'",
+        "height": "is constant at every client",
+        "same": "is the values themselves",
+        "moved": "is the values themselves, moved by 1 step",
+        "unit": "is at client 'north' about 965 times as large as at others, as in another unit",
+        "wrong": "line 2: 'oops' is not a number",
+    }
+    assert columns_beside(settings_from(table).data, []) == []
+
+
+def test_columns_are_listed_with_what_makes_them_known() -> None:
+    columns = [Beside("a", 3), Beside("b"), Beside("c", 3), Beside("d,e", 0, "is odd")]
+    assert advice_on(columns, "--known ") == [
+        "could be known in advance: a, c (for 3 steps after the last value): --known a,c",
+        "could be known in advance: b (only if you know them before the values, as from a "
+        "forecast; with measured columns the gain is an upper bound): --known b",
+        "not known in advance: d,e (is odd)",
+    ]
 
 
 @pytest.mark.parametrize(

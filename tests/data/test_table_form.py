@@ -45,13 +45,23 @@ def test_a_column_per_client_stays_wide() -> None:
 def test_a_usual_name_is_the_target(name: str) -> None:
     read = form(unique_id=["a"] * 60, ds=HOURS, **{name: LOAD}, heat=HEAT)
     assert (read.kind, read.settings, read.target) == ("long", {}, name)
-    assert read.notes == ("not used: heat",)
+    assert (read.notes, read.beside) == ((), ("heat",))
 
 
 def test_the_only_column_of_numbers_is_the_target() -> None:
-    read = form(site=["a"] * 60, time=HOURS, load=LOAD, rain=["dry", "wet"] * 30)
+    days = [f"day {n}" for n in range(60)]
+    read = form(site=["a"] * 60, time=HOURS, load=LOAD, rain=["dry", "wet"] * 30, note=days)
     assert (read.target, read.settings["data.columns"]) == ("load", "load")
-    assert "column 'rain' is left out, as it holds no numbers, such as 'dry'" in read.left_out
+    assert read.left_out == ("column 'note' is left out, as it holds no numbers, such as 'day 0'",)
+    assert read.beside == ("rain",)
+
+
+def test_columns_that_are_named_as_known_are_neither_target_nor_client() -> None:
+    columns = {"time": HOURS[:30] * 2, "load": LOAD, "heat": HEAT, "weather": ["dry", "wet"] * 30}
+    site = ["a"] * 30 + ["b"] * 30
+    read = form({"data.known": "heat,weather"}, site=site, **columns)
+    assert (read.target, read.beside) == ("load", ("heat", "weather"))
+    assert read.settings == {"data.client-column": "site", "data.columns": "load"}
 
 
 @pytest.mark.parametrize("names", [("load", "heat"), ("value", "heat"), ("y", "target")])
@@ -64,7 +74,7 @@ def test_among_several_the_target_is_asked_for(names: tuple[str, str]) -> None:
         "--set data.columns=COLUMN"
     )
     read = form({"data.columns": names[1]}, **columns)
-    assert (read.target, read.notes) == (names[1], (f"not used: {names[0]}",))
+    assert (read.target, read.beside) == (names[1], (names[0],))
 
 
 @pytest.mark.parametrize("name", ["hour", "Month", "weekday", "label", "lat", "is_holiday", "id"])

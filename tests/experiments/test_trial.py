@@ -21,6 +21,7 @@ from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.experiments.trial import SCALING, Plan, Trial, Wishes, plan_of, try_plan
 from fedproto_app.settings import DataSettings
+from tests.helpers import weather
 
 SITES = ("north", "south", "east")
 QUIET = Console(quiet=True)
@@ -289,9 +290,119 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     planned = plan(tmp_path / "x.csv", target="value", quick=True)
     assert planned.settings["data.columns"] == planned.target == "value"
     assert planned.facts[0].endswith("read as long-csv, forecasting value")
-    assert "not used: rain" in planned.facts
+    assert "not known in advance: rain (is constant at every client)" in planned.facts
     wide(tmp_path)
     alone = plan(tmp_path / "loads.csv", target="south")
     assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
     trial = two_rows(planned, tmp_path, warnings=["left out"])
     assert repr(trial).startswith("warning: left out\nForecasting value. ")
+
+
+HOURS = 24 * 14
+
+
+def with_weather(folder: Path, ahead: int = 24, **columns: Any) -> Path:
+    """Long, two weeks of each site, and so many hours after them of which the weather is known."""
+    rows = series(HOURS + ahead)
+    rows.iloc[HOURS:] = np.nan
+    rows = rows.melt(ignore_index=False, var_name="site", value_name="load").reset_index()
+    heat = np.random.default_rng(1).normal(size=len(rows)).round(2)
+    rows.assign(**{"heat": heat, **columns}).to_csv(folder / "x.csv", index=False)
+    return folder / "x.csv"
+
+
+def test_columns_that_go_on_as_far_as_the_forecast_are_known_in_advance(tmp_path: Path) -> None:
+    file, wishes = with_weather(tmp_path), {"target": "load", "horizon": 24, "quick": True}
+    planned = plan(file, **wishes)
+    assert "known in advance: heat" in planned.facts
+    assert list(planned.rows)[-2:] == ["kindred-alone-known", "kindred-known"]
+    assert planned.together == planned.forecast == "kindred-known"
+    assert "data.known" not in planned.settings
+    assert [row.changes.get("data.known") for row in planned.rows.values()] == [
+        *(None,) * 4,
+        *("heat",) * 2,
+    ]
+    assert planned.rows["kindred-alone-known"].changes["response.sharing"] == "none"
+    without = plan(file, changes={"data.known": ""}, **wishes)
+    assert (list(without.rows), without.together) == (list(planned.rows)[:4], "kindred")
+    assert plan(with_weather(tmp_path, ahead=23), **wishes).together == "kindred"
+
+
+def test_columns_that_end_with_the_values_are_used_if_they_are_named(tmp_path: Path) -> None:
+    file, wishes = with_weather(tmp_path, ahead=0), {"target": "load", "quick": True}
+    planned = plan(file, **wishes)
+    assert planned.together == "kindred"
+    assert any(
+        fact.startswith("could be known in advance: heat (only if you know them before")
+        and fact.endswith("the gain is an upper bound): --known heat")
+        for fact in planned.facts
+    )
+    named = plan(file, changes={"data.known": "heat"}, **wishes)
+    assert (named.together, named.forecast) == ("kindred-known", "kindred")
+    assert any("what they bring is an upper bound" in fact for fact in named.facts)
+
+
+def test_a_table_of_covariates_and_the_year_are_columns_too(tmp_path: Path) -> None:
+    heat = series(24 * 44, sites=("heat",))
+    heat.to_csv(tmp_path / "weather.csv")
+    table = {"data.covariates": str(tmp_path / "weather.csv")}
+    planned = plan(wide(tmp_path), changes=table, horizon=24)
+    assert table.items() <= planned.rows["kindred-known"].changes.items()
+    assert planned.forecast == "kindred-known"
+    year = plan(wide(tmp_path), changes={"data.calendar": "year"})
+    assert (year.settings["data.calendar"], year.forecast) == ("week", "kindred-known")
+    assert year.rows["kindred-known"].changes["data.calendar"] == "year"
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ("wind", "data.known: .*x.csv has no column 'wind'"),
+        ("load", "column 'load' is forecast"),
+        ("heat,heat", "'heat' is named twice"),
+        ("height", "x.csv: column 'height' is constant at every client; leave it out"),
+        ("code", "column 'code' holds .* different texts"),
+    ],
+)
+def test_columns_that_cannot_be_known_are_refused_before_work_starts(
+    known: str, message: str, tmp_path: Path
+) -> None:
+    rows = 3 * (HOURS + 24)
+    file = with_weather(tmp_path, height=80, code=[f"c{number}" for number in range(rows)])
+    with pytest.raises((DataError, SettingsError), match=message):
+        plan(file, target="load", changes={"data.known": known})
+
+
+def test_a_wide_table_has_columns_known_in_advance_only_in_a_table_of_their_own(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DataError, match=r"into a table of their own, data\.covariates"):
+        plan(wide(tmp_path), changes={"data.known": "heat"})
+
+
+def test_the_answer_says_what_columns_bring_alone_and_what_sharing_adds(tmp_path: Path) -> None:
+    planned = plan(
+        Path("x"),
+        changes={"data.source": weather.SOURCE, "data.known": "temperature,promotion"},
+        quick=True,
+    )
+    rows = {name: planned.rows[name] for name in planned.rows if name.startswith("kindred")}
+    trial = try_plan(dataclasses.replace(planned, rows=rows, forecast=""), tmp_path / "runs", QUIET)
+    columns = "the columns temperature and promotion"
+    assert f"gains from {columns}" in trial.verdict
+    assert f"with kindred and {columns} the median client" in trial.verdict
+    assert "best local model with the same columns" in trial.verdict
+    best = {score.title: score.best_for for score in trial.scores}
+    assert best["kindred, alone"] == best["kindred, together"] == 0
+    assert sum(best.values()) == 7  # the last client is too short
+
+
+@pytest.mark.exhaustive
+def test_the_forecast_uses_columns_that_reach_far_enough(tmp_path: Path) -> None:
+    planned = plan(with_weather(tmp_path), target="load", horizon=24, quick=True)
+    rows = {name: planned.rows[name] for name in ("kindred-alone-known", "kindred-known")}
+    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
+    assert trial.forecast is not None
+    forecasts = pd.read_csv(trial.forecast)
+    assert len(forecasts) == 3 * 24
+    assert forecasts["time"].iloc[0] == "2024-01-15 00:00:00"

@@ -49,6 +49,7 @@ from fedproto_app.report.runs import Group, Run, group_runs, ranked, read_run
 from fedproto_app.report.table import bytes_text, count_text
 from fedproto_app.report.taking_part import (
     Candidate,
+    brought_by_columns,
     chosen_to_share,
     totals_verdict,
     verdict,
@@ -88,6 +89,7 @@ def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
     if chosen is not None:
         first, *basis = verdict(chosen)
         return first, [
+            *brought_by_columns(question),
             *basis,
             f"{chosen.label} was selected for its lowest validation error, the mean over all "
             "clients in its best round. Test errors were used for reporting only, never to select "

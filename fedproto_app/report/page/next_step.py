@@ -35,6 +35,9 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
         return _run_alone(question.groups[0])
     if all(alone):
         return _run_together(question.groups[0])
+    rivals = [group.known for group in question.groups if group.is_alone]
+    if unfair := [g for g in question.groups if not g.is_alone and g.known not in rivals]:
+        return _run_alone(unfair[0])
     return NextStep("Compare the runs client by client:", _compare(question))
 
 
@@ -93,11 +96,13 @@ def _train_longer(label: str, run: Run) -> NextStep:
 def _run_alone(group: Group) -> NextStep:
     run = group.runs[0]
     sharing = f"{group.method}.sharing"
-    alone = f"{sharing}=none" if sharing in known_settings(run) else "method=solo"
+    changes = [f"{sharing}=none" if sharing in known_settings(run) else "method=solo"]
+    if group.known:
+        changes.append("response.sharing=none")
     return NextStep(
         f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
         "from federated learning.",
-        _run_again(run, f"{run.folder.name}-alone", alone),
+        _run_again(run, f"{run.folder.name}-alone", *changes),
     )
 
 
@@ -107,6 +112,8 @@ def _run_together(group: Group) -> NextStep:
     changes = [f"method={method}"]
     if (sharing := f"{method}.sharing") in defaults_of(method):
         changes.append(f"{sharing}={defaults_of(method)[sharing]}")
+    if group.known:
+        changes.append("response.sharing=all")
     return NextStep(
         f"Nothing was shared yet. Run {method} with all clients, then compare:",
         _run_again(run, f"{method}-together", *changes),

@@ -60,3 +60,20 @@ def test_what_is_missing_is_run_first(tmp_path: Path) -> None:
     assert "--set method=solo" in step(trained).command
     lonely = step(alone(tmp_path / "d", (1.0, 1.0), **kindred("none")))
     assert "--set method=kindred --set kindred.sharing=kin" in lonely.command
+
+
+def test_shared_columns_need_a_rival_with_the_same_columns(tmp_path: Path) -> None:
+    def made(name: str, known: str, sharing: str) -> Path:
+        changes = kindred(sharing)
+        changes["settings"] |= {"data": {"known": known}, "response": {"sharing": "all"}}
+        changes["settings_digest"] += known
+        make = alone if sharing == "none" else shared
+        return make(tmp_path / name, (1.0,) * 7, **changes)
+
+    advised = step(made("a", "", "none"), made("b", "rain", "kin"))
+    assert advised.text.startswith("Run kindred without sharing")
+    assert "b/settings.toml --set kindred.sharing=none --set response.sharing=none" in (
+        advised.command
+    )
+    together = step(made("c", "rain", "none"))
+    assert "--set kindred.sharing=kin --set response.sharing=all" in together.command
