@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.known_columns import YEAR_COLUMNS
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import train_part
+from fedproto_app.data.windows import scale_of, train_part
 from fedproto_app.report.forecasting.examples import kept_responses, ranked_clients
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
@@ -28,16 +29,47 @@ POINTS = 41  # of a curve
 BAND = 80  # percent of the clients
 _MOST_CLIENTS, _MOST_COLUMNS, _SHOWN = 200, 6, 3
 _BINS, _HEIGHT = 30, 0.15  # of the area of values, its height as a share of the curves
-_CHANGE = "change (standard deviations)"
+_MOST_CHOICES = 12  # clients to choose from
 
 _log = logging.getLogger(__name__)
 Vector = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class _Clients:
+    """The clients with a response, those with the best, the median and the worst error first.
+
+    columns: the names of all columns. series: each client's. by_client: the responses.
+    """
+
+    settings: Settings
+    columns: tuple[str, ...]
+    series: Mapping[str, ClientSeries]
+    by_client: Mapping[str, Response]
+
+    def flags(self, name: str) -> NDArray[np.bool_]:
+        """Return a flag of every client's columns, [K, k]."""
+        return np.array([getattr(r.columns, name) for r in self.by_client.values()])
+
+    def curve(self, response: Response, place: int, x: Vector) -> Vector:
+        """Return a response's curve, 0 at the mean of all clients.
+
+        A client that shares nothing has its own mean, so 0 would lie elsewhere for each.
+        """
+        means = [response.columns.mean[0, place] for response in self.by_client.values()]
+        values = curve(response, place, np.append(x, np.mean(means)), self.settings.data.period)
+        return np.asarray(values[:-1] - values[-1], dtype=np.float64)
+
+    def trained(self, client: str, place: int) -> Vector:
+        """Return a column's values in a client's train part."""
+        series = self.series[client]
+        return series.known[train_part(series, self.settings.data), place]
+
+
 def response_sections(run_dir: Path) -> list[Section]:
-    """Return the section on the responses of a simulation's clients, [] if it has none."""
-    charts = response_charts(run_dir)
-    if not charts:
+    """Return the sections on the responses of a simulation's clients, [] if it has none."""
+    clients = _clients_of(run_dir)
+    if clients is None:
         return []
     about = (
         "By how much a forecast differs while a column lasts at a value, instead of at the mean of "
@@ -46,7 +78,16 @@ def response_sections(run_dir: Path) -> list[Section]:
         "the best, the median and the worst test error, end where their training data end. The "
         "area at the bottom shows where the training data of all clients are."
     )
-    return [Section("What the columns known in advance change", about, charts)]
+    sections = [Section("What the columns known in advance change", about, _charts(clients))]
+    if strongest := _panels(clients)[:1]:
+        names = list(clients.by_client)[:_MOST_CHOICES]
+        charts = [_of_client(clients, name, strongest[0]) for name in names]
+        about = (
+            "What a client learned from its own data and from the sums of all clients adds up to "
+            "what its forecasts contain. The area at the bottom shows where its training data are."
+        )
+        sections.append(Section("A client and the others", about, charts, names))
+    return sections
 
 
 def response_charts(run_dir: Path) -> list[Chart]:
@@ -54,99 +95,116 @@ def response_charts(run_dir: Path) -> list[Chart]:
 
     [] without a response, without the node state of a simulation, or if its data are gone.
     """
+    clients = _clients_of(run_dir)
+    return [] if clients is None else _charts(clients)
+
+
+def _clients_of(run_dir: Path) -> _Clients | None:
     try:
         settings = settings_from(read_run(run_dir).settings)
         if not settings.has_response or not (run_dir / "state").is_dir():
-            return []
+            return None
         responses = kept_responses(run_dir, ranked_clients(run_dir, _MOST_CLIENTS))
         series = {client.name: client for client in load_series(settings.data)}
         if missing := sorted(set(responses) - set(series)):
             raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
     except (FedProtoError, OSError) as error:
         _log.info("%s: no responses to show: %s", run_dir, error)
-        return []
-    return _charts(responses, series, settings) if responses else []
+        return None
+    columns = next((series[client].columns for client in responses), ())
+    return _Clients(settings, columns, series, responses) if responses else None
 
 
-def _charts(
-    responses: Mapping[str, Response], series: Mapping[str, ClientSeries], settings: Settings
-) -> list[Chart]:
-    names = series[next(iter(responses))].columns
-    columns = [response.columns for response in responses.values()]
-    is_used = np.any([one.is_used for one in columns], axis=0)
-    is_plain = np.all([one.is_plain for one in columns], axis=0)
-    lines, rows = [], []
-    for place, name in enumerate(names):
-        if not is_used[place] or name in YEAR_COLUMNS:
-            continue
-        if is_plain[place]:
-            rows.append(_effects(name, place, responses, settings.data.period))
-            continue
-        ends = np.array([trained_range(response, place) for response in responses.values()])
+def _charts(clients: _Clients) -> list[Chart]:
+    is_effect = clients.flags("is_used").any(axis=0) & clients.flags("is_plain").all(axis=0)
+    rows = [
+        _effects(clients, place)
+        for place in np.flatnonzero(is_effect).tolist()
+        if clients.columns[place] not in YEAR_COLUMNS
+    ]
+    panels = _panels(clients)[: _MOST_COLUMNS - bool(rows)]
+    return [*(panel.chart for panel in panels), *([_dots(rows)] if rows else [])]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A column's place and chart, and the points of its curves."""
+
+    place: int
+    x: Vector
+    chart: Lines
+
+
+def _panels(clients: _Clients) -> list[_Panel]:
+    """Return the columns of numbers, the one that changes most first."""
+    is_curve = clients.flags("is_used").any(axis=0) & ~clients.flags("is_plain").all(axis=0)
+    panels = []
+    for place in np.flatnonzero(is_curve).tolist():
+        ends = np.array([trained_range(r, place) for r in clients.by_client.values()])
         if ends.min() < ends.max():
-            values = [
-                client.known[train_part(client, settings.data), place]
-                for client in (series[client] for client in responses)
-            ]
-            lines.append(_curves(name, place, responses, ends, np.concatenate(values), settings))
-    lines.sort(key=lambda chart: -float(np.ptp(chart.lines[0].y)))
-    most = _MOST_COLUMNS - bool(rows)
-    return [*lines[:most], *([_dots(rows)] if rows else [])]
+            panels.append(_panel(clients, place, ends))
+    return sorted(panels, key=lambda panel: -float(np.ptp(panel.chart.lines[0].y)))
 
 
-def _curves(
-    name: str,
-    place: int,
-    responses: Mapping[str, Response],
-    ends: Vector,
-    values: Vector,
-    settings: Settings,
-) -> Lines:
-    """Return the chart of a column; its first line is the median.
-
-    ends: [K, 2] of the clients' ranges. values: [n], of all clients' train parts.
-    """
-    x = np.linspace(ends.min(), ends.max(), POINTS)
-    mean = np.mean([response.columns.mean[0, place] for response in responses.values()])
-    period, points = settings.data.period, np.append(x, mean)
-    curves = np.array([curve(response, place, points, period) for response in responses.values()])
-    curves = (curves - curves[:, -1:])[:, :-1]  # a client alone has another mean
+def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
+    """ends: [K, 2], the range of each client's training data."""
+    name, x = clients.columns[place], np.linspace(ends.min(), ends.max(), POINTS)
+    curves = np.array([clients.curve(r, place, x) for r in clients.by_client.values()])
     low, middle, high = np.percentile(curves, [50 - BAND / 2, 50, 50 + BAND / 2], axis=0)
     band = np.stack([middle - low, high - middle])
     lines = [Line("median of the clients", x, middle, 0, {f"{BAND}% of the clients": band})]
-    for look, client in enumerate(list(responses)[:_SHOWN], start=1):
-        low_end, high_end = ends[look - 1]
-        has_data = (x >= low_end) & (x <= high_end)
-        lines.append(Line(client, x, np.where(has_data, curves[look - 1], np.nan), look))
-    shown = np.concatenate([low, high, curves[:_SHOWN].ravel()])
+    for row, client in enumerate(list(clients.by_client)[:_SHOWN]):
+        has_data = (x >= ends[row, 0]) & (x <= ends[row, 1])
+        lines.append(Line(client, x, np.where(has_data, curves[row], np.nan), row + 1))
+    values = np.concatenate([clients.trained(client, place) for client in clients.by_client])
     first, last = (f"{number(middle[at])} at {number(x[at])}" for at in (0, -1))
+    text = f"Line chart of what {name} changes; median of the clients: {first}, {last}."
+    y = Axis("change (standard deviations)")
+    return _Panel(place, x, Lines(name, text, Axis(name), y, [*lines, _data(values, lines)]))
+
+
+def _of_client(clients: _Clients, client: str, panel: _Panel) -> Lines:
+    """Return the chart of a client's curve and its parts, in the data's units."""
+    response, name = clients.by_client[client], clients.columns[panel.place]
+    own = replace(response, parts=response.parts[:1])
+    size = scale_of(clients.series[client], clients.settings.data).std
+    together, from_own = (size * clients.curve(r, panel.place, panel.x) for r in (response, own))
+    lines = [
+        Line("in its forecasts", panel.x, together, None),
+        Line("from its own data", panel.x, from_own, 1),
+        Line("from the sums of all clients", panel.x, together - from_own, 0),
+    ]
+    first, last = (f"{number(together[at])} at {number(panel.x[at])}" for at in (0, -1))
+    data = _data(clients.trained(client, panel.place), lines)
     return Lines(
-        name,
-        f"Line chart of what {name} changes; median of the clients: {first}, {last}.",
+        f"{client}: {name}",
+        f"Line chart of what {name} changes for {client}: {first}, {last}.",
         Axis(name),
-        Axis(_CHANGE),
-        [*lines, _data(values, x, shown.min(), shown.max())],
+        Axis("change, in the data's units"),
+        [*lines, data],
     )
 
 
-def _data(values: Vector, x: Vector, bottom: float, top: float) -> Line:
-    """Return an area along the bottom that is high where there are many values."""
+def _data(values: Vector, lines: Sequence[Line]) -> Line:
+    """Return an area below these lines that is high where there are many values."""
+    x, shown = lines[0].x, np.concatenate([line.y for line in lines])
+    bottom, size = float(np.nanmin(shown)), float(np.ptp(shown[np.isfinite(shown)])) or 1.0
     counts, edges = np.histogram(values, bins=_BINS, range=(x[0], x[-1]))
-    height = _HEIGHT * ((top - bottom) or 1.0) * counts / max(1, counts.max())
-    middles = (edges[:-1] + edges[1:]) / 2
-    below = np.full(_BINS, bottom - _HEIGHT * (top - bottom))
-    label = "training data"
+    height = _HEIGHT * size * counts / max(1, counts.max())
+    below = np.full(_BINS, bottom - 2 * _HEIGHT * size)
+    label, middles = "training data", (edges[:-1] + edges[1:]) / 2
     return Line(label, middles, below, None, {label: np.stack([0 * height, height])})
 
 
-def _effects(name: str, place: int, responses: Mapping[str, Response], period: int) -> DotRow:
+def _effects(clients: _Clients, place: int) -> DotRow:
     """Return a dot per client: what a column of 0 and 1 changes where it is 1 instead of 0."""
     ends = np.array([0.0, 1.0])
-    values = np.array([np.diff(curve(r, place, ends, period))[0] for r in responses.values()])
-    return DotRow(name, values, list(responses), float(np.median(values)))
+    curves = np.array([clients.curve(r, place, ends) for r in clients.by_client.values()])
+    values = curves[:, 1] - curves[:, 0]
+    return DotRow(clients.columns[place], values, list(clients.by_client), float(np.median(values)))
 
 
 def _dots(rows: Sequence[DotRow]) -> Dots:
     medians = ", ".join(f"{row.label} {number(row.middle or 0.0)}" for row in rows)
     text = f"Dots of what columns of 0 and 1 change for each client. Medians: {medians}."
-    return Dots("1 instead of 0", text, Axis(_CHANGE), rows)
+    return Dots("1 instead of 0", text, Axis("change (standard deviations)"), rows)

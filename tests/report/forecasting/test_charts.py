@@ -22,7 +22,7 @@ from fedproto_app.report.forecasting.charts import (
 )
 from fedproto_app.report.forecasting.examples import Example, find_examples, kept_forecasts
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
-from fedproto_app.report.forecasting.responses import response_charts
+from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
@@ -264,8 +264,13 @@ def test_a_picture_shows_what_the_columns_change(tmp_path: Path, sharing: str) -
     [row] = promotion.rows
     assert row.middle == pytest.approx(6 / scales[4], rel=0.3)
     assert len(row.values) == 8
+    _, section = response_sections(run)
+    assert len(section.choices) == len(section.charts) == 8
+    together, own, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
+    np.testing.assert_allclose(together.y, own.y + shared.y)
+    assert shared.y.any() == (sharing == "all")
     (run / "state").rename(run / "elsewhere")  # as in a deployment
-    assert response_charts(run) == []
+    assert response_sections(run) == response_charts(run) == []
 
 
 def test_forecasts_have_the_response_in_them(tmp_path: Path) -> None:
