@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.charts import Axis, Chart, DotRow, Dots, Line, Lines, Section, number
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.known_columns import YEAR_COLUMNS
-from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import scale_of, train_part
+from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.report.forecasting.examples import kept_responses, ranked_clients
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
@@ -27,7 +26,7 @@ from fedproto_app.strategies.response.features import Response
 
 POINTS = 41  # of a curve
 BAND = 80  # percent of the clients
-_MOST_CLIENTS, _MOST_COLUMNS, _SHOWN = 200, 6, 3
+_MOST_CLIENTS, _MOST_COLUMNS, _SHOWN = 100, 6, 3
 _BINS, _HEIGHT = 30, 0.15  # of the area of values, its height as a share of the curves
 _MOST_CHOICES = 12  # clients to choose from
 
@@ -39,12 +38,12 @@ Vector = NDArray[np.float64]
 class _Clients:
     """The clients with a response, those with the best, the median and the worst error first.
 
-    columns: the names of all columns. series: each client's. by_client: the responses.
+    columns: the names of all columns. by_client: the responses.
     """
 
     settings: Settings
     columns: tuple[str, ...]
-    series: Mapping[str, ClientSeries]
+    windows: Mapping[str, ClientWindows]
     by_client: Mapping[str, Response]
 
     def flags(self, name: str) -> NDArray[np.bool_]:
@@ -61,9 +60,12 @@ class _Clients:
         return np.asarray(values[:-1] - values[-1], dtype=np.float64)
 
     def trained(self, client: str, place: int) -> Vector:
-        """Return a column's values in a client's train part."""
-        series = self.series[client]
-        return series.known[train_part(series, self.settings.data), place]
+        """Return a column's values at the targets of a client's train part."""
+        windows = self.windows[client]
+        first, last = windows.start + windows.batches.min(), windows.start + windows.batches.max()
+        start, horizon = windows.series.start, self.settings.data.horizon
+        known: Vector = windows.series.known[max(0, first - start) : last + horizon - start, place]
+        return known
 
 
 def response_sections(run_dir: Path) -> list[Section]:
@@ -108,11 +110,12 @@ def _clients_of(run_dir: Path) -> _Clients | None:
         series = {client.name: client for client in load_series(settings.data)}
         if missing := sorted(set(responses) - set(series)):
             raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
+        windows = {name: make_windows(series[name], settings.data) for name in responses}
     except (FedProtoError, OSError) as error:
         _log.info("%s: no responses to show: %s", run_dir, error)
         return None
     columns = next((series[client].columns for client in responses), ())
-    return _Clients(settings, columns, series, responses) if responses else None
+    return _Clients(settings, columns, windows, responses) if responses else None
 
 
 def _charts(clients: _Clients) -> list[Chart]:
@@ -167,7 +170,7 @@ def _of_client(clients: _Clients, client: str, panel: _Panel) -> Lines:
     """Return the chart of a client's curve and its parts, in the data's units."""
     response, name = clients.by_client[client], clients.columns[panel.place]
     own = replace(response, parts=response.parts[:1])
-    size = scale_of(clients.series[client], clients.settings.data).std
+    size = clients.windows[client].scale.std
     together, from_own = (size * clients.curve(r, panel.place, panel.x) for r in (response, own))
     lines = [
         Line("in its forecasts", panel.x, together, None),
