@@ -90,7 +90,7 @@ def newcomer(table: pd.DataFrame, name: str) -> Newcomer:
 
 
 def curve_of(run: fedproto_app.Run, name: str, column: str, points: Floats) -> Floats:
-    """Return a farm's curve at these points, as power; 0 at the mean of all farms."""
+    """Return a farm's curve at these points as power, which is 0 at the mean of all farms."""
     response, place = kept_responses(run.path, [name])[name], COLUMNS.index(column)
     values = curve(response, place, np.append(points, MEANS[column]), PERIOD)
     return np.asarray(run.model(name).scale["std"] * (values[:-1] - values[-1]))
@@ -120,12 +120,12 @@ def draw(
         for axes, column in zip(panels, COLUMNS, strict=True):
             ends = table[column].quantile([0.005, 0.995])
             points = np.linspace(ends.iloc[0], ends.iloc[1], 60)
-            others = [
+            of_others = [
                 curve_of(shown.together, farm.name, column, points)
                 for farm in newcomers
                 if farm is not shown
             ]
-            low, high = np.percentile(others, [10, 90], axis=0)
+            low, high = np.percentile(of_others, [10, 90], axis=0)
             axes.fill_between(points, low, high, color=GREY, alpha=0.3, linewidth=0, label=BAND)
             later = curve_of(complete, shown.name, column, points)
             axes.plot(points, later, color="black", linewidth=1, label=LATER)

@@ -1,6 +1,6 @@
 """The charts of clients' responses to the columns that are known in advance.
 
-A simulation leaves the responses in its run folder; deployed nodes keep them.
+A simulation leaves the responses in its run folder, but deployed nodes keep them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Clients:
         windows = self.windows[client]
         first, last = windows.start + windows.batches.min(), windows.start + windows.batches.max()
         start, horizon = windows.series.start, self.settings.data.horizon
-        known: Vector = windows.series.known[max(0, first - start) : last + horizon - start, place]
-        return known
+        values: Vector = windows.series.known[max(0, first - start) : last + horizon - start, place]
+        return values
 
 
 def response_sections(run_dir: Path) -> list[Section]:
@@ -80,15 +80,17 @@ def response_sections(run_dir: Path) -> list[Section]:
         "the best, the median and the worst test error, end where their training data end. The "
         "area at the bottom shows where the training data of all clients are."
     )
-    sections = [Section("What the columns known in advance change", about, _charts(clients))]
-    if strongest := _panels(clients)[:1]:
+    panels = _panels(clients)
+    charts = _charts(clients, panels)
+    sections = [Section("What the columns known in advance change", about, charts)]
+    if panels:
         names = list(clients.by_client)[:_MOST_CHOICES]
-        charts = [_of_client(clients, name, strongest[0]) for name in names]
+        choices = [_of_client(clients, name, panels[0]) for name in names]
         about = (
             "What a client learned from its own data and from the sums of all clients adds up to "
             "what its forecasts contain. The area at the bottom shows where its training data are."
         )
-        sections.append(Section("A client and the others", about, charts, names))
+        sections.append(Section("A client and the others", about, choices, names))
     return sections
 
 
@@ -98,7 +100,7 @@ def response_charts(run_dir: Path) -> list[Chart]:
     [] without a response, without the node state of a simulation, or if its data are gone.
     """
     clients = _clients_of(run_dir)
-    return [] if clients is None else _charts(clients)
+    return [] if clients is None else _charts(clients, _panels(clients))
 
 
 def _clients_of(run_dir: Path) -> _Clients | None:
@@ -110,6 +112,9 @@ def _clients_of(run_dir: Path) -> _Clients | None:
         series = {client.name: client for client in load_series(settings.data)}
         if missing := sorted(set(responses) - set(series)):
             raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
+        for name, response in responses.items():
+            if len(series[name].columns) != len(response.columns.is_used):
+                raise FedProtoError("the data have other known columns, and so have changed")
         windows = {name: make_windows(series[name], settings.data) for name in responses}
     except (FedProtoError, OSError) as error:
         _log.info("%s: no responses to show: %s", run_dir, error)
@@ -118,15 +123,15 @@ def _clients_of(run_dir: Path) -> _Clients | None:
     return _Clients(settings, columns, windows, responses) if responses else None
 
 
-def _charts(clients: _Clients) -> list[Chart]:
+def _charts(clients: _Clients, panels: Sequence[_Panel]) -> list[Chart]:
     is_effect = clients.flags("is_used").any(axis=0) & clients.flags("is_plain").all(axis=0)
     rows = [
         _effects(clients, place)
         for place in np.flatnonzero(is_effect).tolist()
         if clients.columns[place] not in YEAR_COLUMNS
     ]
-    panels = _panels(clients)[: _MOST_COLUMNS - bool(rows)]
-    return [*(panel.chart for panel in panels), *([_dots(rows)] if rows else [])]
+    shown = panels[: _MOST_COLUMNS - bool(rows)]
+    return [*(panel.chart for panel in shown), *([_dots(rows)] if rows else [])]
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ class _Panel:
 
 
 def _panels(clients: _Clients) -> list[_Panel]:
-    """Return the columns of numbers, the one that changes most first."""
+    """Return the columns of numbers, and first the column that changes most."""
     is_curve = clients.flags("is_used").any(axis=0) & ~clients.flags("is_plain").all(axis=0)
     panels = []
     for place in np.flatnonzero(is_curve).tolist():
@@ -160,7 +165,7 @@ def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
         has_data = (x >= ends[row, 0]) & (x <= ends[row, 1])
         lines.append(Line(client, x, np.where(has_data, curves[row], np.nan), row + 1))
     values = np.concatenate([clients.trained(client, place) for client in clients.by_client])
-    first, last = (f"{number(middle[at])} at {number(x[at])}" for at in (0, -1))
+    first, last = (f"{number(middle[end])} at {number(x[end])}" for end in (0, -1))
     text = f"Line chart of what {name} changes; median of the clients: {first}, {last}."
     y = Axis("change (standard deviations)")
     return _Panel(place, x, Lines(name, text, Axis(name), y, [*lines, _data(values, lines)]))
@@ -169,15 +174,17 @@ def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
 def _of_client(clients: _Clients, client: str, panel: _Panel) -> Lines:
     """Return the chart of a client's curve and its parts, in the data's units."""
     response, name = clients.by_client[client], clients.columns[panel.place]
-    own = replace(response, parts=response.parts[:1])
+    first_part = replace(response, parts=response.parts[:1])  # of its own data
     size = clients.windows[client].scale.std
-    together, from_own = (size * clients.curve(r, panel.place, panel.x) for r in (response, own))
+    together, alone = (
+        size * clients.curve(part, panel.place, panel.x) for part in (response, first_part)
+    )
     lines = [
         Line("in its forecasts", panel.x, together, None),
-        Line("from its own data", panel.x, from_own, 1),
-        Line("from the sums of all clients", panel.x, together - from_own, 0),
+        Line("from its own data", panel.x, alone, 1),
+        Line("from the sums of all clients", panel.x, together - alone, 0),
     ]
-    first, last = (f"{number(together[at])} at {number(panel.x[at])}" for at in (0, -1))
+    first, last = (f"{number(together[end])} at {number(panel.x[end])}" for end in (0, -1))
     data = _data(clients.trained(client, panel.place), lines)
     return Lines(
         f"{client}: {name}",

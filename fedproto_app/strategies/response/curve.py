@@ -36,20 +36,20 @@ def trained_range(response: Response, column: int) -> tuple[float, float]:
 
 def _of_column(response: Response, column: int) -> Response:
     """Return the response to this column alone."""
-    which, columns = [column], response.columns
+    place, columns = [column], response.columns
     parts = tuple(
         replace(
             part,
             coefficients=part.coefficients.reshape(FEATURES, -1)[:, column],
-            lowest=part.lowest[:, which],
-            highest=part.highest[:, which],
+            lowest=part.lowest[:, place],
+            highest=part.highest[:, place],
         )
         for part in response.parts
     )
     alone = Columns(
-        columns.mean[:, which],
-        columns.deviation[:, which],
-        columns.is_plain[which],
-        columns.is_used[which],
+        columns.mean[:, place],
+        columns.deviation[:, place],
+        columns.is_plain[place],
+        columns.is_used[place],
     )
     return Response(alone, parts)

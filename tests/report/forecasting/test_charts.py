@@ -14,7 +14,7 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.charts import draw
-from fedproto_app.report.forecasting import charts
+from fedproto_app.report.forecasting import charts, responses
 from fedproto_app.report.forecasting.charts import (
     alike_together,
     divergence_charts,
@@ -25,6 +25,7 @@ from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.response.features import Columns, Response
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 from tests.helpers import weather
 from tests.helpers.local_grid import run_locally, small_settings
@@ -244,7 +245,9 @@ def test_only_the_clients_shown_are_clustered(
 
 
 @pytest.mark.parametrize("sharing", ["all", "none"])
-def test_a_picture_shows_what_the_columns_change(tmp_path: Path, sharing: str) -> None:
+def test_a_picture_shows_what_the_columns_change(
+    tmp_path: Path, sharing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer to temperature is max(x − 10, 0) times 2, to a promotion 6."""
     changes = {**weather.CHANGES, "method": "naive", "response.sharing": sharing}
     settings, run = simulated(tmp_path, **changes)
@@ -269,6 +272,11 @@ def test_a_picture_shows_what_the_columns_change(tmp_path: Path, sharing: str) -
     together, own, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
     np.testing.assert_allclose(together.y, own.y + shared.y)
     assert shared.y.any() == (sharing == "all")
+    flags = np.ones(3, dtype=bool)
+    of_three = Response(Columns(np.ones((3, 3)), np.ones((3, 3)), flags, flags), ())
+    monkeypatch.setattr(responses, "kept_responses", lambda *_: {"site-0": of_three})
+    assert response_sections(run) == []  # the data have two columns now
+    monkeypatch.undo()
     (run / "state").rename(run / "elsewhere")  # as in a deployment
     assert response_sections(run) == response_charts(run) == []
 
