@@ -219,9 +219,9 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     test, scale = windows.test, windows.scale
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
-    response = np.zeros(scaled.shape) if windows.explained is None else windows.explained[test]
     shown = slice(None, None, settings.data.horizon)  # each value once
     positions = first + np.arange(truth[shown].size)
+    response = np.zeros(scaled.shape) if windows.explained is None else windows.explained[test]
     return Forecast(
         truth=series.values[positions - series.start],
         forecast=scale.original((scaled + response)[shown].ravel()),
