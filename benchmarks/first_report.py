@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_report                       # measures and prints
     python -m benchmarks.first_report --fedproto PROGRAM    # one installed elsewhere
-    python -m benchmarks.first_report --pictures            # for README and docs/report.md
+    python -m benchmarks.first_report --pictures            # for docs/report.md
 
 In an empty folder it writes the page's `loads.csv`, then runs the page's block of commands, one
 after the other, with the page's settings alone. `.ci/wheel` does so with an installed wheel.

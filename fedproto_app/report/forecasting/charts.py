@@ -1,4 +1,7 @@
-"""The charts of forecasting runs: errors by step ahead, forecasts, similar clients, filters."""
+"""The charts of forecasting runs: errors by step ahead, forecasts, similar clients, filters.
+
+`responses.py` has those of columns known in advance.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from fedproto_app.report.forecasting.examples import (
     ranked_clients,
 )
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
+from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.run_files import read_table
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
@@ -42,14 +46,20 @@ _log = logging.getLogger(__name__)
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
     """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
     most = _MOST_CHOICES if len(runs) > 1 else _MOST_OF_ONE_RUN
-    return [*_steps(runs, first), *_forecasts(runs, first, most), *_divergences(runs, first)]
+    return [
+        *_steps(runs, first),
+        *_forecasts(runs, first, most),
+        *response_sections(runs[first]),
+        *_divergences(runs, first),
+    ]
 
 
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
-    """Return the charts of ``divergence.png``, ``filter.png`` and ``forecast.png``.
+    """Return the charts of ``divergence.png``, ``filter.png``, ``forecast.png`` and
+    ``response.png``.
 
-    The last two need the node state of a simulation, the last also the data. A picture whose input
-    is missing is left out.
+    The last three need the node state of a simulation, the last two also the data. A picture whose
+    input is missing is left out.
     """
     runs = {run_dir.name: run_dir}
     charts: dict[str, Sequence[Chart]] = {}
@@ -59,6 +69,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     charts["forecast.png"] = [
         chart for section in _forecasts(runs, run_dir.name) for chart in section.charts
     ]
+    charts["response.png"] = response_charts(run_dir)
     return {name: drawn for name, drawn in charts.items() if drawn}
 
 

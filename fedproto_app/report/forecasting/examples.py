@@ -6,7 +6,7 @@ The clients with the best, the median and the worst test error are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -26,6 +26,8 @@ from fedproto_app.tasks.forecasting.metrics import FORECASTING
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedproto_app.strategies.response.features import Response
+
 _PERIODS_SHOWN = 4  # of the test part
 _SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
 
@@ -35,13 +37,15 @@ class Example:
     """A client to show, with its test MSE and its kept model.
 
     title: its rank, name, and group if known: "best client c3 (office)". mse: on the
-    standardised scale. parameters: of the kept model, without the client axis.
+    standardised scale. parameters: of the kept model, without the client axis. response: what was
+    taken off its series, None for nothing.
     """
 
     title: str
     client: str
     mse: float
     parameters: dict[str, Tensor]
+    response: Response | None = None
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,30 @@ def find_examples(
 
     Raises `FedProtoError` if a client was not evaluated or has no kept model.
     """
-    evaluated = _evaluated(run_dir)
+    evaluated, titles = _evaluated(run_dir), titles or ranked_clients(run_dir)
+    if missing := [client for client in titles if client not in evaluated]:
+        raise FedProtoError(f"{run_dir / 'clients.csv'}: client {missing[0]!r} has no test error")
+    responses = kept_responses(run_dir, titles)
     examples = []
-    for client, title in (titles or ranked_clients(run_dir)).items():
-        if client not in evaluated:
-            raise FedProtoError(f"{run_dir / 'clients.csv'}: client {client!r} has no test error")
+    for client, title in titles.items():
         node, _, mse = evaluated[client]
         parameters = _kept_parameters(run_dir / "state" / node, client, settings)
-        examples.append(Example(title, client, mse, parameters))
+        examples.append(Example(title, client, mse, parameters, responses.get(client)))
     return examples
+
+
+def kept_responses(run_dir: Path, clients: Iterable[str]) -> dict[str, Response]:
+    """Return the responses of these clients' kept models, without clients that have none."""
+    from fedproto_app.node.store import ClientStore
+    from fedproto_app.strategies.response.features import Response
+
+    evaluated, stores, responses = _evaluated(run_dir), dict[str, ClientStore](), {}
+    for client in clients:
+        node = evaluated[client].node
+        store = stores.setdefault(node, ClientStore(run_dir / "state" / node))
+        if numbers := store.record(client).response:
+            responses[client] = Response.read(numbers)
+    return responses
 
 
 class _Evaluated(NamedTuple):
@@ -187,7 +206,7 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     task = ForecastingTask(settings.of_client(example.client))
-    windows = make_windows(series, settings.data)
+    windows = make_windows(series, settings.data, example.response)
     parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
     samples, begin = task.gather([windows], 1), windows.train_end
     with torch.no_grad():
@@ -202,9 +221,10 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     first = windows.first_test
     shown = slice(None, None, settings.data.horizon)  # each value once
     positions = first + np.arange(truth[shown].size)
+    response = np.zeros(scaled.shape) if windows.explained is None else windows.explained[test]
     return Forecast(
         truth=series.values[positions - series.start],
-        forecast=scale.original(scaled[shown].ravel()),
+        forecast=scale.original((scaled + response)[shown].ravel()),
         half_widths=scale.original_size(half_widths[:, shown].reshape(len(half_widths), -1)),
         positions=positions,
         clock=series.clock,

@@ -4,7 +4,8 @@
 
 x_t is what is known in advance of time t, θ · φ is the client's response, and η, the rest of its
 series, goes to the run's method, which knows nothing of it. A forecast is the method's forecast of
-η plus θ · φ. Read `features.py` (φ), then `fit.py` (θ), then `stage.py` (the messages).
+η plus θ · φ. Read `features.py` (φ), then `fit.py` (θ), then `stage.py` (the messages). For
+people, `curve.py` makes curves of θ · φ.
 
 Clients first add up the moments of their columns, which give everybody the same φ, and then the
 products A = mean of Δφ Δφᵀ and b = mean of Δφ Δy of seasonal differences. They get the totals.

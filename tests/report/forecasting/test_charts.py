@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedproto_app.core.charts import Dots, Lines
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.charts import draw
-from fedproto_app.report.forecasting import charts
+from fedproto_app.report.forecasting import charts, responses
 from fedproto_app.report.forecasting.charts import (
     alike_together,
     divergence_charts,
@@ -21,9 +22,12 @@ from fedproto_app.report.forecasting.charts import (
 )
 from fedproto_app.report.forecasting.examples import Example, find_examples, kept_forecasts
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
+from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.response.features import Columns, Response
 from fedproto_app.tasks.forecasting.metrics import LEVELS
+from tests.helpers import weather
 from tests.helpers.local_grid import run_locally, small_settings
 from tests.report.made_runs import add_divergence
 
@@ -40,6 +44,7 @@ def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:
             "num-partitions": 2,
             "data-source": settings.data.source,
             "data-path": settings.data.path,
+            "data-known": settings.data.known,
             "state-dir": str(tmp_path / f"node-{index}"),
         }
         for index in (0, 1)
@@ -234,3 +239,56 @@ def test_only_the_clients_shown_are_clustered(
     [chart] = divergence_charts(tmp_path)
     assert chart.title == "prototypes: 10 of 35 clients"
     assert chart.cells.shape == (10, 10)
+
+
+# --- columns known in advance ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharing", ["all", "none"])
+def test_a_picture_shows_what_the_columns_change(
+    tmp_path: Path, sharing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to temperature is max(x − 10, 0) times 2, to a promotion 6."""
+    changes = {**weather.CHANGES, "method": "naive", "response.sharing": sharing}
+    settings, run = simulated(tmp_path, **changes)
+    assert "response.png" in names(draw(run))
+    temperature, promotion = response_charts(run)
+    assert isinstance(temperature, Lines)
+    assert temperature.title == "temperature"
+    median, *clients, data = temperature.lines
+    assert len(clients) == 3
+    rising = np.interp([2.0, 8.0, 15.0, 25.0], median.x, median.y)
+    low, flat, middle, high = rising
+    (scales := [s.values.std() for s in weather.weather_series(settings.data)]).sort()
+    assert abs(flat - low) < 0.2
+    assert high - middle == pytest.approx(20 / scales[4], rel=0.3)
+    assert np.ptp(data.bands["training data"]) > 0
+    assert isinstance(promotion, Dots)
+    [row] = promotion.rows
+    assert row.middle == pytest.approx(6 / scales[4], rel=0.3)
+    assert len(row.values) == 8
+    _, section = response_sections(run)
+    assert len(section.choices) == len(section.charts) == 8
+    together, own, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
+    np.testing.assert_allclose(together.y, own.y + shared.y)
+    assert shared.y.any() == (sharing == "all")
+    flags = np.ones(3, dtype=bool)
+    of_three = Response(Columns(np.ones((3, 3)), np.ones((3, 3)), flags, flags), ())
+    monkeypatch.setattr(responses, "kept_responses", lambda *_: {"site-0": of_three})
+    assert response_sections(run) == []  # the data have two columns now
+    monkeypatch.undo()
+    (run / "state").rename(run / "elsewhere")  # as in a deployment
+    assert response_sections(run) == response_charts(run) == []
+
+
+def test_forecasts_have_the_response_in_them(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path, **weather.CHANGES, method="naive")
+    examples = find_examples(run, settings)
+    for forecast in kept_forecasts(examples, settings):  # it refuses another error than the run's
+        error = forecast.forecast - forecast.truth
+        assert (error**2).mean() / forecast.scale.std**2 == pytest.approx(forecast.mse, rel=0.02)
+
+
+def test_runs_without_such_columns_have_no_picture_of_them(tmp_path: Path) -> None:
+    _, run = simulated(tmp_path, method="naive")
+    assert response_charts(run) == []

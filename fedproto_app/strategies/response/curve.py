@@ -1,0 +1,55 @@
+"""A response as curves that a person can read: what each column changes, over its values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedproto_app.strategies.response.features import FEATURES, Columns, Floats, Response
+
+
+def curve(response: Response, column: int, points: Floats, period: int) -> Floats:
+    """Return by how much a client's forecast differs if a column lasts at these points [n] instead
+    of at the mean of all clients, [n], on the standard scale of its series.
+
+    A value that lasts is also the column's trailing means. The differences are means over the
+    phases of the period. What the columns do adds up, so the other columns do not matter.
+    """
+    alone = _of_column(response, column)
+    lasting = np.append(points, alone.columns.mean[0]).repeat(2 * period)[:, None]
+    values = alone.values(lasting, 0, period).reshape(-1, 2, period)
+    means = values[:, 1].mean(axis=1)  # a period later the trailing means are the value too
+    return np.asarray(means[:-1] - means[-1], dtype=np.float64)
+
+
+def trained_range(response: Response, column: int) -> tuple[float, float]:
+    """Return the least and the greatest value of a column in the client's train part, in the
+    column's units and cut as its features are."""
+    part = response.parts[0]
+    ends = np.array([part.lowest[0, column], part.highest[0, column]])
+    columns = response.columns
+    if not columns.is_plain[column]:
+        ends = columns.mean[0, column] + columns.deviation[0, column] * ends
+    return float(ends[0]), float(ends[1])
+
+
+def _of_column(response: Response, column: int) -> Response:
+    """Return the response to this column alone."""
+    place, columns = [column], response.columns
+    parts = tuple(
+        replace(
+            part,
+            coefficients=part.coefficients.reshape(FEATURES, -1)[:, column],
+            lowest=part.lowest[:, place],
+            highest=part.highest[:, place],
+        )
+        for part in response.parts
+    )
+    alone = Columns(
+        columns.mean[:, place],
+        columns.deviation[:, place],
+        columns.is_plain[place],
+        columns.is_used[place],
+    )
+    return Response(alone, parts)
