@@ -8,8 +8,8 @@ they are known at any position of a clock, and are always the last columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError, did_you_mean, optional
 from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.files import missing
-from fedproto_app.data.format import Candidate, Fit, all_formats
+from fedproto_app.data.format import Candidate, CovariateReader, Fit, all_formats
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import text_of
+from fedproto_app.settings.choice import KnownColumn, text_of
 
 HOLIDAY_COLUMNS = ("holiday", "holiday-before", "holiday-after")
 YEAR_COLUMNS = ("year-cos-1", "year-sin-1", "year-cos-2", "year-sin-2")
@@ -31,15 +31,36 @@ _MOST_MISSING = 0.2  # of the rows up to a client's last value
 _DAY = np.timedelta64(1, "D")
 
 
+@dataclass(frozen=True)
+class KnownTable:
+    """A table of columns known in advance, beside the source.
+
+    name: its path or another name in messages. key: what gave it, such as data.covariates.
+    """
+
+    name: str
+    key: str
+    read: CovariateReader
+
+
 def with_known_columns(
-    clients: Sequence[ClientSeries], settings: DataSettings, where: str
+    clients: Sequence[ClientSeries],
+    settings: DataSettings,
+    where: str,
+    steps: int = 0,
+    future: KnownTable | None = None,
 ) -> list[ClientSeries]:
     """Return the clients with the columns that the settings name, all with the same ones.
 
-    where: the source's name in messages. A missing value takes the last value before it in its
-    column, and a note says how many do. After the last value the columns end where the first of
-    them ends. Raises `DataError` for columns that are not there, misses more than a fifth of its
-    rows, or whose times do not fit.
+    where: the source's name in messages. A gap takes the last value before it in its column, and a
+    note says how many do. A column that ends before a client's last value is not continued.
+
+    steps: how far after the last value the columns go at least; those that are functions of time
+    have values there. future: a table whose rows after the last value take the place of the
+    source's; its earlier rows only fill what the source lacks.
+
+    Raises `DataError` for columns that are not there, miss more than a fifth of their rows, or
+    whose times do not fit.
     """
     own = sorted({column for client in clients for column in client.columns})
     if not own and not settings.has_known:
@@ -52,7 +73,7 @@ def with_known_columns(
             for client in series
         ]
     if settings.covariates:
-        series = _with_covariates(series, settings, where)
+        series = _with_covariates(series, settings, where, must_meet=future is None)
     for column in settings.known_columns:
         if not any(map(column.gives, series[0].columns)):
             _refuse_missing(column.name, own, settings, where)
@@ -66,8 +87,29 @@ def with_known_columns(
     named = [c for k in settings.known_columns for c in series[0].columns if k.gives(c)]
     order = named or sorted(series[0].columns)  # the same at every site
     if order:
-        series = _filled([_selected(client, order) for client in series], where)
-    return [with_calendar(client, settings, where=where) for client in series]
+        series = [_selected(client, order) for client in series]
+        series = _with_future(series, future, settings, where) if future else series
+        series = _filled(series, where)
+    return [with_calendar(client, settings, steps, where) for client in series]
+
+
+def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
+    """Return settings that read the known columns of a training, in its order.
+
+    A text that the training never saw is 0 in all columns of its column.
+    """
+    listed = {column.name for column in settings.known_columns}
+    texts: dict[str, list[str]] = {}
+    for column in columns:
+        name, sign, text = column.partition("=")
+        if column in calendar_names(settings):
+            continue
+        if sign and name in listed:
+            texts.setdefault(name, []).append(text)
+        else:
+            texts[column] = []
+    known = [KnownColumn(name, tuple(of_name), bool(of_name)) for name, of_name in texts.items()]
+    return settings.model_copy(update={"known": text_of(column.text for column in known)})
 
 
 def _refuse_missing(name: str, own: Sequence[str], settings: DataSettings, where: str) -> None:
@@ -87,31 +129,13 @@ def _selected(series: ClientSeries, columns: Sequence[str]) -> ClientSeries:
 
 
 def _with_covariates(
-    clients: Sequence[ClientSeries], settings: DataSettings, where: str
+    clients: Sequence[ClientSeries], settings: DataSettings, where: str, *, must_meet: bool
 ) -> list[ClientSeries]:
-    """Return the clients with the columns of the table ``data.covariates`` after their own."""
-    path = Path(settings.covariates)
-    tables = {series.name: series for series in _covariates(path, clients, settings)}
-    shared = tables.get("")
-    names = [client.name for client in clients]
-    if shared is None and not set(tables) & set(names):
-        raise DataError(
-            f"data.covariates: {path} is of the clients {text_of(list(tables)[:5])}, none of which "
-            f"is in {where}, which has {text_of(names[:5])}"
-        )
-    return [_joined(client, shared or tables.get(client.name), path) for client in clients]
+    """Return the clients with the columns of the table ``data.covariates`` after their own.
 
-
-def _covariates(
-    path: Path, clients: Sequence[ClientSeries], settings: DataSettings
-) -> list[ClientSeries]:
-    if not path.exists():
-        raise DataError(f"data.covariates: {missing(path)}")
-    candidate = Candidate(path)
-    readers = [form for form in all_formats().values() if form.covariates is not None]
-    best = max(readers, key=lambda form: form.fit(candidate))
-    if best.fit(candidate) is Fit.NONE or best.covariates is None:
-        raise DataError(f"data.covariates: {path} is no table; a CSV, Parquet or Excel file is")
+    must_meet: whether the table must have times at which a client has values.
+    """
+    table = table_in(Path(settings.covariates), "data.covariates")
     wanted = [
         column.text
         for column in settings.known_columns
@@ -119,13 +143,100 @@ def _covariates(
     ]
     if settings.known and not wanted:
         raise DataError(
-            f"data.covariates: data.known = {settings.known!r} names no column of {path} beside "
-            "those that the source has"
+            f"data.covariates: data.known = {settings.known!r} names no column of {table.name} "
+            "beside those that the source has"
         )
-    counts = settings.time_unit == "auto" and all(client.clock is None for client in clients)
+    columns = _read(table, wanted, clients, settings, where)
+    joined = []
+    for client in clients:
+        of_client = columns.get("") or columns.get(client.name)
+        if of_client is None:
+            raise DataError(f"data.covariates: {table.name} has no row of client {client.name!r}")
+        if twice := sorted({*client.columns} & {*of_client.columns}):
+            raise DataError(
+                f"data.known: column {twice[0]!r} is in the source and in {table.name}; rename one "
+                "of them"
+            )
+        _require_clock(client, of_client, table.name)
+        if must_meet:
+            _require_common_times(client, of_client, table.name)
+        rows = max(len(client.known), _rows_in(of_client, client))
+        own = _placed(client, client, rows)
+        known = np.concatenate([own, _placed(of_client, client, rows)], axis=1)
+        joined.append(
+            replace(client, known=known, columns=(*client.columns, *of_client.columns))
+        )
+    return joined
+
+
+def _with_future(
+    clients: Sequence[ClientSeries], table: KnownTable, settings: DataSettings, where: str
+) -> list[ClientSeries]:
+    """Return the clients with the rows of a table after their last value, and before it where
+    they have none."""
+    try:
+        columns = _read(
+            table, [column.text for column in settings.known_columns], clients, settings, where
+        )
+        extended = []
+        for client in clients:
+            of_client = columns.get("") or columns.get(client.name)
+            if of_client is None:
+                extended.append(client)
+                continue
+            _require_clock(client, of_client, table.name)
+            require_columns(of_client, client.columns, table.name)
+            rows = _placed(
+                _selected(of_client, client.columns), client, _rows_in(of_client, client)
+            )
+            steps = len(client.values)
+            past = np.where(np.isnan(client.known[:steps]), rows[:steps], client.known[:steps])
+            notes = (*client.notes, *(f"{table.name}: {note}" for note in of_client.notes))
+            client = replace(client, known=past, notes=notes)
+            extended.append(client.with_future(rows[steps:]))
+    except DataError as error:
+        raise DataError(str(error).replace("data.covariates", table.key)) from None
+    return extended
+
+
+def require_columns(series: ClientSeries, columns: Sequence[str], where: str) -> None:
+    """Raise `DataError` if the series lacks one of the columns that a model was trained with."""
+    for column in columns:
+        if column not in series.columns:
+            raise DataError(
+                f"{where} has no column {column!r}, which the models were trained with; it has "
+                f"{', '.join(series.columns) or 'none that is known in advance'}"
+            )
+
+
+def table_in(path: Path, key: str) -> KnownTable:
+    """Return the table in a file; raise `DataError` if it is none. key: as of `KnownTable`."""
+    if not path.exists():
+        raise DataError(f"{key}: {missing(path)}")
+    candidate = Candidate(path)
+    readers = [form for form in all_formats().values() if form.covariates is not None]
+    best = max(readers, key=lambda form: form.fit(candidate))
+    if best.fit(candidate) is Fit.NONE or best.covariates is None:
+        raise DataError(f"{key}: {path} is no table; a CSV, Parquet or Excel file is")
+    return KnownTable(str(path), key, best.covariates)
+
+
+def _read(
+    table: KnownTable,
+    columns: Sequence[str],
+    clients: Sequence[ClientSeries],
+    settings: DataSettings,
+    where: str,
+) -> Mapping[str, ClientSeries]:
+    """Return these columns of a table by client, of "" if they are of all clients.
+
+    columns: as ``data.known`` names them. Raises `DataError` if no client is in the table.
+    """
+    clock = next((client.clock for client in clients if client.clock is not None), None)
+    counts = settings.time_unit == "auto" and clock is None
     changes = {
-        "path": str(path),
-        "known": text_of(wanted),
+        "path": table.name,
+        "known": text_of(columns),
         "covariates": "",
         "clients": "",
         "missing": "gap",
@@ -134,58 +245,68 @@ def _covariates(
         "decimal": "auto",
         "time_unit": "step" if counts else settings.time_unit,
     }
-    return list(best.covariates(settings.model_copy(update=changes)))
-
-
-def _joined(client: ClientSeries, table: ClientSeries | None, path: Path) -> ClientSeries:
-    """Return the client with the columns of a table of covariates after its own."""
-    if table is None:
-        raise DataError(f"data.covariates: {path} has no row of client {client.name!r}")
-    if twice := sorted({*client.columns} & {*table.columns}):
+    read = table.read(settings.model_copy(update=changes), clock)
+    of_clients = {series.name: series for series in read}
+    names = [client.name for client in clients]
+    if "" not in of_clients and not set(of_clients) & set(names):
         raise DataError(
-            f"data.known: column {twice[0]!r} is in the source and in {path}; rename one of them"
+            f"data.covariates: {table.name} is of the clients {text_of(list(of_clients)[:5])}, "
+            f"none of which is in {where}, which has {text_of(names[:5])}"
         )
-    _require_clock(client, table, path)
-    end = table.end - client.start
-    if client.values.size and (table.start >= client.end or end <= 0):
+    return of_clients
+
+
+def _rows_in(table: ClientSeries, client: ClientSeries) -> int:
+    """Return how many rows the client's known columns have with those of a table."""
+    return max(len(client.values), table.start + len(table.known) - client.start)
+
+
+def _placed(table: ClientSeries, client: ClientSeries, rows: int) -> Matrix:
+    """Return the known columns of a table at the times of the first rows of a client, [rows, k],
+    NaN where it has none."""
+    placed = np.full((rows, len(table.columns)), np.nan)
+    ahead = table.start - client.start
+    first, end = max(0, ahead), min(rows, ahead + len(table.known))
+    if first < end:
+        placed[first:end] = table.known[first - ahead : end - ahead]
+    return placed
+
+
+def _require_common_times(client: ClientSeries, table: ClientSeries, name: str) -> None:
+    """Raise `DataError` if a table has no time at which the client has values."""
+    if client.values.size and (table.start >= client.end or table.end <= client.start):
         raise DataError(
-            f"data.covariates: {path} goes from {_time(table, table.start)} to "
+            f"data.covariates: {name} goes from {_time(table, table.start)} to "
             f"{_time(table, table.end - 1)}, where client {client.name!r} has no values, which go "
             f"from {_time(client, client.start)} to {_time(client, client.end - 1)}"
         )
-    rows = max(len(client.values), len(client.known), end)
-    known = np.full((rows, len(client.columns) + len(table.columns)), np.nan)
-    known[: len(client.known), : len(client.columns)] = client.known[:, : len(client.columns)]
-    first = max(0, table.start - client.start)
-    known[first:end, len(client.columns) :] = table.known[first + client.start - table.start :]
-    return replace(client, known=known, columns=(*client.columns, *table.columns))
 
 
-def _require_clock(client: ClientSeries, table: ClientSeries, path: Path) -> None:
+def _require_clock(client: ClientSeries, table: ClientSeries, name: str) -> None:
     """Raise `DataError` if the table's times are of another kind or step than the client's."""
     first, second = client.clock, table.clock
     if first is None or second is None:
         if first is not second:
             kinds = ("has times", "counts steps")[:: 1 if first is None else -1]
             raise DataError(
-                f"data.covariates: {path} {kinds[0]}, but client {client.name!r} {kinds[1]}; both "
+                f"data.covariates: {name} {kinds[0]}, but client {client.name!r} {kinds[1]}; both "
                 "need the same kind of times"
             )
         return
     if first.step != second.step:
         raise DataError(
-            f"data.covariates: the rows of {path} are {second.step.item()} apart, the values of "
+            f"data.covariates: the rows of {name} are {second.step.item()} apart, the values of "
             f"client {client.name!r} {first.step.item()}; bring both to one step"
         )
     if first.utc != second.utc:
         kinds = ("in UTC", "local")[:: 1 if second.utc else -1]
         raise DataError(
-            f"data.covariates: the times of {path} are {kinds[0]}, those of client "
+            f"data.covariates: the times of {name} are {kinds[0]}, those of client "
             f"{client.name!r} are {kinds[1]}; write both with an offset from UTC or neither"
         )
     if first.offset != second.offset:
         raise DataError(
-            f"data.covariates: {path} has a time {_time(table, table.start)}, which lies between "
+            f"data.covariates: {name} has a time {_time(table, table.start)}, which lies between "
             f"the times of client {client.name!r}, such as {_time(client, client.start)}"
         )
 
@@ -195,7 +316,11 @@ def _time(series: ClientSeries, position: int) -> str:
 
 
 def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
-    """Return the clients with the last value before it for each missing value, and a note."""
+    """Return the clients with the last value before each gap in the gap, and a note.
+
+    Gaps after the last of the client's values, where forecasts need the columns, stay as they are,
+    and so does a column that ends before it.
+    """
     counts: Counter[str] = Counter()
     filled, gaps = [], 0
     for client in clients:
@@ -210,10 +335,11 @@ def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
                 f"{shares[worst]:.0%} of the rows up to its last value, more than "
                 f"{_MOST_MISSING:.0%}"
             )
-        complete = np.flatnonzero(~is_missing.any(axis=1))
-        rows = max(len(client.values), int(complete[-1]) + 1 if complete.size else 0)
-        known = _carried(client.known[:rows])
-        were_filled = (is_missing[:rows] & ~np.isnan(known)).sum(axis=0)
+        known = client.known.copy()
+        past = known[: len(client.values)]
+        is_before_a_value = np.maximum.accumulate(~np.isnan(past)[::-1], axis=0)[::-1]
+        past[:] = np.where(is_before_a_value, _carried(past), past)
+        were_filled = (is_missing & ~np.isnan(known)).sum(axis=0)
         gaps += bool(were_filled.any())
         counts.update(dict(zip(client.columns, were_filled.tolist(), strict=True)))
         filled.append(replace(client, known=known))
@@ -240,22 +366,21 @@ def with_calendar(
 ) -> ClientSeries:
     """Return the series with the columns that are functions of time, instead of those it has.
 
-    steps: how far after the last value they must go if the series has no other columns; with other
-    columns they go as far as these do. Raises `DataError` for times without dates.
+    steps: how far after the last value they go at least; they go as far as other columns do.
+    Raises `DataError` for times without dates.
     """
     names = calendar_names(settings)
     if not names:
         return series
     others = _selected(series, [c for c in series.columns if c not in names])
-    rows = len(others.known) if others.columns else len(series.values) + steps
+    rows = max(len(others.known), len(series.values) + steps)
     if series.clock is None:
         key = "holidays" if settings.holidays else "calendar"
         raise DataError(
             f"data.{key} = {getattr(settings, key)!r}: needs times with dates, and {where} has none"
         )
     columns = calendar_columns(series.clock, series.start + np.arange(rows), settings)
-    past = others.known if others.columns else np.empty((rows, 0))
-    known = np.concatenate([past, columns], axis=1)
+    known = np.concatenate([_placed(others, series, rows), columns], axis=1)
     return replace(series, known=known, columns=(*others.columns, *names))
 
 

@@ -271,7 +271,8 @@ def test_a_long_table_and_its_covariates_both_give_columns(tmp_path: Path) -> No
     path = str(tmp_path / "weather.csv")
     north = long(tmp_path, LONG, covariates=path, known="wind,promotion")["north"]
     assert north.columns == ("wind", "promotion")
-    np.testing.assert_array_equal(north.known[:, 0], range(11, 19))
+    np.testing.assert_array_equal(north.known[:8, 0], range(11, 19))
+    assert len(north.future) == 2  # the wind of a further hour lacks the promotion
     with pytest.raises(
         DataError, match=r"names no column of .*weather.csv beside those that the s"
     ):
@@ -448,9 +449,10 @@ def test_the_time_is_known_as_far_as_it_is_asked_for() -> None:
     assert len(ahead.future) == 3
     np.testing.assert_array_equal(ahead.known[:4], series.known)
     wind = replace(series, known=np.arange(5.0)[:, None], columns=("wind",))
-    both = with_calendar(wind, data, steps=3)  # as far as the wind is known
+    both = with_calendar(wind, data, steps=3)
     assert both.columns == ("wind", *YEAR_COLUMNS)
-    np.testing.assert_array_equal(both.known[:, 1:], ahead.known[:5])
+    np.testing.assert_array_equal(both.known[:, 1:], ahead.known)
+    assert len(both.future) == 1  # the wind ends there
 
 
 @pytest.mark.parametrize(
