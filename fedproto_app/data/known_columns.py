@@ -163,9 +163,7 @@ def _with_covariates(
         rows = max(len(client.known), _rows_in(of_client, client))
         own = _placed(client, client, rows)
         known = np.concatenate([own, _placed(of_client, client, rows)], axis=1)
-        joined.append(
-            replace(client, known=known, columns=(*client.columns, *of_client.columns))
-        )
+        joined.append(replace(client, known=known, columns=(*client.columns, *of_client.columns)))
     return joined
 
 
@@ -185,10 +183,8 @@ def _with_future(
                 extended.append(client)
                 continue
             _require_clock(client, of_client, table.name)
-            require_columns(of_client, client.columns, table.name)
-            rows = _placed(
-                _selected(of_client, client.columns), client, _rows_in(of_client, client)
-            )
+            of_client = with_columns(of_client, client.columns, table.name)
+            rows = _placed(of_client, client, _rows_in(of_client, client))
             steps = len(client.values)
             past = np.where(np.isnan(client.known[:steps]), rows[:steps], client.known[:steps])
             notes = (*client.notes, *(f"{table.name}: {note}" for note in of_client.notes))
@@ -199,14 +195,18 @@ def _with_future(
     return extended
 
 
-def require_columns(series: ClientSeries, columns: Sequence[str], where: str) -> None:
-    """Raise `DataError` if the series lacks one of the columns that a model was trained with."""
+def with_columns(series: ClientSeries, columns: Sequence[str], where: str) -> ClientSeries:
+    """Return the series with the known columns of a training alone, in its order.
+
+    Raises `DataError` for a column that the series lacks. where: the name of the data in messages.
+    """
     for column in columns:
         if column not in series.columns:
             raise DataError(
-                f"{where} has no column {column!r}, which the models were trained with; it has "
+                f"{where}: no column {column!r}, which the models were trained with, but "
                 f"{', '.join(series.columns) or 'none that is known in advance'}"
             )
+    return _selected(series, columns)
 
 
 def table_in(path: Path, key: str) -> KnownTable:
@@ -276,9 +276,9 @@ def _require_common_times(client: ClientSeries, table: ClientSeries, name: str) 
     """Raise `DataError` if a table has no time at which the client has values."""
     if client.values.size and (table.start >= client.end or table.end <= client.start):
         raise DataError(
-            f"data.covariates: {name} goes from {_time(table, table.start)} to "
-            f"{_time(table, table.end - 1)}, where client {client.name!r} has no values, which go "
-            f"from {_time(client, client.start)} to {_time(client, client.end - 1)}"
+            f"data.covariates: {name} goes from {table.when(0)} to "
+            f"{table.when(len(table.values) - 1)}, where client {client.name!r} has no values, "
+            f"which go from {client.when(0)} to {client.when(len(client.values) - 1)}"
         )
 
 
@@ -306,13 +306,9 @@ def _require_clock(client: ClientSeries, table: ClientSeries, name: str) -> None
         )
     if first.offset != second.offset:
         raise DataError(
-            f"data.covariates: {name} has a time {_time(table, table.start)}, which lies between "
-            f"the times of client {client.name!r}, such as {_time(client, client.start)}"
+            f"data.covariates: {name} has a time {table.when(0)}, which lies between "
+            f"the times of client {client.name!r}, such as {client.when(0)}"
         )
-
-
-def _time(series: ClientSeries, position: int) -> str:
-    return str(position) if series.clock is None else series.clock.time(position)
 
 
 def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
