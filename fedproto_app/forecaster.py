@@ -180,7 +180,7 @@ class Forecaster:
 
 # The files of a run's folder that `Run` reads, without checkpoints, reports and pictures.
 _PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
-_RUN, _SERIES = "run", "series.npz"  # in the folder of a copy
+_RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # in the folder of a copy
 
 
 def _packed(run: Run) -> dict[str, bytes]:
@@ -197,6 +197,10 @@ def _packed(run: Run) -> dict[str, bytes]:
             content = StateFile(path.parent).without_training()
             files[f"{_RUN}/{path.relative_to(run.path)}"] = content
         files[_SERIES] = Path(run.settings.data.path).read_bytes()
+        if run.settings.data.covariates:
+            table = Path(run.settings.data.covariates)
+            for path in sorted(table.iterdir()) if table.is_dir() else [table]:
+                files[f"{_COVARIATES}/{path.name}"] = path.read_bytes()
     except OSError as error:
         raise FedProtoError(
             f"the forecaster's models cannot be copied: {error.filename}: {error.strerror}; fit it "
@@ -214,7 +218,11 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, content, private=True)
     unpacked = Run(folder / _RUN)
-    data = unpacked.settings.data.model_copy(update={"path": str(folder / _SERIES)})
+    data, places = unpacked.settings.data, {"path": str(folder / _SERIES)}
+    if data.covariates:
+        table = folder / _COVARIATES / Path(data.covariates).name
+        places["covariates"] = str(table if table.exists() else table.parent)  # or of several files
+    data = data.model_copy(update=places)
     unpacked.settings = unpacked.settings.model_copy(update={"data": data})
     return unpacked
 

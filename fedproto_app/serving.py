@@ -360,9 +360,8 @@ def _with_columns(series: ClientSeries, columns: Sequence[str], steps: int) -> C
         row = int(lacks.any(axis=1).argmax())
         raise DataError(
             f"client {series.name!r}: column {columns[int(lacks[row].argmax())]!r} has no value at "
-            f"{series.when(row)}; forecasts {steps} steps ahead need it for the times up to "
-            f"{series.when(end + steps - 1)}: name a table that has it with --covariates (in "
-            "Python future or X_df)"
+            f"{series.when(row)}, and the forecast needs it until {series.when(end + steps - 1)}; "
+            "give a table that has it with --covariates (in Python: future or X_df)"
         )
     return series
 
