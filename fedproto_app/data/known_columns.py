@@ -55,9 +55,9 @@ def with_known_columns(
     where: the source's name in messages. A gap takes the last value before it in its column, and a
     note says how many do. A column that ends before a client's last value is not continued.
 
-    steps: how far after the last value the columns go at least; those that are functions of time
-    have values there. future: a table whose rows after the last value take the place of the
-    source's; its earlier rows only fill what the source lacks.
+    steps: how far after the last value the columns that are functions of time are computed. future:
+    a table whose rows after the last value take the place of the source's, and whose earlier rows
+    only fill what the source lacks.
 
     Raises `DataError` for columns that are not there, miss more than a fifth of their rows, or
     whose times do not fit.
@@ -88,7 +88,7 @@ def with_known_columns(
     order = named or sorted(series[0].columns)  # the same at every site
     if order:
         series = [_selected(client, order) for client in series]
-        series = _with_future(series, future, settings, where) if future else series
+        series = _with_future(series, future, steps, settings, where) if future else series
         series = _filled(series, where)
     return [with_calendar(client, settings, steps, where) for client in series]
 
@@ -160,7 +160,7 @@ def _with_covariates(
         _require_clock(client, of_client, table.name)
         if must_meet:
             _require_common_times(client, of_client, table.name)
-        rows = max(len(client.known), _rows_in(of_client, client))
+        rows = max(len(client.values), len(client.known), of_client.end - client.start)
         own = _placed(client, client, rows)
         known = np.concatenate([own, _placed(of_client, client, rows)], axis=1)
         joined.append(replace(client, known=known, columns=(*client.columns, *of_client.columns)))
@@ -168,14 +168,17 @@ def _with_covariates(
 
 
 def _with_future(
-    clients: Sequence[ClientSeries], table: KnownTable, settings: DataSettings, where: str
+    clients: Sequence[ClientSeries],
+    table: KnownTable,
+    steps: int,
+    settings: DataSettings,
+    where: str,
 ) -> list[ClientSeries]:
-    """Return the clients with the rows of a table after their last value, and before it where
-    they have none."""
+    """Return the clients with so many rows of a table after their last value, and its earlier rows
+    where they have none."""
+    wanted = [column.text for column in settings.known_columns]
     try:
-        columns = _read(
-            table, [column.text for column in settings.known_columns], clients, settings, where
-        )
+        columns = _read(table, wanted, clients, settings, where)
         extended = []
         for client in clients:
             of_client = columns.get("") or columns.get(client.name)
@@ -184,12 +187,12 @@ def _with_future(
                 continue
             _require_clock(client, of_client, table.name)
             of_client = with_columns(of_client, client.columns, table.name)
-            rows = _placed(of_client, client, _rows_in(of_client, client))
-            steps = len(client.values)
-            past = np.where(np.isnan(client.known[:steps]), rows[:steps], client.known[:steps])
+            end = len(client.values)
+            rows, past = _placed(of_client, client, end + steps), client.known[:end]
+            past = np.where(np.isnan(past), rows[:end], past)
             notes = (*client.notes, *(f"{table.name}: {note}" for note in of_client.notes))
             client = replace(client, known=past, notes=notes)
-            extended.append(client.with_future(rows[steps:]))
+            extended.append(client.with_future(rows[end:]))
     except DataError as error:
         raise DataError(str(error).replace("data.covariates", table.key)) from None
     return extended
@@ -256,11 +259,6 @@ def _read(
     return of_clients
 
 
-def _rows_in(table: ClientSeries, client: ClientSeries) -> int:
-    """Return how many rows the client's known columns have with those of a table."""
-    return max(len(client.values), table.start + len(table.known) - client.start)
-
-
 def _placed(table: ClientSeries, client: ClientSeries, rows: int) -> Matrix:
     """Return the known columns of a table at the times of the first rows of a client, [rows, k],
     NaN where it has none."""
@@ -312,10 +310,10 @@ def _require_clock(client: ClientSeries, table: ClientSeries, name: str) -> None
 
 
 def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
-    """Return the clients with the last value before each gap in the gap, and a note.
+    """Return the clients with each gap filled with the value before it, and a note.
 
-    Gaps after the last of the client's values, where forecasts need the columns, stay as they are,
-    and so does a column that ends before it.
+    A column that ends before the client's values is not continued, and gaps after these stay, so
+    that a forecast that needs them is refused.
     """
     counts: Counter[str] = Counter()
     filled, gaps = [], 0
@@ -362,8 +360,8 @@ def with_calendar(
 ) -> ClientSeries:
     """Return the series with the columns that are functions of time, instead of those it has.
 
-    steps: how far after the last value they go at least; they go as far as other columns do.
-    Raises `DataError` for times without dates.
+    steps: how far after the last value they go, unless other columns go further. Raises `DataError`
+    for times without dates.
     """
     names = calendar_names(settings)
     if not names:
