@@ -374,6 +374,7 @@ class Run:
         steps: int | None = None,
         clients: Collection[str] = (),
         *,
+        future: DataFrame | None = None,
         levels: Sequence[int] = LEVELS,
         id_col: str = "",
         time_col: str = "",
@@ -383,21 +384,27 @@ class Run:
 
         frame: the series up to now, with columns as for `run`; None: the series that the run's
         source has now. steps: None: data.horizon. clients: the clients that must be forecast; ():
-        all clients that can be forecast. levels: of the intervals, in percent, from 1 to 99.
+        all clients that can be forecast. future: the columns known in advance of the next steps, a
+        row for each client and time, or for each time if all clients have the same; None: the rows
+        after the last values, and data.covariates. levels: of the intervals, in percent, from 1 to
+        99.
+
         Returns a row per client and step with the columns unique_id, ds (a time, or a step without
         times), y_hat, and the interval ends, such as lo-80 and hi-80; these are NaN beyond
         data.horizon steps. Ids and times are written as in the frame. At weekdays and times of day
         that never have a value, forecasts are NaN and a warning says so. Warns of clients in the
-        data that cannot be forecast, for instance because they did not train, and raises
-        `FedProtoError` if one of `clients`, or every client, cannot.
+        data that cannot be forecast, for instance because they did not train, and of what was done
+        to columns known in advance. Raises `FedProtoError` if one of `clients`, or every client,
+        cannot be forecast, or if a column known in advance lacks a value.
         """
         import numpy as np
 
-        from fedproto_app.data.frame import WHERE, labels_of, series_of_frame
-        from fedproto_app.data.known_columns import with_known_columns
+        from fedproto_app.data.frame import WHERE, future_of_frame, labels_of, series_of_frame
+        from fedproto_app.data.known_columns import as_trained, with_known_columns
+        from fedproto_app.data.series import notes_of
         from fedproto_app.data.sources import histories_of, load_histories
         from fedproto_app.report.check.findings import refusals
-        from fedproto_app.serving import forecast, open_run, reasons_for_gaps
+        from fedproto_app.serving import forecast, open_run, reasons_for_gaps, trained_columns
 
         self._require_forecasts()
         states = open_run(self.path)
@@ -405,12 +412,16 @@ class Run:
         steps = self.settings.data.horizon if steps is None else steps
         if not isinstance(steps, int | np.integer) or steps < 1:
             raise FedProtoError(f"steps = {steps}: expected a whole number from 1 on")
+        table = None if future is None else future_of_frame(future, id_col, time_col)
+        columns = trained_columns(states, table)
+        data = as_trained(self.settings.data, columns)
         if frame is None:
-            series = load_histories(self.settings.data.model_copy(update={"max_steps": 0}))
+            series = load_histories(data.model_copy(update={"max_steps": 0}), steps, table)
         else:
-            data = self.settings.data
             loaded = series_of_frame(frame, id_col, time_col, target_col, data=data)
-            series = histories_of(with_known_columns(loaded, data, WHERE))
+            series = histories_of(with_known_columns(loaded, data, WHERE, steps, table))
+        for note in notes_of(series) if columns else []:
+            warnings.warn(note, stacklevel=2)
         results, left_out = forecast(
             states, series, steps, clients=clients, levels=list(dict.fromkeys(levels))
         )

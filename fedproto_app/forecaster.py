@@ -37,8 +37,9 @@ class Forecaster:
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
     ("h", "30min", "D"), or 1 for counted steps; None: not checked. horizon: values forecast at
-    once; intervals reach so far. period, calendar: None: by the step of the data. model: as for
-    `run`. settings: further settings, with dotted keys or nested. folder: for the runs; None: a
+    once; intervals reach so far. period, calendar: None: by the step of the data. known: the
+    columns of the frame that are known in advance, such as a weather forecast. model: as for `run`.
+    settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
 
     run_: the `Run` after `fit`. Of a copy without `folder` it is a part of the run, in a temporary
@@ -50,6 +51,7 @@ class Forecaster:
     horizon: int = 1
     period: int | None = None
     calendar: str | None = None
+    known: Sequence[str] = ()
     model: object = None
     settings: Mapping[str, object] | None = None
     folder: str | Path | None = None
@@ -79,13 +81,15 @@ class Forecaster:
         from fedproto_app.data.frame import known_settings, labels_of, series_of_frame
 
         offset = None if self.freq is None else _offset(self.freq)
-        if self.freq is not None:
-            known = known_settings(flat(self.settings or {}))
-            series = series_of_frame(df, id_col, time_col, target_col, data=known)
-            _require_step(series, self.freq, offset)
         changes: dict[str, Any] = {"method": self.method, "data__horizon": self.horizon}
         optional = {"data__period": self.period, "data__calendar": self.calendar}
         changes |= {key: value for key, value in optional.items() if value is not None}
+        changes |= {"data__known": self.known} if self.known else {}
+        if self.freq is not None:
+            known = {"data.known": self.known} if self.known else {}
+            data = known_settings(flat(self.settings or {}) | known)
+            series = series_of_frame(df, id_col, time_col, target_col, data=data)
+            _require_step(series, self.freq, offset)
         for key in flat(self.settings or {}):
             if key.replace(".", "__") in changes:
                 name = key.removeprefix("data.")
@@ -110,11 +114,13 @@ class Forecaster:
         h: int | None = None,
         level: Sequence[int] | int | None = None,
         new_df: DataFrame | None = None,
+        X_df: DataFrame | None = None,
     ) -> DataFrame:
         """Forecast the next h values of every series; None: the horizon.
 
         level: the intervals to add, in percent, from 1 to 99. new_df: the values up to now of
-        clients that trained, in columns as for `fit`. Returns the columns unique_id, ds and y_hat,
+        clients that trained, in columns as for `fit`. X_df: the columns known in advance of the
+        next h steps, `future` of `Run.forecast`. Returns the columns unique_id, ds and y_hat,
         and for each level lo and hi, such as lo-80 and hi-80; the first two have the names given to
         `fit`, and are written as in the frame. Warns of clients of new_df that did not train, have
         too few values, or whose values end before those of the training; raises `FedProtoError` if
@@ -127,7 +133,13 @@ class Forecaster:
         levels = np.atleast_1d([] if level is None else level).tolist()
         id_col, time_col, target_col = self._columns
         forecasts = self.run_.forecast(
-            new_df, h, levels=levels, id_col=id_col, time_col=time_col, target_col=target_col
+            new_df,
+            h,
+            future=X_df,
+            levels=levels,
+            id_col=id_col,
+            time_col=time_col,
+            target_col=target_col,
         )
         if new_df is None:
             forecasts = self._labels.put_on(forecasts)
@@ -168,7 +180,7 @@ class Forecaster:
 
 # The files of a run's folder that `Run` reads, without checkpoints, reports and pictures.
 _PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
-_RUN, _SERIES = "run", "series.npz"  # in the folder of a copy
+_RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # in the folder of a copy
 
 
 def _packed(run: Run) -> dict[str, bytes]:
@@ -185,6 +197,10 @@ def _packed(run: Run) -> dict[str, bytes]:
             content = StateFile(path.parent).without_training()
             files[f"{_RUN}/{path.relative_to(run.path)}"] = content
         files[_SERIES] = Path(run.settings.data.path).read_bytes()
+        if run.settings.data.covariates:
+            table = Path(run.settings.data.covariates)
+            for path in sorted(table.iterdir()) if table.is_dir() else [table]:
+                files[f"{_COVARIATES}/{path.name}"] = path.read_bytes()
     except OSError as error:
         raise FedProtoError(
             f"the forecaster's models cannot be copied: {error.filename}: {error.strerror}; fit it "
@@ -202,7 +218,11 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, content, private=True)
     unpacked = Run(folder / _RUN)
-    data = unpacked.settings.data.model_copy(update={"path": str(folder / _SERIES)})
+    data, places = unpacked.settings.data, {"path": str(folder / _SERIES)}
+    if data.covariates:
+        table = folder / _COVARIATES / Path(data.covariates).name
+        places["covariates"] = str(table if table.exists() else table.parent)  # or of several files
+    data = data.model_copy(update=places)
     unpacked.settings = unpacked.settings.model_copy(update={"data": data})
     return unpacked
 

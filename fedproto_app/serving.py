@@ -22,7 +22,7 @@ import csv
 import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TextIO
@@ -38,6 +38,7 @@ from fedproto_app.core.tasks import task_record
 from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
+from fedproto_app.data.known_columns import KnownTable, calendar_names, with_columns
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward, reach, sample_inputs
@@ -273,24 +274,20 @@ def forecast(
     states: NodeState | Sequence[NodeState],
     series: Sequence[ClientSeries],
     steps: int,
-    future: Mapping[str, Matrix] | None = None,
     *,
     clients: Collection[str] = (),
     levels: Sequence[int] = LEVELS,
 ) -> tuple[list[ClientForecast], dict[str, str]]:
     """Return the clients' forecasts in the order of the series, and the reasons of the others.
 
-    states: of one node, or of all nodes of a run. series: see `load_histories`. future: by client,
-    its known columns after the last value, [n, k] with n ≥ steps, in place of those that its series
-    has; None: the series have all that is needed, as they do without known columns. clients: the
-    clients that must be forecast; if empty, all that can be. levels: of the intervals, in percent,
-    from 1 to 99.
+    states: of one node, or of all nodes of a run. series: see `load_histories`; of their known
+    columns those of the training are used. clients: the clients that must be forecast; if empty,
+    all that can be. levels: of the intervals, in percent, from 1 to 99.
 
-    Raises `DataError` if a required client cannot be forecast, if none can, if the known columns
-    are too few or too short, if the steps do not fit into memory, or if a series has another
-    sampling step than in training, or another kind of times.
+    Raises `DataError` if a required client cannot be forecast, if none can, if a known column of
+    the training is missing or lacks a value, if the steps do not fit into memory, or if a series
+    has another sampling step than in training, or another kind of times.
     """
-    series = _with_futures(series, future or {})
     for level in levels:
         if level not in range(1, 100):
             raise FedProtoError(f"level = {level!r}: expected a whole number from 1 to 99, percent")
@@ -309,14 +306,11 @@ def forecast(
             raise DataError(f"client {name!r} cannot be forecast: {reason}{models}")
     chosen = [history for history in series if reasons[history.name] is None]
     chosen = [history for history in chosen if not clients or history.name in clients]
-    for history in chosen:
+    for place, history in enumerate(chosen):
         node = owners[history.name]
         _require_same_clock(history, _trained_on(node, history.name), node.settings.data)
-        if history.columns and len(history.future) < steps:
-            raise DataError(
-                f"client {history.name!r}: {', '.join(history.columns)}: known for "
-                f"{len(history.future)} steps after its last value, but {steps} are to be forecast"
-            )
+        columns = node.store.record(history.name).response.get("columns", [])
+        chosen[place] = _with_columns(history, columns, steps)
     require_room(8 * (2 + 2 * len(levels)) * steps * len(chosen), f"{steps} steps ahead")
     forecasts: dict[str, ClientForecast] = {}
     for node in nodes:
@@ -327,16 +321,49 @@ def forecast(
     return [forecasts[history.name] for history in chosen], left_out
 
 
-def _with_futures(
-    series: Sequence[ClientSeries], future: Mapping[str, Matrix]
-) -> list[ClientSeries]:
-    """Return the series with what is known of their future; raise `DataError` if it fits none."""
-    if strangers := future.keys() - {history.name for history in series}:
-        raise DataError(f"future: client {min(strangers)!r} is not in the data")
-    return [
-        history.with_future(future[history.name]) if history.name in future else history
-        for history in series
-    ]
+def trained_columns(
+    states: Sequence[NodeState], future: KnownTable | None = None
+) -> tuple[str, ...]:
+    """Return the columns known in advance that a run's models were trained with, () for none.
+
+    Raises `FedProtoError` if a table of the future is given, but has nothing to give.
+    """
+    columns: list[str] = []
+    for node in states:
+        for client in node.store.kept_clients()[:1]:  # all clients of a run have the same
+            columns = columns or node.store.record(client).response.get("columns", [])
+    if future and set(columns) <= set(calendar_names(states[0].settings.data)):
+        other = " other than those of the time" if columns else ""
+        raise FedProtoError(
+            f"{future.key}: the models were trained without columns known in advance{other}; leave "
+            "it out"
+        )
+    return tuple(columns)
+
+
+def _with_columns(series: ClientSeries, columns: Sequence[str], steps: int) -> ClientSeries:
+    """Return the series with the known columns of its training alone.
+
+    Raises `DataError` if one of them is missing or lacks a value that forecasts need.
+    """
+    if not columns:
+        return replace(series, columns=(), known=np.empty((0, 0)))
+    series = with_columns(series, columns, f"the data of client {series.name!r}")
+    end = len(series.values)
+    known = np.full((end + steps, len(columns)), np.nan)
+    rows = series.known[: end + steps]
+    known[: len(rows)] = rows
+    is_missing = np.isnan(known)
+    begun = np.maximum.accumulate(~is_missing, axis=0)  # a column may begin late
+    begun[end:] = True
+    if (lacks := is_missing & begun).any():
+        row = int(lacks.any(axis=1).argmax())
+        raise DataError(
+            f"client {series.name!r}: column {columns[int(lacks[row].argmax())]!r} has no value at "
+            f"{series.when(row)}, and the forecast needs it until {series.when(end + steps - 1)}; "
+            "give a table that has it with --covariates (in Python: future or X_df)"
+        )
+    return series
 
 
 def _trained_on(node: NodeState, client: str) -> TrainedSeries:

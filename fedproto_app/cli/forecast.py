@@ -50,6 +50,16 @@ def forecast(
             "or of --site.",
         ),
     ] = None,
+    covariates: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A table of the columns known in advance: a column of times, perhaps of clients, "
+            "and the columns. Its rows after the last values are the future, and earlier rows fill "
+            "what the data lack. Default: the data's own rows after the last value, and "
+            "data.covariates of the run.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Write the forecasts into this file, not to stdout."),
@@ -135,14 +145,18 @@ def forecast(
 
       fedproto forecast runs/my-run --data sites.csv --client north
 
+      fedproto forecast runs/my-run --steps 24 --covariates weather.csv
+
       fedproto forecast --state /state --data traffic.h5 --client 773869 --client 767541
 
       fedproto forecast --state /state --site /etc/fedproto/site.toml
     """
     # torch and the readers are slow to import.
+    from fedproto_app.data.known_columns import as_trained, table_in
+    from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving import forecast as forecasts_of
-    from fedproto_app.serving import reasons_for_gaps, write_csv
+    from fedproto_app.serving import reasons_for_gaps, trained_columns, write_csv
     from fedproto_app.tasks.forecasting.metrics import LEVELS
 
     nodes = _states(run, state)
@@ -150,10 +164,13 @@ def forecast(
         raise FedProtoError("--state needs --data, or --site with the node's own source")
     reading = _reading(nodes[0].settings.data, data, source, site)
     for option, file in (("--out", out), ("--picture", picture)):
-        if file is not None:
-            _require_writable(option, file, reading.path)
+        for path in (reading.path, reading.covariates, str(covariates or "")):
+            if file is not None:
+                _require_writable(option, file, path)
+    future = table_in(covariates, "--covariates") if covariates else None
+    columns = trained_columns(nodes, future)
     look_here_for_users_code()  # model and source may be the user's code
-    series = load_histories(reading)
+    series = load_histories(as_trained(reading, columns), steps, future)
     client_forecasts, left_out = forecasts_of(
         nodes,
         series,
@@ -183,6 +200,8 @@ def forecast(
     console.print(_summary(client_forecasts))
     if (hidden := len(client_forecasts) - ROWS) > 0:
         console.print(f"... and {hidden} more")
+    for note in notes_of(series) if columns else []:
+        console.print(f"[yellow]note[/yellow] {escape(note)}", soft_wrap=True)
     for line in refusals(left_out):
         console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
     for line in refusals(reasons_for_gaps(client_forecasts)):

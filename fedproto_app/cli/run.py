@@ -16,6 +16,7 @@ from fedproto_app.cli.flower_run import follow_run, require_cpus, simulate_in_fl
 from fedproto_app.cli.options import Changes
 from fedproto_app.core.endings import WhenStopped, removed_if_empty, shown
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.core.tasks import task_record
 from fedproto_app.experiments.run_settings import (
     NODES,
@@ -172,7 +173,28 @@ def _next(settings: Settings, artefacts: Path) -> list[str]:
     compare = f"fedproto compare {shlex.quote(shown(artefacts.parent))}"
     if not task_record(settings.task).forecasts or not (artefacts / "state").exists():
         return [compare]
-    return [f"fedproto forecast {short} --steps {settings.data.horizon} --out next.csv", compare]
+    forecast = f"fedproto forecast {short} --steps {settings.data.horizon} --out next.csv"
+    if _lacks_future(settings, artefacts):
+        forecast += " --covariates future.csv"
+    return [forecast, compare]
+
+
+def _lacks_future(settings: Settings, artefacts: Path) -> bool:
+    """Return whether the run's data end before the columns known in advance that a forecast needs.
+
+    Reads the data again if the run has such columns.
+    """
+    from fedproto_app.data.known_columns import as_trained
+    from fedproto_app.data.sources import load_histories
+    from fedproto_app.serving import open_run, trained_columns
+
+    data = settings.data
+    if not (data.known or data.covariates):
+        return False
+    look_here_for_users_code()
+    columns = trained_columns(open_run(artefacts))
+    series = load_histories(as_trained(data, columns).model_copy(update={"max_steps": 0}))
+    return any(len(client.future) < data.horizon for client in series)
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:

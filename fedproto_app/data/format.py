@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data import formats
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.files import open_tree
 from fedproto_app.data.npz_archive import open_archive
 from fedproto_app.data.series import ClientSeries
@@ -30,6 +31,7 @@ from fedproto_app.settings import DataSettings
 PathKind = Literal["no path", "a file", "a folder", "a file or a folder"]
 Changes = dict[str, str | bool]  # settings by dotted keys
 Answers = Mapping[str, object]  # settings that a person has made, by dotted keys
+CovariateReader = Callable[[DataSettings, Clock | None], Iterator[ClientSeries]]
 
 _DEEPEST = 8  # folders in folders that are looked into
 
@@ -178,14 +180,15 @@ class Format:
     names to read it, in words, such as "an .h5 file"; "" for data without a path. fit: says how
     well a path fits. reading: recognises the settings that read a path that fits best, with the
     person's answers; None: the first source reads it without further settings. covariates: reads a
-    table of columns that are known in advance, see `known_columns`; None: the format has no tables.
+    table of columns that are known in advance, for series with this clock, see `known_columns`;
+    None: the format has no tables.
     """
 
     sources: tuple[Source, ...]
     paths: str = ""
     fit: Callable[[Candidate], Fit] = by_name_of_none
     reading: Callable[[Candidate, Answers], Reading] | None = None
-    covariates: Callable[[DataSettings], Iterator[ClientSeries]] | None = None
+    covariates: CovariateReader | None = None
 
     def read(self, candidate: Candidate, answers: Answers) -> Reading:
         """Return the settings that read the path."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.data.clock import look_like_times
+from fedproto_app.data.clock import Clock, look_like_times
 from fedproto_app.data.formats.npz import save_series
+from fedproto_app.data.known_columns import KnownTable
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
 from fedproto_app.data.table import TIME_NAMES, FrameFile, Head, time_place
-from fedproto_app.data.table_source import CLIENT_NAMES, TableFormat, load_long, load_wide
+from fedproto_app.data.table_source import (
+    CLIENT_NAMES,
+    TableFormat,
+    load_covariates,
+    load_long,
+    load_wide,
+)
 from fedproto_app.settings import DataSettings, settings_from
 
 if TYPE_CHECKING:
@@ -86,6 +93,26 @@ def series_of_frame(
         raise DataError(message) from None
 
 
+def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> KnownTable:
+    """Return the table of the columns known in advance in a frame, a row for each client and time.
+
+    A frame without the column of clients holds for all of them. Other columns are ignored.
+    """
+
+    def read(settings: DataSettings, clock: Clock | None) -> Iterator[ClientSeries]:
+        form = _form_of(frame, id_col, time_col, utc=None if clock is None else clock.utc)
+        head = Head(WHERE, form.names, time_place(form.names, form.flat))
+        tables = TableFormat(
+            "frame", re.compile("$."), "", lambda *_: FrameFile(form.flat, WHERE, head)
+        )
+        counts = _counts_steps(form.flat, head, time_col)
+        changes = {"client_column": id_col, "time_column": time_col}
+        changes |= {"time_unit": "step"} if counts else {}
+        yield from load_covariates(settings.model_copy(update=changes), clock, tables)
+
+    return KnownTable("the frame of the future", "future", read)
+
+
 def known_settings(settings: Mapping[str, object]) -> DataSettings:
     """Return those of a run's settings, with dotted keys, that give columns known in advance."""
     return settings_from({key: settings[key] for key in _OF_KNOWN if key in settings}).data
@@ -150,8 +177,11 @@ class _Form:
     zone: tzinfo | None
 
 
-def _form_of(frame: Any, id_col: str, time_col: str) -> _Form:
-    """Return the frame's form; raise `DataError` if it is no frame, empty or ambiguous."""
+def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> _Form:
+    """Return the frame's form; raise `DataError` if it is no frame, empty or ambiguous.
+
+    utc: whether the times of a zone are moments, rather than days; None: as the frame shows.
+    """
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame) and callable(getattr(frame, "to_pandas", None)):
@@ -179,7 +209,8 @@ def _form_of(frame: Any, id_col: str, time_col: str) -> _Form:
     if times is not None and isinstance(flat[times].dtype, pd.DatetimeTZDtype):
         zone = flat[times].dt.tz
         local = flat[times].dt.tz_localize(None)
-        if len(local) > 1 and (local - local.dt.normalize()).nunique() == 1:
+        is_daily = (local - local.dt.normalize()).nunique() == 1
+        if utc is not True and is_daily and (len(local) > 1 or utc is False):
             flat[times] = local  # days, which are not of one length in UTC when clocks change
     return _Form(flat, names, labels, bool(id_col) or ids is not None, ids, zone)
 

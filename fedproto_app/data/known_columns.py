@@ -8,7 +8,7 @@ they are known at any position of a clock, and are always the last columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import DataError, did_you_mean, optional
 from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.files import missing
-from fedproto_app.data.format import Candidate, Fit, all_formats
+from fedproto_app.data.format import Candidate, CovariateReader, Fit, all_formats
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
@@ -34,15 +34,36 @@ _MOST_MOVED = 168  # steps by which a column may be the target moved
 _DAY = np.timedelta64(1, "D")
 
 
+@dataclass(frozen=True)
+class KnownTable:
+    """A table of columns known in advance, beside the source.
+
+    name: its path or another name in messages. key: what gave it, such as data.covariates.
+    """
+
+    name: str
+    key: str
+    read: CovariateReader
+
+
 def with_known_columns(
-    clients: Sequence[ClientSeries], settings: DataSettings, where: str
+    clients: Sequence[ClientSeries],
+    settings: DataSettings,
+    where: str,
+    steps: int = 0,
+    future: KnownTable | None = None,
 ) -> list[ClientSeries]:
     """Return the clients with the columns that the settings name, all with the same ones.
 
-    where: the source's name in messages. A missing value takes the last value before it in its
-    column, and a note says how many do. After the last value the columns end where the first of
-    them ends. Raises `DataError` for a column that is not there, that misses more than a fifth of a
-    client's rows, or whose times do not fit.
+    where: the source's name in messages. A gap takes the last value before it in its column, and a
+    note says how many do. A column that ends before a client's last value is not continued.
+
+    steps: how far after the last value the columns that are functions of time are computed. future:
+    a table whose rows after the last value take the place of the source's, and whose earlier rows
+    only fill what the source lacks.
+
+    Raises `DataError` for columns that are not there, miss more than a fifth of their rows, or
+    whose times do not fit.
     """
     given = sorted({column for client in clients for column in client.columns})
     if not given and not settings.has_known:
@@ -54,7 +75,7 @@ def with_known_columns(
             _selected(client, [c for c in client.columns if c in chosen]) for client in series
         ]
     if settings.covariates:
-        series = _with_covariates(series, settings, where)
+        series = _with_covariates(series, settings, where, must_meet=future is None)
     for client in series[1:]:
         if differing := sorted({*client.columns} ^ {*series[0].columns}):
             has, lacks = (client, series[0])[:: 1 if differing[0] in client.columns else -1]
@@ -70,8 +91,29 @@ def with_known_columns(
     order = [c for column in settings.known_columns for c in columns if column.gives(c)]
     order = order or sorted(columns)
     if order:
-        series = _filled([_selected(client, order) for client in series], where)
-    return [with_calendar(client, settings, where=where) for client in series]
+        series = [_selected(client, order) for client in series]
+        series = _with_future(series, future, steps, settings, where) if future else series
+        series = _filled(series, where)
+    return [with_calendar(client, settings, steps, where) for client in series]
+
+
+def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
+    """Return settings that read the known columns of a training, in its order.
+
+    A text that the training never saw is 0 in all columns of its column.
+    """
+    listed = {column.name for column in settings.known_columns}
+    texts: dict[str, list[str]] = {}
+    for column in columns:
+        name, sign, text = column.partition("=")
+        if column in calendar_names(settings):
+            continue
+        if sign and name in listed:
+            texts.setdefault(name, []).append(text)
+        else:
+            texts[column] = []
+    known = [KnownColumn(name, tuple(of_name), bool(of_name)) for name, of_name in texts.items()]
+    return settings.model_copy(update={"known": text_of(column.text for column in known)})
 
 
 def _refuse_missing(name: str, given: Sequence[str], settings: DataSettings, where: str) -> None:
@@ -92,41 +134,13 @@ def _selected(series: ClientSeries, columns: Sequence[str]) -> ClientSeries:
 
 
 def _with_covariates(
-    clients: Sequence[ClientSeries], settings: DataSettings, where: str
+    clients: Sequence[ClientSeries], settings: DataSettings, where: str, *, must_meet: bool
 ) -> list[ClientSeries]:
-    """Return the clients with the columns of the table ``data.covariates`` after their own."""
-    path = Path(settings.covariates)
-    tables = {series.name: series for series in _covariates(path, clients, settings)}
-    shared = tables.get("")
-    names = [client.name for client in clients]
-    if shared is None and not set(tables) & set(names):
-        raise DataError(
-            f"data.covariates: {path} is of the clients {text_of(list(tables)[:5])}, none of which "
-            f"is in {where}, which has {text_of(names[:5])}"
-        )
-    targets = {client.table.values if client.table else "" for client in clients}
-    if not any(targets):  # every client is a column
-        targets = set(names)
-    for table in tables.values():
-        if twice := [column for column in table.columns if column in targets]:
-            raise DataError(
-                f"data.covariates: column {twice[0]!r} of {path} is what is forecast; name the "
-                "others in data.known"
-            )
-    return [_joined(client, shared or tables.get(client.name), path) for client in clients]
+    """Return the clients with the columns of the table ``data.covariates`` after their own.
 
-
-def _covariates(
-    path: Path, clients: Sequence[ClientSeries], settings: DataSettings
-) -> list[ClientSeries]:
-    """Return the columns of a table that the clients lack: a series for each client, or one."""
-    if not path.exists():
-        raise DataError(f"data.covariates: {missing(path)}")
-    candidate = Candidate(path)
-    readers = [form for form in all_formats().values() if form.covariates is not None]
-    best = max(readers, key=lambda form: form.fit(candidate))
-    if best.fit(candidate) is Fit.NONE or best.covariates is None:
-        raise DataError(f"data.covariates: {path} is no table; a CSV, Parquet or Excel file is")
+    must_meet: whether the table must have times at which a client has values.
+    """
+    table = table_in(Path(settings.covariates), "data.covariates")
     lacking = [
         column.text
         for column in settings.known_columns
@@ -134,13 +148,119 @@ def _covariates(
     ]
     if settings.known and not lacking:
         raise DataError(
-            f"data.covariates: data.known = {settings.known!r} names no column of {path} beside "
-            "those that the source has"
+            f"data.covariates: data.known = {settings.known!r} names no column of {table.name} "
+            "beside those that the source has"
         )
-    counts = settings.time_unit == "auto" and all(client.clock is None for client in clients)
+    columns = _read(table, lacking, clients, settings, where)
+    _require_no_target(columns.values(), clients, table.name)
+    joined = []
+    for client in clients:
+        of_client = columns.get("") or columns.get(client.name)
+        if of_client is None:
+            raise DataError(f"data.covariates: {table.name} has no row of client {client.name!r}")
+        if twice := sorted({*client.columns} & {*of_client.columns}):
+            raise DataError(
+                f"data.known: column {twice[0]!r} is in the source and in {table.name}; rename one "
+                "of them"
+            )
+        _require_clock(client, of_client, table.name)
+        if must_meet:
+            _require_common_times(client, of_client, table.name)
+        rows = max(len(client.values), len(client.known), of_client.end - client.start)
+        own = _placed(client, client, rows)
+        known = np.concatenate([own, _placed(of_client, client, rows)], axis=1)
+        joined.append(replace(client, known=known, columns=(*client.columns, *of_client.columns)))
+    return joined
+
+
+def _require_no_target(
+    tables: Iterable[ClientSeries], clients: Sequence[ClientSeries], name: str
+) -> None:
+    """Raise `DataError` if a column of a table of covariates is what is forecast."""
+    targets = {client.table.values if client.table else "" for client in clients}
+    if not any(targets):  # every client is a column
+        targets = {client.name for client in clients}
+    for table in tables:
+        if twice := [column for column in table.columns if column in targets]:
+            raise DataError(
+                f"data.covariates: column {twice[0]!r} of {name} is what is forecast; name the "
+                "others in data.known"
+            )
+
+
+def _with_future(
+    clients: Sequence[ClientSeries],
+    table: KnownTable,
+    steps: int,
+    settings: DataSettings,
+    where: str,
+) -> list[ClientSeries]:
+    """Return the clients with so many rows of a table after their last value, and its earlier rows
+    where they have none."""
+    wanted = [column.text for column in settings.known_columns]
+    try:
+        columns = _read(table, wanted, clients, settings, where)
+        extended = []
+        for client in clients:
+            of_client = columns.get("") or columns.get(client.name)
+            if of_client is None:
+                extended.append(client)
+                continue
+            _require_clock(client, of_client, table.name)
+            of_client = with_columns(of_client, client.columns, table.name)
+            end = len(client.values)
+            rows, past = _placed(of_client, client, end + steps), client.known[:end]
+            past = np.where(np.isnan(past), rows[:end], past)
+            notes = (*client.notes, *(f"{table.name}: {note}" for note in of_client.notes))
+            client = replace(client, known=past, notes=notes)
+            extended.append(client.with_future(rows[end:]))
+    except DataError as error:
+        raise DataError(str(error).replace("data.covariates", table.key)) from None
+    return extended
+
+
+def with_columns(series: ClientSeries, columns: Sequence[str], where: str) -> ClientSeries:
+    """Return the series with the known columns of a training alone, in its order.
+
+    Raises `DataError` for a column that the series lacks. where: the name of the data in messages.
+    """
+    for column in columns:
+        if column not in series.columns:
+            raise DataError(
+                f"{where}: no column {column!r}, which the models were trained with, but "
+                f"{', '.join(series.columns) or 'none that is known in advance'}"
+            )
+    return _selected(series, columns)
+
+
+def table_in(path: Path, key: str) -> KnownTable:
+    """Return the table in a file; raise `DataError` if it is none. key: as of `KnownTable`."""
+    if not path.exists():
+        raise DataError(f"{key}: {missing(path)}")
+    candidate = Candidate(path)
+    readers = [form for form in all_formats().values() if form.covariates is not None]
+    best = max(readers, key=lambda form: form.fit(candidate))
+    if best.fit(candidate) is Fit.NONE or best.covariates is None:
+        raise DataError(f"{key}: {path} is no table; a CSV, Parquet or Excel file is")
+    return KnownTable(str(path), key, best.covariates)
+
+
+def _read(
+    table: KnownTable,
+    columns: Sequence[str],
+    clients: Sequence[ClientSeries],
+    settings: DataSettings,
+    where: str,
+) -> Mapping[str, ClientSeries]:
+    """Return these columns of a table by client, of "" if they are of all clients.
+
+    columns: as ``data.known`` names them. Raises `DataError` if no client is in the table.
+    """
+    clock = next((client.clock for client in clients if client.clock is not None), None)
+    counts = settings.time_unit == "auto" and clock is None
     changes = {
-        "path": str(path),
-        "known": text_of(lacking),
+        "path": table.name,
+        "known": text_of(columns),
         "covariates": "",
         "clients": "",
         "missing": "gap",
@@ -149,36 +269,36 @@ def _covariates(
         "decimal": "auto",
         "time_unit": "step" if counts else settings.time_unit,
     }
-    return list(best.covariates(settings.model_copy(update=changes)))
+    read = table.read(settings.model_copy(update=changes), clock)
+    of_clients = {series.name: series for series in read}
+    names = [client.name for client in clients]
+    if "" not in of_clients and not set(of_clients) & set(names):
+        raise DataError(
+            f"data.covariates: {table.name} is of the clients {text_of(list(of_clients)[:5])}, "
+            f"none of which is in {where}, which has {text_of(names[:5])}"
+        )
+    return of_clients
 
 
-def _joined(client: ClientSeries, table: ClientSeries | None, path: Path) -> ClientSeries:
-    """Return the client with the columns of a table of covariates after its own."""
-    if table is None:
-        raise DataError(f"data.covariates: {path} has no row of client {client.name!r}")
-    if twice := sorted({*client.columns} & {*table.columns}):
+def _placed(table: ClientSeries, client: ClientSeries, rows: int) -> Matrix:
+    """Return the known columns of a table at the times of the first rows of a client, [rows, k],
+    NaN where it has none."""
+    placed = np.full((rows, len(table.columns)), np.nan)
+    ahead = table.start - client.start
+    first, end = max(0, ahead), min(rows, ahead + len(table.known))
+    if first < end:
+        placed[first:end] = table.known[first - ahead : end - ahead]
+    return placed
+
+
+def _require_common_times(client: ClientSeries, table: ClientSeries, name: str) -> None:
+    """Raise `DataError` if a table has no time at which the client has values."""
+    if client.values.size and (table.start >= client.end or table.end <= client.start):
         raise DataError(
-            f"data.known: column {twice[0]!r} is in the source and in {path}; rename one of them"
+            f"data.covariates: {name} goes from {table.when(0)} to "
+            f"{table.when(len(table.values) - 1)}, where client {client.name!r} has no values, "
+            f"which go from {client.when(0)} to {client.when(len(client.values) - 1)}"
         )
-    kinds = _clock_text(client), _clock_text(table)
-    if kinds[0] != kinds[1]:
-        raise DataError(
-            f"data.covariates: {path} has {kinds[1]}, but client {client.name!r} has {kinds[0]}; "
-            "write both on one clock"
-        )
-    end = table.end - client.start
-    if client.values.size and (table.start >= client.end or end <= 0):
-        raise DataError(
-            f"data.covariates: {path} goes from {_time(table, table.start)} to "
-            f"{_time(table, table.end - 1)}, where client {client.name!r} has no values, which go "
-            f"from {_time(client, client.start)} to {_time(client, client.end - 1)}"
-        )
-    rows = max(len(client.values), len(client.known), end)
-    known = np.full((rows, len(client.columns) + len(table.columns)), np.nan)
-    known[: len(client.known), : len(client.columns)] = client.known[:, : len(client.columns)]
-    first = max(0, table.start - client.start)
-    known[first:end, len(client.columns) :] = table.known[first + client.start - table.start :]
-    return replace(client, known=known, columns=(*client.columns, *table.columns))
 
 
 def _clock_text(series: ClientSeries) -> str:
@@ -190,12 +310,22 @@ def _clock_text(series: ClientSeries) -> str:
     return f"{'times in UTC' if clock.utc else 'local times'} {clock.step.item()} apart{past}"
 
 
-def _time(series: ClientSeries, position: int) -> str:
-    return str(position) if series.clock is None else series.clock.time(position)
+def _require_clock(client: ClientSeries, table: ClientSeries, name: str) -> None:
+    """Raise `DataError` if the table's times are of another kind or step than the client's."""
+    kinds = _clock_text(client), _clock_text(table)
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"data.covariates: {name} has {kinds[1]}, but client {client.name!r} has {kinds[0]}; "
+            "write both on one clock"
+        )
 
 
 def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
-    """Return the clients with the last value before it for each missing value, and a note."""
+    """Return the clients with each gap filled with the value before it, and a note.
+
+    A column that ends before the client's values is not continued, and gaps after these stay, so
+    that a forecast that needs them is refused.
+    """
     counts: Counter[str] = Counter()
     filled, gaps = [], 0
     for client in clients:
@@ -210,10 +340,11 @@ def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
                 f"{shares[worst]:.0%} of the rows up to its last value, more than "
                 f"{_MOST_MISSING:.0%}"
             )
-        complete = np.flatnonzero(~is_missing.any(axis=1))
-        rows = max(len(client.values), int(complete[-1]) + 1 if complete.size else 0)
-        known = _carried(client.known[:rows])
-        were_filled = (is_missing[:rows] & ~np.isnan(known)).sum(axis=0)
+        known = client.known.copy()
+        past = known[: len(client.values)]
+        is_before_a_value = np.maximum.accumulate(~np.isnan(past)[::-1], axis=0)[::-1]
+        past[:] = np.where(is_before_a_value, _carried(past), past)
+        were_filled = (is_missing & ~np.isnan(known)).sum(axis=0)
         gaps += bool(were_filled.any())
         counts.update(dict(zip(client.columns, were_filled.tolist(), strict=True)))
         filled.append(replace(client, known=known))
@@ -327,22 +458,21 @@ def with_calendar(
 ) -> ClientSeries:
     """Return the series with the columns that are functions of time, instead of those it has.
 
-    steps: how far after the last value they go if the series has no other columns, because they go
-    only as far as the others do. Raises `DataError` for times without dates.
+    steps: how far after the last value they go, unless other columns go further. Raises `DataError`
+    for times without dates.
     """
     names = calendar_names(settings)
     if not names:
         return series
     others = _selected(series, [c for c in series.columns if c not in names])
-    rows = len(others.known) if others.columns else len(series.values) + steps
+    rows = max(len(others.known), len(series.values) + steps)
     if series.clock is None:
         key = "holidays" if settings.holidays else "calendar"
         raise DataError(
             f"data.{key} = {getattr(settings, key)!r}: needs times with dates, and {where} has none"
         )
     columns = calendar_columns(series.clock, series.start + np.arange(rows), settings)
-    past = others.known if others.columns else np.empty((rows, 0))
-    known = np.concatenate([past, columns], axis=1)
+    known = np.concatenate([_placed(others, series, rows), columns], axis=1)
     return replace(series, known=known, columns=(*others.columns, *names))
 
 

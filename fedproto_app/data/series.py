@@ -64,8 +64,15 @@ class ClientSeries:
 
     @property
     def future(self) -> Matrix:
-        """The known columns after the last value, [T' - T, k]."""
-        return self.known[len(self.values) :]
+        """The known columns after the last value, up to the first row that lacks one, [F, k]."""
+        rows = self.known[len(self.values) :]
+        lacks = np.isnan(rows).any(axis=1)
+        return rows[: int(lacks.argmax()) if lacks.any() else None]
+
+    def when(self, row: int) -> str:
+        """Return the time of a row, or its position if the source has no times."""
+        position = self.start + row
+        return str(position) if self.clock is None else self.clock.time(position)
 
     def part(self, first: int, end: int | None = None) -> ClientSeries:
         """Return the series with the values from number `first` up to `end` alone.

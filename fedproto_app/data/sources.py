@@ -16,7 +16,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix
 from fedproto_app.data.files import require_room
 from fedproto_app.data.format import all_sources
-from fedproto_app.data.known_columns import Beside, judged, with_known_columns
+from fedproto_app.data.known_columns import Beside, KnownTable, judged, with_known_columns
 from fedproto_app.data.recognition import advice
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import chosen, loaded_from
@@ -41,9 +41,16 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     return [_up_to_window(series, settings) for series in kept] if settings.backtest else kept
 
 
-def load_histories(settings: DataSettings) -> list[ClientSeries]:
-    """Return the clients as `load_series` does, but keep gaps at the end, see `histories_of`."""
-    return histories_of(_checked_clients(settings))
+def load_histories(
+    settings: DataSettings, steps: int | None = None, future: KnownTable | None = None
+) -> list[ClientSeries]:
+    """Return the clients as `load_series` does, but keep gaps at the end, see `histories_of`.
+
+    steps: how far ahead they are to be forecast; None: the horizon. future: as for
+    `with_known_columns`.
+    """
+    ahead = settings.horizon if steps is None else steps
+    return histories_of(_checked_clients(settings, ahead, future))
 
 
 def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
@@ -74,7 +81,9 @@ def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]
     return [judged(name, clients) for name in names]
 
 
-def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
+def _checked_clients(
+    settings: DataSettings, steps: int = 0, future: KnownTable | None = None
+) -> list[ClientSeries]:
     """Return the source's clients, checked; an error hints at settings that may read the file."""
     try:
         clients, where = _read(settings)
@@ -84,7 +93,7 @@ def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
         if not (hint := advice(settings)):
             raise
         raise DataError(f"{error}; {hint}") from None
-    return with_known_columns(clients, settings, where)
+    return with_known_columns(clients, settings, where, steps, future)
 
 
 def _read(settings: DataSettings) -> tuple[list[ClientSeries], str]:

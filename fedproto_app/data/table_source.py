@@ -17,6 +17,7 @@ import numpy as np
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import (
     LARGEST_GRID_PER_ROW,
+    Clock,
     Matrix,
     Stamps,
     Times,
@@ -52,6 +53,7 @@ VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tab
 
 MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
 _TRUTH = {"true": 1.0, "false": 0.0}
+_COUNT = np.timedelta64(1, "s")  # between numbers of steps
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 
 
@@ -115,19 +117,29 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
     yield from _of_long_rows(settings, tables, select)
 
 
-def load_covariates(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
+def load_covariates(
+    settings: DataSettings, clock: Clock | None, tables: TableFormat
+) -> Iterator[ClientSeries]:
     """Yield the columns of a table that has no values, only columns that are known in advance.
 
-    settings: their path is the table's. A series for each client, or one named "" without a column
-    of clients; its values are all missing.
+    settings: their path is the table's. clock: of the series that they belong to, whose step a
+    table with one row for each client has. Yields a series for each client, or one named ""
+    without a column of clients; its values are all missing.
     """
-    yield from _of_long_rows(settings, tables, partial(_covariate_columns, settings=settings))
+    select = partial(_covariate_columns, settings=settings)
+    yield from _of_long_rows(settings, tables, select, _COUNT if clock is None else clock.step)
 
 
 def _of_long_rows(
-    settings: DataSettings, tables: TableFormat, select: Callable[[TableFile], Columns]
+    settings: DataSettings,
+    tables: TableFormat,
+    select: Callable[[TableFile], Columns],
+    usual_step: np.timedelta64 | None = None,
 ) -> Iterator[ClientSeries]:
-    """Yield the clients of a table with a row for each client and time; select: its columns."""
+    """Yield the clients of a table with a row for each client and time.
+
+    select: returns its columns. usual_step: of times that show none.
+    """
     import pandas as pd
 
     path = Path(settings.path)
@@ -149,7 +161,7 @@ def _of_long_rows(
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
     require_few_columns(clients.nunique(), settings.path, "clients")
-    values, known = _values_and_known(used_tables)
+    values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = [table.stamps(settings.time_unit) for table in used_tables]
     _require_alike(used_tables, stamps)
     # No table lacks times: `long_columns` requires them.
@@ -161,6 +173,7 @@ def _of_long_rows(
         *(note for table in used_tables for note in table.notes),
         *(note for table_stamps in all_stamps for note in table_stamps.notes),
         *(f"{' and '.join(map(ascii, of_one))} are read as one client" for of_one in spellings),
+        *notes_on_texts,
     )
     notes = tuple(dict.fromkeys(notes))
     rows: dict[str, TimedRows] = {}
@@ -181,6 +194,7 @@ def _of_long_rows(
     may_lack_rows = _may_lack_rows(settings)
     times = [client_rows.stamps.times for client_rows in rows.values()]
     step = common_step(times, may_lack_rows=may_lack_rows)
+    step = usual_step if step is None else step
     for name, client_rows in rows.items():
         where = f"{settings.path}: client {name!r}" if name else settings.path
         if not may_lack_rows:
@@ -205,7 +219,7 @@ def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientS
         return _with_known(_one_column(file.head, settings, tables), file, settings)
 
     used_tables = _read(paths, select, tables, settings)
-    all_values, known = _values_and_known(used_tables)
+    all_values, known, notes_on_texts = _values_and_known(used_tables)
     ends = np.cumsum([len(table.values) for table in used_tables])
     values_of_files = np.split(all_values, ends[:-1])
     _require_alike(used_tables, [table.stamps(settings.time_unit) for table in used_tables])
@@ -223,8 +237,10 @@ def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientS
     for path, table, of_file, file_rows in files:
         name = tables.client_of(path)
         if file_rows is None:
-            yield from counted_columns([name], of_file, table.notes, known=known)
+            notes = (*table.notes, *notes_on_texts)
+            yield from counted_columns([name], of_file, notes, known=known)
             continue
+        file_rows = replace(file_rows, notes=(*file_rows.notes, *notes_on_texts))
         if not may_lack_rows:
             _require_step(file_rows.stamps.times, step, table.where)
         yield from columns_on_a_clock(
@@ -448,13 +464,15 @@ def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Co
     return replace(columns, values=[*columns.values, *numbers], known=known)
 
 
-def _values_and_known(tables: Sequence[Table]) -> tuple[Matrix, tuple[str, ...]]:
-    """Return the values of the joined tables with their known columns, [T, N + k], and k names.
+def _values_and_known(
+    tables: Sequence[Table],
+) -> tuple[Matrix, tuple[str, ...], tuple[str, ...]]:
+    """Return the values of the joined tables with their known columns, [T, N + k], k names, notes.
 
     A column of texts becomes a column of 0 and 1 for each text. A table without values has one
     column of missing values in front.
     """
-    names: list[str] = []
+    names, notes = list[str](), list[str]()
     blocks = [np.concatenate([_targets(table) for table in tables])]
     for column in tables[0].columns.known.values():
         for table in tables:
@@ -473,10 +491,10 @@ def _values_and_known(tables: Sequence[Table]) -> tuple[Matrix, tuple[str, ...]]
                     f"{table.where}: column {column.name!r} holds numbers, but texts in {other}; "
                     "write it alike in all files"
                 )
-        columns = _of_texts(cells, column, tables)
+        columns = _of_texts(cells, column, tables, notes)
         names += columns
         blocks += [flags[:, None] for flags in columns.values()]
-    return np.concatenate(blocks, axis=1), tuple(names)
+    return np.concatenate(blocks, axis=1), tuple(names), tuple(notes)
 
 
 def _targets(table: Table) -> Matrix:
@@ -498,11 +516,11 @@ def _known_cells(table: Table, name: str) -> Series:
 
 
 def _of_texts(
-    cells: Sequence[Series], column: KnownColumn, tables: Sequence[Table]
+    cells: Sequence[Series], column: KnownColumn, tables: Sequence[Table], notes: list[str]
 ) -> dict[str, Matrix]:
     """Return a column of 0 and 1 for each text that a known column holds, [T], by name.
 
-    A column that only says true or false stays one column.
+    A column that only says true or false stays one column. A note on unlisted texts is added.
     """
     import pandas as pd
 
@@ -513,7 +531,13 @@ def _of_texts(
     if not column.values and {text.lower() for text in present} <= set(_TRUTH):
         truth = [np.nan if text is None else _TRUTH[text.lower()] for text in texts]
         return {column.name: np.array(truth)}
-    if unlisted := [text for text in present if column.values and text not in column.values]:
+    unlisted = [text for text in present if column.values and text not in column.values]
+    if unlisted and column.is_open:
+        notes.append(
+            f"column {column.name!r} is 0 in all its columns in the {texts.isin(unlisted).sum()} "
+            f"rows with other texts than {', '.join(column.values)}, such as {unlisted[0]!r}"
+        )
+    elif unlisted:
         row = _rows_of(tables)(int((texts == unlisted[0]).to_numpy().argmax()))
         raise DataError(
             f"{tables[0].where}: column {column.name!r}, {row}: {unlisted[0]!r} is none of the "

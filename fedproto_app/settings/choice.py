@@ -15,6 +15,7 @@ from fedproto_app.core.section import kebab
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 NAMES = "names between commas"  # what is allowed, in the documents
+_OTHERS = "*"  # among the texts of a known column: it may hold others
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,19 @@ class Choice:
 class KnownColumn:
     """A column that is known in advance, as ``data.known`` names it.
 
-    values: the texts that it may hold, if the setting lists them; (): as the data show.
+    values: the texts that it may hold, if the setting lists them; (): as the data show. is_open:
+    whether it may hold other texts too, which are 0 in all its columns.
     """
 
     name: str
     values: tuple[str, ...] = ()
+    is_open: bool = False
 
     @property
     def text(self) -> str:
         """The column as the setting names it."""
-        return f"{self.name}={'|'.join(self.values)}" if self.values else self.name
+        listed = "|".join([*self.values, *[_OTHERS] * self.is_open])
+        return f"{self.name}={listed}" if listed else self.name
 
     def gives(self, column: str) -> bool:
         """Return whether the column of a series comes from this one: temperature, weather=rain."""
@@ -53,11 +57,13 @@ class KnownColumn:
 
 def known_in(text: str) -> tuple[KnownColumn, ...]:
     """Return the columns that are named in a text such as "temperature, weather=rain|fog"."""
-    parts = (entry.partition("=") for entry in names_in(text))
-    return tuple(
-        KnownColumn(name.strip(), tuple(value.strip() for value in values.split("|") if sign))
-        for name, sign, values in parts
-    )
+    columns = []
+    for entry in names_in(text):
+        name, sign, listed = entry.partition("=")
+        texts = [value.strip() for value in listed.split("|") if sign]
+        values = tuple(value for value in texts if value != _OTHERS)
+        columns.append(KnownColumn(name.strip(), values, is_open=_OTHERS in texts))
+    return tuple(columns)
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -12,8 +12,13 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.data.clock import clock_of
-from fedproto_app.data.frame import known_settings, saved_series, series_of_frame
+from fedproto_app.data.clock import Clock, clock_of
+from fedproto_app.data.frame import (
+    future_of_frame,
+    known_settings,
+    saved_series,
+    series_of_frame,
+)
 from fedproto_app.data.known_columns import (
     YEAR_COLUMNS,
     Beside,
@@ -31,6 +36,7 @@ from tests.helpers.real_data import real_data
 
 with_holidays = pytest.mark.skipif(find_spec("holidays") is None, reason="needs holidays")
 
+DAY, NO_OFFSET = np.timedelta64(24 * 3600, "s"), np.timedelta64(0, "s")
 HOURS = pd.date_range("2024-03-04", periods=8, freq="h")
 # The last two rows are the future. The south begins an hour later.
 NORTH = pd.DataFrame(
@@ -337,7 +343,8 @@ def test_a_long_table_and_its_covariates_both_give_columns(tmp_path: Path) -> No
     path = str(tmp_path / "weather.csv")
     north = long(tmp_path, LONG, covariates=path, known="wind,promotion")["north"]
     assert north.columns == ("wind", "promotion")
-    np.testing.assert_array_equal(north.known[:, 0], range(11, 19))
+    np.testing.assert_array_equal(north.known[:8, 0], range(11, 19))
+    assert len(north.future) == 2  # the wind of a further hour lacks the promotion
     with pytest.raises(
         DataError, match=r"names no column of .*weather.csv beside those that the s"
     ):
@@ -453,6 +460,37 @@ def test_a_table_that_is_its_own_covariates_does_not_give_the_target(tmp_path: P
         load(rows, "long-csv", covariates=str(rows))
 
 
+@pytest.mark.parametrize(
+    ("time", "clock", "start"),
+    [
+        (pd.Timestamp("1970-01-05", tz="Asia/Tokyo"), Clock(DAY, NO_OFFSET), 4),
+        (pd.Timestamp("1970-01-05", tz="Asia/Tokyo"), Clock(DAY / 24, NO_OFFSET, utc=True), 87),
+        (4, None, 4),
+    ],
+)
+def test_one_row_ahead_is_of_the_series_clock(time: Any, clock: Clock | None, start: int) -> None:
+    """Midnight of 5 January in Tokyo is 15:00 of the fourth in UTC."""
+    frame = pd.DataFrame({"ds": [time], "wind": [7.0]})
+    data = settings_from({"data.known": "wind", "data.path": "the frame"}).data
+    (row,) = future_of_frame(frame).read(data, clock)
+    assert (row.start, row.known.tolist(), row.clock) == (start, [[7.0]], clock)
+
+
+def test_texts_that_are_not_listed_are_0_where_others_are_allowed(tmp_path: Path) -> None:
+    north = long(tmp_path, LONG, known="weather=sun|rain|*")["north"]
+    assert north.columns == ("weather=sun", "weather=rain")
+    assert north.known[0].tolist() == [0, 0]
+    note = "column 'weather' is 0 in all its columns in the 3 rows with other texts than sun, rain"
+    assert f"{note}, such as 'fog'" in north.notes
+    for name, frame in (("north", NORTH), ("south", SOUTH)):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        saved(tmp_path / "folder", frame.drop(columns="unique_id"), f"{name}.csv")
+    known = {"known": "weather=sun|rain|*", "columns": "y"}
+    assert (
+        f"{note}, such as 'fog'" in load(tmp_path / "folder", "csv-folder", **known)["south"].notes
+    )
+
+
 def test_clients_with_different_columns_are_refused(tmp_path: Path) -> None:
     data = settings_from({}).data
     clients = [
@@ -526,9 +564,10 @@ def test_the_time_is_known_as_far_as_it_is_asked_for() -> None:
     assert len(ahead.future) == 3
     np.testing.assert_array_equal(ahead.known[:4], series.known)
     wind = replace(series, known=np.arange(5.0)[:, None], columns=("wind",))
-    both = with_calendar(wind, data, steps=3)  # as far as the wind is known
+    both = with_calendar(wind, data, steps=3)
     assert both.columns == ("wind", *YEAR_COLUMNS)
-    np.testing.assert_array_equal(both.known[:, 1:], ahead.known[:5])
+    np.testing.assert_array_equal(both.known[:, 1:], ahead.known)
+    assert len(both.future) == 1  # the wind ends there
 
 
 @pytest.mark.parametrize(

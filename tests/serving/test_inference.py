@@ -315,26 +315,13 @@ def test_a_client_asked_for_must_be_forecast(
     assert ([result.client for result in forecasts], left_out) == (["gappy"], {})
 
 
-def test_known_columns_must_reach_as_far_as_the_forecast(
+def test_columns_that_the_training_did_not_have_change_nothing(
     trained: tuple[NodeState, list[ClientSeries]],
 ) -> None:
-    """No method reads them yet, so they change no forecast."""
     state, (series, *_) = trained
-    rows = len(series.values)
-    weather = replace(series, known=np.zeros((rows + 2, 1)), columns=("weather",))
+    weather = replace(series, known=np.zeros((len(series.values), 1)), columns=("weather",))
     expected = forecast(state, [series], 2)[0][0].values
     assert forecast(state, [weather], 2)[0][0].values.tolist() == expected.tolist()
-    with pytest.raises(DataError, match=r"'gappy': weather: known for 2 steps after .* but 3 are"):
-        forecast(state, [weather], 3)
-    assert len(forecast(state, [weather], 3, {"gappy": np.ones((3, 1))})[0][0].values) == 3
-    for future, reason in (
-        ({"gappy": np.ones((3, 2))}, r"client 'gappy': its future is an array \(3, 2\), expected"),
-        ({"nobody": np.ones((3, 1))}, "future: client 'nobody' is not in the data"),
-    ):
-        with pytest.raises(DataError, match=reason):
-            forecast(state, [weather], 3, future)
-    with pytest.raises(DataError, match=r"a column for each of its 0 known columns$"):
-        forecast(state, [series], 3, {"gappy": np.ones((3, 1))})
 
 
 def test_nothing_to_forecast_is_an_error(trained: tuple[NodeState, list[ClientSeries]]) -> None:

@@ -243,7 +243,7 @@ def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tupl
     if set(columns) <= set(calendar_names(settings)):
         return [("known ahead", f"{count}, at any time")]
     first = min(sources, key=lambda series: len(series.future))
-    last = first.start + len(first.known) - 1
+    last = first.end + len(first.future) - 1
     when = f"step {last}" if first.clock is None else first.clock.time(last)
     return [("known ahead", f"{count}, for {len(first.future)} steps, until {when}")]
 

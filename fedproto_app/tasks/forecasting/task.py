@@ -222,8 +222,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return TrainedSeries.of(client.scale, client.end, client.clock).numbers()
 
     def response(self, client: ClientWindows) -> dict[str, list[Any]]:
-        """Return the numbers of the response that has been taken off the client's series."""
-        return {} if client.response is None else dict(client.response.numbers())
+        """Return the numbers of the response that has been taken off the client's series, and the
+        names of the columns that it is to."""
+        if client.response is None:
+            return {}
+        return {**client.response.numbers(), "columns": list(client.series.columns)}
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
         counts = [len(client.batches) for client in clients]
