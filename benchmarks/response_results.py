@@ -1,0 +1,486 @@
+"""docs/results/covariates.md: forecasts a day ahead with columns that are known in advance.
+
+    python -m benchmarks.response_results wind pm25         # the tables, tens of minutes of a core
+    python -m benchmarks.response_results wind --again      # after a change of the response
+    python -m benchmarks.response_results --page-only       # from existing figures
+
+A newcomer has so many days of history, of which the last fifth is its validation part, and everybody
+else has all days before. Each client is the newcomer once, at two starting times, and its test part
+is the next 120 days. Then everybody has as few days. All halves are the app's own, in one process:
+the learners of the response's two rounds, `without_response`, and Kindred. The others answer before
+the newcomer comes, so nothing that they send depends on it.
+
+Needs the extra `lightgbm`. Figures are kept in runs/results/covariates, so a run goes on where
+another ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.history_results import (
+    KINDRED,
+    LAST_PERIOD,
+    LAST_VALUE,
+    RIDGE,
+    Client,
+    joined,
+    learner_of,
+    priors_of,
+    temperatures_of,
+)
+from benchmarks.pages import ROOT, data_root, table_texts
+from benchmarks.parts import parser_of
+from benchmarks.pooled_trees import MOST_TREES, PARAMETERS, PATIENCE
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.data.clock import clock_of
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
+from fedproto_app.data.windows import ClientWindows, lookback, make_windows
+from fedproto_app.settings import flat_settings, settings_from
+from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort
+from fedproto_app.strategies.response.features import filled, trailing_means
+from fedproto_app.strategies.response.stage import MomentsLearner, SumsLearner, without_response
+from fedproto_app.tasks.forecasting.metrics import MSE, VALIDATION_MSE
+from fedproto_app.tasks.forecasting.task import ForecastingTask, window_layout
+
+PAGE = ROOT / "docs" / "results" / "covariates.md"
+MAKER = "benchmarks.response_results"
+OUTPUT = ROOT / "runs" / "results" / "covariates"
+DAY, TEST_DAYS = 24, 120
+DAYS = (7, 14, 28, 60, 0)  # of the newcomer; 0: all
+SHORT = (7, 28)  # of everybody
+MOST_ROWS = 60_000  # of trees
+
+# What forecasts: which response is taken off the series, and what forecasts the rest.
+NONE, OWN, SHARED, POOLED = "none", "own", "shared", "pooled"
+TREES, ALONE = "trees", "Kindred, alone"
+WITHOUT = [(NONE, name) for name in (ALONE, RIDGE, LAST_VALUE, LAST_PERIOD)]
+ALONE_WITH = [(OWN, name) for name in (ALONE, RIDGE, TREES)]
+ROWS = {  # the strongest by validation
+    "without columns, alone": WITHOUT,
+    "without columns, Kindred": [(NONE, KINDRED)],
+    "columns, alone": ALONE_WITH,
+    "shared response, alone": [(SHARED, ALONE)],
+    "both shared": [(SHARED, KINDRED)],
+    "all data pooled": [(POOLED, TREES)],
+}
+Fit = tuple[float, float]  # the validation and the test MSE
+
+
+# --- the data -------------------------------------------------------------------------------------
+
+
+def wind() -> tuple[pd.DataFrame, str]:
+    table = pd.read_csv(data_root() / "gefcom2012_wind_hourly.csv.gz", parse_dates=["ds"])
+    return table, "power"
+
+
+def pm25() -> tuple[pd.DataFrame, str]:
+    """Return PM2.5, rain and speed as logarithms, and the wind's direction as two columns."""
+    table = pd.read_csv(data_root() / "beijing_air_weather_hourly.csv.gz", parse_dates=["ds"])
+    names = ["N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW"]
+    angle = np.deg2rad(22.5 * table.pop("wind_direction").map(names.index, na_action="ignore"))
+    speed = np.sqrt(table.wind_speed)
+    table["north"], table["east"] = np.cos(angle) * speed, np.sin(angle) * speed
+    for column in ("pm25", "rain", "wind_speed"):
+        table[column] = np.log1p(table[column])
+    return table, "pm25"
+
+
+SETS: Mapping[str, tuple[Callable[[], tuple[pd.DataFrame, str]], tuple[float, float]]] = {
+    "wind": (wind, (0.6, 0.8)),
+    "pm25": (pm25, (0.6, 0.75)),
+}  # and the shares of the time at which the test parts start
+
+
+def series_of(name: str) -> list[ClientSeries]:
+    """Return a client for each place."""
+    table, target = SETS[name][0]()
+    step = np.timedelta64(3600, "s")
+    clients = []
+    for client, rows in table.groupby("unique_id"):
+        times = rows["ds"].to_numpy().astype("datetime64[s]")
+        assert (np.diff(times) == step).all()
+        known = rows.drop(columns=["unique_id", "ds", target])
+        clients.append(
+            ClientSeries(
+                str(client),
+                rows[target].to_numpy(dtype=float),
+                int((times[0] - np.datetime64(0, "s")) // step),
+                clock=clock_of(times, step),
+                known=known.to_numpy(dtype=float),
+                columns=tuple(known.columns),
+            )
+        )
+    return clients
+
+
+class Start:
+    """Everybody's series up to the end of the test part, which begins at hour `now`."""
+
+    def __init__(self, series: Sequence[ClientSeries], share: float) -> None:
+        first, length = series[0].start, len(series[0].values)
+        self.now = int(length * share) // DAY * DAY
+        self.series = [client.part(0, self.now + TEST_DAYS * DAY) for client in series]
+        time = np.datetime64(0, "h") + np.timedelta64(first + self.now, "h")
+        self.settings = settings_from(
+            {
+                "method": "kindred",
+                "seed": 0,
+                "data.period": DAY,
+                "data.horizon": DAY,
+                "data.calendar": "week",
+                "data.train-share": 0.64,
+                "data.validation-share": 0.16,  # a fifth of what is before the test part
+                "data.test-start": str(time),
+            }
+        )
+        own = settings_from({**flat_settings(self.settings), "response.sharing": "none"})
+        shape = DataShape(known=series[0].columns)
+        self.own, self.all = (ForecastingTask(settings, shape) for settings in (own, self.settings))
+        self.kindred, self.ridge = (learner_of(self.settings, name) for name in (KINDRED, RIDGE))
+
+    def windows(self, client: int, days: int) -> ClientWindows:
+        """Return a client with so many days before the test part; 0: all.
+
+        The values that its first forecast looks back at are in addition.
+        """
+        hours = days * DAY + lookback(self.settings.data)
+        series = self.series[client]
+        return make_windows(series.part(self.now - hours) if days else series, self.settings.data)
+
+    def totals(self, clients: Sequence[ClientWindows]) -> Arrays:
+        """Return the totals of the two rounds in which clients share their response."""
+        totals = self.sent(MomentsLearner, clients, {})
+        return {**totals, **self.sent(SumsLearner, clients, totals)}
+
+    def sent(self, kind: Any, clients: Sequence[ClientWindows], totals: Arrays) -> Arrays:
+        """Return the sum of what these clients send in one of the rounds."""
+        learner = kind(self.settings.training, self.settings.response, self.all)
+        sums: Arrays = {}
+        for client in clients:
+            samples = learner.task.gather([client], 1)
+            cohort = new_cohort(learner, {}, samples, server_round=1, trains=False)
+            context = learner.context(Guidance(totals), cohort)
+            for name, array in learner.contribution(cohort, context, 1).arrays.items():
+                sums[name] = sums.get(name, 0) + array[0].astype(np.float64)
+        return {name: total.astype(np.float32) for name, total in sums.items()}
+
+    def without_response(self, client: ClientWindows, totals: Arrays) -> ClientWindows:
+        """Return a client without its response, which it learns alone if there are no totals."""
+        task = self.all if totals else self.own
+        shard = without_response(
+            Shard({client.name: client}, {}), [client.name], totals, task, STORE
+        )
+        (ready,) = shard.clients.values()
+        assert isinstance(ready, ClientWindows)
+        return ready
+
+
+class _Store:
+    """The totals come with every call, so nothing is kept."""
+
+    def write_first_phase(self, tensors: Mapping[str, torch.Tensor]) -> None: ...
+
+    def read_first_phase(self) -> dict[str, torch.Tensor]:
+        return {}
+
+
+STORE = _Store()
+
+
+# --- the forecasts --------------------------------------------------------------------------------
+
+
+class DayAhead(Client):
+    """A client that is tested by its forecasts from midnight."""
+
+    def __init__(self, windows: ClientWindows) -> None:
+        self.windows, self.unit = windows, windows.scale.std
+
+    def cohort(self, learner: AnyLearner) -> Cohort:
+        cohort = super().cohort(learner)
+        midnight = torch.from_numpy((self.windows.start + self.samples) % DAY == 0)
+        samples = replace(cohort.samples, is_test=cohort.samples.is_test * midnight[:, None])
+        return replace(cohort, samples=samples)
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """The numbers of all samples."""
+        return np.arange(len(self.windows.targets))
+
+    def errors(self, learner: AnyLearner, cohort: Cohort) -> Fit:
+        """Return the errors of the cohort's model."""
+        return fit_of(learner.evaluate(cohort, Guidance()))
+
+    def naive(self, learner: AnyLearner) -> dict[str, Fit]:
+        """Return the errors of the two naive forecasts."""
+        cohort = self.cohort(learner)
+        blocks = window_layout(learner.task.settings.data).blocks(cohort.samples.inputs)
+        copies = {
+            LAST_VALUE: blocks.close[..., -1:].expand(-1, -1, DAY),
+            LAST_PERIOD: blocks.lagged[..., -1, :],
+        }
+        return {n: fit_of(learner.task.judge(f, cohort.samples)) for n, f in copies.items()}
+
+    def alone(self, learner: AnyLearner) -> tuple[Fit, Cohort, Arrays]:
+        """Return the errors of its own fit, the cohort, and what it then sends."""
+        cohort, arrays = self.fitted_alone(learner)
+        return self.errors(learner, cohort), cohort, arrays
+
+    def with_others(self, kindred: AnyLearner, others: Sequence[Arrays]) -> tuple[Fit, Fit]:
+        """Return the errors of Kindred alone, and with what others sent."""
+        alone, cohort, arrays = self.alone(kindred)
+        received = priors_of(
+            joined([*others, arrays]), temperatures_of(kindred), slice(len(others), None)
+        )
+        self.receive(kindred, cohort, received)
+        return alone, self.errors(kindred, cohort)
+
+
+def fit_of(metrics: Mapping[Metric, Sequence[float]]) -> Fit:
+    """Return the validation and the test error of one client."""
+    return metrics[VALIDATION_MSE][0], metrics[MSE][0]
+
+
+class Rows:
+    """A client's samples as rows for trees: a row for each sample and step ahead.
+
+    Columns: the newest values, the values a day and more before the target, the newest day, the
+    calendar of the target, the step, and the known columns and their trailing means.
+    """
+
+    def __init__(self, client: DayAhead) -> None:
+        self.client, self.windows = client, client.windows
+        self.known = trailing_means(np.nan_to_num(filled(self.windows.series.known)), DAY)
+
+    def of(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the inputs [R, …] and the targets [R] that are present."""
+        windows, n = self.windows, len(samples)
+        close, lagged = windows.inputs[samples, :3], windows.inputs[samples, 3 : 3 + 3 * DAY]
+        lagged = lagged.reshape(n, 3, DAY)
+        ahead = np.arange(DAY)
+        positions = windows.start + samples[:, None] + ahead
+        calendar = [positions % DAY, positions // DAY % 7, np.broadcast_to(ahead, positions.shape)]
+        rows = np.concatenate(
+            [
+                np.repeat(close[:, None], DAY, axis=1),
+                lagged.transpose(0, 2, 1),
+                np.repeat(lagged[:, None, -1], DAY, axis=1),
+                np.stack(calendar, axis=-1),
+                self.known[positions - windows.series.start].reshape(n, DAY, -1),
+            ],
+            axis=-1,
+            dtype=np.float32,
+        )
+        present = windows.present[samples]
+        return rows[present], windows.targets[samples][present]
+
+    def train(self, most: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return at most so many rows of the train part."""
+        return self.of(_thinned(np.sort(self.windows.batches.ravel()), most))
+
+    def validation(self, most: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return at most so many rows of the validation part."""
+        return self.of(_thinned(self.client.samples[self.windows.validation], most))
+
+    def errors(self, trees: Any) -> Fit:
+        """Return the errors of trees."""
+        tested = self.client.samples[self.windows.test]
+        tested = tested[(self.windows.start + tested) % DAY == 0]
+        parts = self.validation(MOST_ROWS), self.of(tested)
+        validation, test = (float(((trees.predict(x) - y) ** 2).mean()) for x, y in parts)
+        return validation, test
+
+
+def _thinned(samples: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    count = min(len(samples), max(1, rows // DAY))
+    return samples[np.linspace(0, len(samples) - 1, count).round().astype(int)]
+
+
+def trees_of(clients: Sequence[Rows]) -> Any:
+    """Return trees of these clients' pooled rows; validation rows choose their number."""
+    import lightgbm
+
+    most = MOST_ROWS // len(clients)
+    parts = ([rows.train(most) for rows in clients], [rows.validation(most) for rows in clients])
+    train, validation = (
+        lightgbm.Dataset(*map(np.concatenate, zip(*part, strict=True))) for part in parts
+    )
+    stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+    return lightgbm.train(PARAMETERS, train, MOST_TREES, valid_sets=[validation], callbacks=[stop])
+
+
+# --- the figures ----------------------------------------------------------------------------------
+
+
+class Figures:
+    """All errors of a data set, kept in a file: by case, start, client, response and forecast."""
+
+    def __init__(self, name: str, *, again: bool) -> None:
+        self.file = OUTPUT / f"{name}.json"
+        text = self.file.read_text(encoding="utf-8") if self.file.exists() else "{}"
+        self.fits: dict[str, Fit] = json.loads(text)
+        if again:
+            keep = {k: v for k, v in self.fits.items() if k.split("/")[3] in (NONE, POOLED)}
+            trees = {k: v for k, v in self.fits.items() if k.endswith(f"{OWN}/{TREES}")}
+            self.fits = keep | trees
+
+    def add(
+        self, case: str, start: int, client: str, response: str, fits: Mapping[str, Fit]
+    ) -> None:
+        for method, fit in fits.items():
+            self.fits[f"{case}/{start}/{client}/{response}/{method}"] = fit
+        OUTPUT.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(json.dumps(self.fits), encoding="utf-8")
+
+    def has(self, case: str, start: int, client: str, response: str, method: str) -> bool:
+        return f"{case}/{start}/{client}/{response}/{method}" in self.fits
+
+
+def newcomers(figures: Figures, place: int, start: Start, days_list: Sequence[int]) -> None:
+    """Each client once comes to the others, who have all their days."""
+    everybody = [start.windows(client, 0) for client in range(len(start.series))]
+    plain = [DayAhead(client).alone(start.kindred)[2] for client in everybody]
+    for row, client in enumerate(everybody):
+        rest = [other for other in range(len(everybody)) if other != row]
+        others = [everybody[other] for other in rest]
+        totals = start.totals(others)
+        residuals = [
+            DayAhead(start.without_response(other, totals)).alone(start.kindred)[2]
+            for other in others
+        ]
+        pooled = [Rows(DayAhead(other)) for other in others]
+        for days in days_list:
+            case = f"newcomer {days}"
+            newcomer = start.windows(row, days)
+            alone(figures, case, place, start, newcomer)
+            if not figures.has(case, place, client.name, NONE, KINDRED):
+                _, shared = DayAhead(newcomer).with_others(start.kindred, [plain[o] for o in rest])
+                figures.add(case, place, client.name, NONE, {KINDRED: shared})
+            if not figures.has(case, place, client.name, POOLED, TREES):
+                rows = Rows(DayAhead(newcomer))
+                fit = rows.errors(trees_of([*pooled, rows]))
+                figures.add(case, place, client.name, POOLED, {TREES: fit})
+            if not figures.has(case, place, client.name, SHARED, KINDRED):
+                both = _sum(totals, start.sent(SumsLearner, [newcomer], totals))
+                residual = DayAhead(start.without_response(newcomer, both))
+                fits = dict(zip((ALONE, KINDRED), residual.with_others(start.kindred, residuals)))
+                figures.add(case, place, client.name, SHARED, fits)
+        print(f"start {place}: {client.name}", flush=True)
+
+
+def _sum(totals: Arrays, sent: Arrays) -> Arrays:
+    return {**totals, **{name: totals[name] + array for name, array in sent.items()}}
+
+
+def alone(figures: Figures, case: str, place: int, start: Start, windows: ClientWindows) -> None:
+    """Add what a client can do alone."""
+    client = DayAhead(windows)
+    if not figures.has(case, place, windows.name, NONE, LAST_VALUE):
+        fits = {ALONE: start.kindred, RIDGE: start.ridge}
+        errors = {name: client.alone(learner)[0] for name, learner in fits.items()}
+        figures.add(case, place, windows.name, NONE, errors | client.naive(start.kindred))
+    if not figures.has(case, place, windows.name, OWN, TREES):
+        rows = Rows(client)
+        figures.add(case, place, windows.name, OWN, {TREES: rows.errors(trees_of([rows]))})
+    if not figures.has(case, place, windows.name, OWN, RIDGE):
+        residual = DayAhead(start.without_response(windows, {}))
+        fits = {ALONE: start.kindred, RIDGE: start.ridge}
+        errors = {name: residual.alone(learner)[0] for name, learner in fits.items()}
+        figures.add(case, place, windows.name, OWN, errors)
+
+
+def short(figures: Figures, place: int, start: Start, days: int) -> None:
+    """Everybody has so many days."""
+    case = f"everybody {days}"
+    clients = [start.windows(client, days) for client in range(len(start.series))]
+    totals = start.totals(clients)
+    pooled = [Rows(DayAhead(client)) for client in clients]
+    trees = trees_of(pooled)
+    without = [DayAhead(start.without_response(client, totals)) for client in clients]
+    for response, forms in ((NONE, list(map(DayAhead, clients))), (SHARED, without)):
+        sent = [client.alone(start.kindred)[2] for client in forms]
+        for row, client in enumerate(forms):
+            fits = client.with_others(start.kindred, sent[:row] + sent[row + 1 :])
+            errors = dict(zip((ALONE, KINDRED), fits, strict=True))
+            figures.add(case, place, client.windows.name, response, errors)
+    for rows in pooled:
+        alone(figures, case, place, start, rows.windows)
+        figures.add(case, place, rows.windows.name, POOLED, {TREES: rows.errors(trees)})
+    print(f"start {place}: {case}", flush=True)
+
+
+def chosen(figures: Figures, case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Return the test error by start and client, each of the method with the least validation
+    error."""
+    best: dict[str, Fit] = {}
+    for key, fit in figures.fits.items():
+        of_case, start, client, *method = key.split("/")
+        name = f"{start}/{client}"
+        if of_case == case and tuple(method) in row:
+            best[name] = min(best.get(name, (np.inf, np.inf)), tuple(fit))
+    return {name: test for name, (_, test) in best.items()}
+
+
+def ratios(top: Mapping[str, float], below: Mapping[str, float]) -> NDArray[np.float64]:
+    """Return the ratios of errors by start and client."""
+    return np.array([top[name] / below[name] for name in below if name in top])
+
+
+def geometric(values: NDArray[np.float64]) -> float:
+    return float(np.exp(np.log(values).mean())) if len(values) else np.nan
+
+
+def lines_of(figures: Figures, *, details: bool = False) -> list[list[str]]:
+    """Return the table of a data set."""
+    parts = {"/".join(m): [m] for row in ROWS.values() for m in row if len(row) > 1}
+    shown = {**ROWS, **(parts if details else {})}
+    last = ["both shared / columns, alone", "clients better", "both shared / best alone"]
+    lines = [["days", *list(shown)[1:], *last]]
+    for case in dict.fromkeys(key.split("/")[0] for key in figures.fits):
+        errors = {title: chosen(figures, case, row) for title, row in shown.items()}
+        base = errors["without columns, alone"]
+        gain = ratios(errors["both shared"], errors["columns, alone"])
+        best = ratios(errors["both shared"], chosen(figures, case, WITHOUT + ALONE_WITH))
+        if not len(gain):
+            continue
+        cells = [f"{geometric(ratios(errors[title], base)):.3f}" for title in list(shown)[1:]]
+        share = f"{np.mean(gain < 1):.0%}"
+        lines.append([case, *cells, f"{geometric(gain):.3f}", share, f"{geometric(best):.3f}"])
+    return lines
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
+    parser.add_argument("--again", action="store_true", help="learn all responses again")
+    parser.add_argument("--days", default=",".join(map(str, DAYS)), help="of newcomers")
+    parser.add_argument("--page-only", action="store_true", help="compute nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in arguments.sets or SETS:
+        figures = Figures(name, again=arguments.again)
+        if not arguments.page_only:
+            series = series_of(name)
+            for place, share in enumerate(SETS[name][1]):
+                start = Start(series, share)
+                for days in SHORT:
+                    short(figures, place, start, days)
+                newcomers(figures, place, start, [int(days) for days in arguments.days.split(",")])
+        print("\n".join(table_texts(lines_of(figures, details=True))))
+
+
+if __name__ == "__main__":
+    main()
