@@ -4,11 +4,11 @@
     python -m benchmarks.response_results wind --again      # after a change of the response
     python -m benchmarks.response_results --page-only       # from existing figures
 
-A newcomer has so many days of history, of which the last fifth is its validation part, and everybody
-else has all days before. Each client is the newcomer once, at two starting times, and its test part
-is the next 120 days. Then everybody has as few days. All halves are the app's own, in one process:
-the learners of the response's two rounds, `without_response`, and Kindred. The others answer before
-the newcomer comes, so nothing that they send depends on it.
+A newcomer has so many days of history, of which the last fifth is its validation part, and
+everybody else has all days before. Each client is the newcomer once, at two starting times, and its
+test part is the next 120 days. Then everybody has as few days. All halves are the app's own, in one
+process: the learners of the response's two rounds, `without_response`, and Kindred. The others
+answer before the newcomer comes, so nothing that they send depends on it.
 
 Needs the extra `lightgbm`. Figures are kept in runs/results/covariates, so a run goes on where
 another ended.
@@ -60,7 +60,7 @@ OUTPUT = ROOT / "runs" / "results" / "covariates"
 DAY, TEST_DAYS = 24, 120
 DAYS = (7, 14, 28, 60, 0)  # of the newcomer; 0: all
 SHORT = (7, 28)  # of everybody
-MOST_ROWS = 60_000  # of trees
+MOST_ROWS = 24_000  # of trees
 
 # What forecasts: which response is taken off the series, and what forecasts the rest.
 NONE, OWN, SHARED, POOLED = "none", "own", "shared", "pooled"
@@ -89,7 +89,7 @@ def wind() -> tuple[pd.DataFrame, str]:
 def pm25() -> tuple[pd.DataFrame, str]:
     """Return PM2.5, rain and speed as logarithms, and the wind's direction as two columns."""
     table = pd.read_csv(data_root() / "beijing_air_weather_hourly.csv.gz", parse_dates=["ds"])
-    names = ["N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW"]
+    names = "N NNE NE ENE E ESE SE SSE S SSW SW WSW W WNW NW NNW".split()  # noqa: SIM905
     angle = np.deg2rad(22.5 * table.pop("wind_direction").map(names.index, na_action="ignore"))
     speed = np.sqrt(table.wind_speed)
     table["north"], table["east"] = np.cos(angle) * speed, np.sin(angle) * speed
@@ -337,6 +337,11 @@ class Figures:
             trees = {k: v for k, v in self.fits.items() if k.endswith(f"{OWN}/{TREES}")}
             self.fits = keep | trees
 
+    @property
+    def cases(self) -> list[str]:
+        """The cases that have a figure."""
+        return list(dict.fromkeys(key.split("/")[0] for key in self.fits))
+
     def add(
         self, case: str, start: int, client: str, response: str, fits: Mapping[str, Fit]
     ) -> None:
@@ -354,30 +359,25 @@ def newcomers(figures: Figures, place: int, start: Start, days_list: Sequence[in
     everybody = [start.windows(client, 0) for client in range(len(start.series))]
     plain = [DayAhead(client).alone(start.kindred)[2] for client in everybody]
     for row, client in enumerate(everybody):
-        rest = [other for other in range(len(everybody)) if other != row]
-        others = [everybody[other] for other in rest]
+        cases = {f"newcomer {days or 'all'}": start.windows(row, days) for days in days_list}
+        for case, newcomer in cases.items():
+            alone(figures, case, place, start, newcomer)
+        if all(figures.has(case, place, client.name, SHARED, KINDRED) for case in cases):
+            continue
+        others = everybody[:row] + everybody[row + 1 :]
         totals = start.totals(others)
         residuals = [
             DayAhead(start.without_response(other, totals)).alone(start.kindred)[2]
             for other in others
         ]
-        pooled = [Rows(DayAhead(other)) for other in others]
-        for days in days_list:
-            case = f"newcomer {days}"
-            newcomer = start.windows(row, days)
-            alone(figures, case, place, start, newcomer)
-            if not figures.has(case, place, client.name, NONE, KINDRED):
-                _, shared = DayAhead(newcomer).with_others(start.kindred, [plain[o] for o in rest])
-                figures.add(case, place, client.name, NONE, {KINDRED: shared})
-            if not figures.has(case, place, client.name, POOLED, TREES):
-                rows = Rows(DayAhead(newcomer))
-                fit = rows.errors(trees_of([*pooled, rows]))
-                figures.add(case, place, client.name, POOLED, {TREES: fit})
-            if not figures.has(case, place, client.name, SHARED, KINDRED):
-                both = _sum(totals, start.sent(SumsLearner, [newcomer], totals))
-                residual = DayAhead(start.without_response(newcomer, both))
-                fits = dict(zip((ALONE, KINDRED), residual.with_others(start.kindred, residuals)))
-                figures.add(case, place, client.name, SHARED, fits)
+        for case, newcomer in cases.items():
+            _, shared = DayAhead(newcomer).with_others(
+                start.kindred, plain[:row] + plain[row + 1 :]
+            )
+            figures.add(case, place, client.name, NONE, {KINDRED: shared})
+            both = _sum(totals, start.sent(SumsLearner, [newcomer], totals))
+            residual = DayAhead(start.without_response(newcomer, both))
+            borrow(figures, case, place, start, residual, SHARED, residuals)
         print(f"start {place}: {client.name}", flush=True)
 
 
@@ -387,39 +387,66 @@ def _sum(totals: Arrays, sent: Arrays) -> Arrays:
 
 def alone(figures: Figures, case: str, place: int, start: Start, windows: ClientWindows) -> None:
     """Add what a client can do alone."""
-    client = DayAhead(windows)
-    if not figures.has(case, place, windows.name, NONE, LAST_VALUE):
-        fits = {ALONE: start.kindred, RIDGE: start.ridge}
-        errors = {name: client.alone(learner)[0] for name, learner in fits.items()}
-        figures.add(case, place, windows.name, NONE, errors | client.naive(start.kindred))
-    if not figures.has(case, place, windows.name, OWN, TREES):
-        rows = Rows(client)
-        figures.add(case, place, windows.name, OWN, {TREES: rows.errors(trees_of([rows]))})
+    if not figures.has(case, place, windows.name, NONE, RIDGE):
+        client = DayAhead(windows)
+        fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
+        figures.add(case, place, windows.name, NONE, fits | client.naive(start.kindred))
     if not figures.has(case, place, windows.name, OWN, RIDGE):
-        residual = DayAhead(start.without_response(windows, {}))
-        fits = {ALONE: start.kindred, RIDGE: start.ridge}
-        errors = {name: residual.alone(learner)[0] for name, learner in fits.items()}
-        figures.add(case, place, windows.name, OWN, errors)
+        client = DayAhead(start.without_response(windows, {}))
+        fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
+        figures.add(case, place, windows.name, OWN, fits)
+
+
+def borrow(
+    figures: Figures,
+    case: str,
+    place: int,
+    start: Start,
+    client: DayAhead,
+    response: str,
+    others: Sequence[Arrays],
+) -> None:
+    """Add what a client forecasts with and without what others sent."""
+    fits = client.with_others(start.kindred, others)
+    errors = dict(zip((ALONE, KINDRED), fits, strict=True))
+    if response == SHARED:
+        errors[RIDGE] = client.alone(start.ridge)[0]
+    figures.add(case, place, client.windows.name, response, errors)
 
 
 def short(figures: Figures, place: int, start: Start, days: int) -> None:
     """Everybody has so many days."""
     case = f"everybody {days}"
     clients = [start.windows(client, days) for client in range(len(start.series))]
+    if all(figures.has(case, place, client.name, SHARED, KINDRED) for client in clients):
+        return
     totals = start.totals(clients)
-    pooled = [Rows(DayAhead(client)) for client in clients]
-    trees = trees_of(pooled)
     without = [DayAhead(start.without_response(client, totals)) for client in clients]
     for response, forms in ((NONE, list(map(DayAhead, clients))), (SHARED, without)):
         sent = [client.alone(start.kindred)[2] for client in forms]
         for row, client in enumerate(forms):
-            fits = client.with_others(start.kindred, sent[:row] + sent[row + 1 :])
-            errors = dict(zip((ALONE, KINDRED), fits, strict=True))
-            figures.add(case, place, client.windows.name, response, errors)
-    for rows in pooled:
-        alone(figures, case, place, start, rows.windows)
-        figures.add(case, place, rows.windows.name, POOLED, {TREES: rows.errors(trees)})
+            alone(figures, case, place, start, clients[row])
+            borrow(figures, case, place, start, client, response, sent[:row] + sent[row + 1 :])
     print(f"start {place}: {case}", flush=True)
+
+
+def forests(figures: Figures, place: int, start: Start, case: str) -> None:
+    """Add the trees of each client alone, and of all pooled."""
+    kind, text = case.split()
+    days = 0 if text == "all" else int(text)
+    clients = [Rows(DayAhead(start.windows(c, days))) for c in range(len(start.series))]
+    others = clients
+    if kind == "newcomer":
+        others = [Rows(DayAhead(start.windows(c, 0))) for c in range(len(start.series))]
+    same = trees_of(clients) if kind == "everybody" else None
+    for row, rows in enumerate(clients):
+        name = rows.windows.name
+        if not figures.has(case, place, name, OWN, TREES):
+            figures.add(case, place, name, OWN, {TREES: rows.errors(trees_of([rows]))})
+        if not figures.has(case, place, name, POOLED, TREES):
+            trees = same or trees_of([*others[:row], rows, *others[row + 1 :]])
+            figures.add(case, place, name, POOLED, {TREES: rows.errors(trees)})
+    print(f"start {place}: trees, {case}", flush=True)
 
 
 def chosen(figures: Figures, case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
@@ -449,7 +476,7 @@ def lines_of(figures: Figures, *, details: bool = False) -> list[list[str]]:
     shown = {**ROWS, **(parts if details else {})}
     last = ["both shared / columns, alone", "clients better", "both shared / best alone"]
     lines = [["days", *list(shown)[1:], *last]]
-    for case in dict.fromkeys(key.split("/")[0] for key in figures.fits):
+    for case in figures.cases:
         errors = {title: chosen(figures, case, row) for title, row in shown.items()}
         base = errors["without columns, alone"]
         gain = ratios(errors["both shared"], errors["columns, alone"])
@@ -466,6 +493,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--again", action="store_true", help="learn all responses again")
+    parser.add_argument("--no-trees", action="store_true", help="leave out the trees")
     parser.add_argument("--days", default=",".join(map(str, DAYS)), help="of newcomers")
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
@@ -479,6 +507,10 @@ def main() -> None:
                 for days in SHORT:
                     short(figures, place, start, days)
                 newcomers(figures, place, start, [int(days) for days in arguments.days.split(",")])
+            for place, share in enumerate(() if arguments.no_trees else SETS[name][1]):
+                start = Start(series, share)
+                for case in figures.cases:
+                    forests(figures, place, start, case)
         print("\n".join(table_texts(lines_of(figures, details=True))))
 
 
