@@ -35,7 +35,7 @@ from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
+from fedproto_app.data.windows import ClientWindows, cut_of, lookback, make_windows
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import solve, symmetric
 from fedproto_app.maths.window_layout import WindowLayout
@@ -178,7 +178,7 @@ def newcomers(
     for row, client_series in enumerate(series):
         client = Client(client_series, settings, days or settings.data.periodic_window)
         if not days:
-            before = train_values(client_series, settings.data)[-lookback(settings.data) :]
+            before = cut_of(client_series, settings.data).trained[-lookback(settings.data) :]
             client.windows = on_scale(client.windows, before, window_layout(settings.data))
         cohort = client.cohort(kindred)
         blocks = window_layout(settings.data).blocks(cohort.samples.inputs)

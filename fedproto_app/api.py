@@ -393,7 +393,8 @@ class Run:
         """
         import numpy as np
 
-        from fedproto_app.data.frame import labels_of, series_of_frame
+        from fedproto_app.data.frame import WHERE, labels_of, series_of_frame
+        from fedproto_app.data.known_columns import with_known_columns
         from fedproto_app.data.sources import histories_of, load_histories
         from fedproto_app.report.check.findings import refusals
         from fedproto_app.serving import forecast, open_run, reasons_for_gaps
@@ -407,8 +408,9 @@ class Run:
         if frame is None:
             series = load_histories(self.settings.data.model_copy(update={"max_steps": 0}))
         else:
-            loaded = series_of_frame(frame, id_col, time_col, target_col)
-            series = histories_of(loaded)
+            data = self.settings.data
+            loaded = series_of_frame(frame, id_col, time_col, target_col, data=data)
+            series = histories_of(with_known_columns(loaded, data, WHERE))
         results, left_out = forecast(
             states, series, steps, clients=clients, levels=list(dict.fromkeys(levels))
         )
@@ -510,7 +512,8 @@ def _series_and_settings(
 ) -> tuple[list[ClientSeries], dict[str, object]]:
     """Return the series of a frame or file, and settings that suit them."""
     from fedproto_app.data.format import Reading
-    from fedproto_app.data.frame import series_of_frame
+    from fedproto_app.data.frame import WHERE, known_settings, series_of_frame
+    from fedproto_app.data.known_columns import with_known_columns
     from fedproto_app.data.recognition import reading_of
     from fedproto_app.data.sources import load_series
     from fedproto_app.tasks.table import record_of_source
@@ -527,7 +530,9 @@ def _series_and_settings(
     for key in ("data.source", "data.path"):
         if key in table:
             raise SettingsError(f"{key} = {table[key]!r}: the data are the frame")
-    series = series_of_frame(data, *columns)
+    known = known_settings(table)
+    series = series_of_frame(data, *columns, data=known)
+    with_known_columns(series, known, WHERE)  # refuses here what the run would refuse
     return series, with_period(series, table)
 
 

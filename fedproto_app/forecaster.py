@@ -76,11 +76,13 @@ class Forecaster:
 
         Raises `FedProtoError` for data or parameters that cannot be used.
         """
-        from fedproto_app.data.frame import labels_of, series_of_frame
+        from fedproto_app.data.frame import known_settings, labels_of, series_of_frame
 
         offset = None if self.freq is None else _offset(self.freq)
         if self.freq is not None:
-            _require_step(series_of_frame(df, id_col, time_col, target_col), self.freq, offset)
+            known = known_settings(flat(self.settings or {}))
+            series = series_of_frame(df, id_col, time_col, target_col, data=known)
+            _require_step(series, self.freq, offset)
         changes: dict[str, Any] = {"method": self.method, "data__horizon": self.horizon}
         optional = {"data__period": self.period, "data__calendar": self.calendar}
         changes |= {key: value for key, value in optional.items() if value is not None}

@@ -40,7 +40,7 @@ from fedproto_app.data.empty_times import empty_times_text, is_empty_time
 from fedproto_app.data.files import require_room
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
-from fedproto_app.data.windows import carry_forward, lookback, lookback_text, sample_inputs
+from fedproto_app.data.windows import carry_forward, lookback, sample_inputs
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -363,8 +363,6 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     length, data = len(series.values), node.settings.data
     if length == 0:
         return "no value is present"
-    if length < lookback(data):
-        return f"{length} steps from its first value on, too few for {lookback_text(data)}"
     trained = _trained_on(node, series.name)
     end = series.end
     if end >= trained.end:
@@ -427,12 +425,13 @@ def _forecasts(
             responses = [_response_of(state, client, settings.data.period) for client in cohort]
             history = _histories(cohort, scales, responses, state.settings.data)
             begin = np.array([client.end for client in cohort])
+            missing = lookback(settings.data) - np.array([len(client.values) for client in cohort])
             horizon, period = settings.data.horizon, settings.data.period
             times = begin[:, None] + np.arange(math.ceil(steps / horizon) * horizon)
             empty = np.stack(
                 [is_empty_time(*row, period) for row in zip(cohort, times, strict=True)]
             )
-            values = _next_values(task, stacked, history, begin, empty)
+            values = _next_values(task, stacked, history, missing.clip(min=0), begin, empty)
             rows = zip(cohort, scales, responses, values[:, :steps], empty[:, :steps], strict=True)
             for client, scale, response, scaled, of_client in rows:
                 if len(response):
@@ -458,15 +457,16 @@ def _histories(
     responses: Sequence[NDArray[np.float64]],
     data: DataSettings,
 ) -> Matrix:
-    """Return the newest values that the windows need, [K, L], without the response and with gaps
-    filled as in training."""
-    rows = []
-    for client, scale, response in zip(cohort, scales, responses, strict=True):
+    """Return the newest values that the windows need, [K, L], without the response, with gaps
+    filled as in training; 0 before the first value of a shorter series."""
+    histories = np.zeros((len(cohort), lookback(data)))
+    for row, (client, scale) in enumerate(zip(cohort, scales, strict=True)):
         values = scale.standardised(client.values)
-        if len(response):
-            values = values - response[: len(values)]
-        rows.append(carry_forward(values)[-lookback(data) :])
-    return np.stack(rows)
+        if len(responses[row]):
+            values = values - responses[row][: len(values)]
+        newest = carry_forward(values)[-lookback(data) :]
+        histories[row, histories.shape[1] - len(newest) :] = newest
+    return histories
 
 
 @torch.no_grad()
@@ -474,19 +474,22 @@ def _next_values(
     task: ForecastingTask,
     models: Mapping[str, Tensor],
     history: NDArray[np.float64],
+    missing: NDArray[np.int64],
     begin: NDArray[np.int64],
     empty: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     """Return the next values [K, n] of the histories [K, L], on the models' scale.
 
-    begin: [K], the position of each client's first forecast on the source's clock. empty: [K, n], n
-    a multiple of H, the empty times; they take the value before them.
+    missing: [K], how many places of each history are before its first value. begin: [K], the
+    position of each client's first forecast on the source's clock. empty: [K, n], n a multiple of
+    H, the empty times; they take the value before them.
     """
     data, length = task.settings.data, history.shape[1]
     values = np.concatenate([history, np.empty(empty.shape)], axis=1)
     for ahead in range(0, empty.shape[1], data.horizon):
         place, end = length + ahead, length + ahead + data.horizon
-        inputs = sample_inputs(values, np.array([place]), (begin + ahead)[:, None], data)
+        times = (begin + ahead)[:, None]
+        inputs = sample_inputs(values, np.array([place]), times, data, missing)
         values[:, place:end] = task.forecast(models, torch.from_numpy(inputs))[:, 0].numpy()
         source = np.where(empty[:, ahead : ahead + data.horizon], 0, np.arange(place, end))
         source = np.maximum(np.maximum.accumulate(source, axis=1), place - 1)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedproto_app.core.method import Method, Pretraining
-from fedproto_app.core.methods import method_named
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import settings_from

@@ -59,9 +59,10 @@ def keys_of(arrays: Mapping[str, AnyArray]) -> list[ClientKey]:
 class ClientFacts:
     """A node's declaration of one client.
 
-    samples: train samples. group: its true group or "". class_counts: train samples by stage and
-    class, () where the node does not report them or the task has no classes. times: of its samples,
-    None where the method does not use them.
+    samples: train samples; 0 for a client that receives models and is never asked to train. group:
+    its true group or "". class_counts: train samples by stage and class, () where the node does not
+    report them or the task has no classes. times: of its samples, None where the method does not
+    use them.
     """
 
     samples: int

@@ -46,6 +46,7 @@ _FORECASTING = TaskRecord(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
         *("max-clients", "max-steps", "columns", "time-column", "client-column", "time-unit"),
         *("time-zone", "missing", "header", "delimiter", "decimal"),
+        *("known", "covariates", "holidays"),
     ),
     first_method="kindred",
     simplest=("naive", "seasonal-naive", "analytic"),

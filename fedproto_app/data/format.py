@@ -8,7 +8,7 @@ app knows of it; nothing else lists it. A function or a `Source` of a module of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -24,6 +24,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data import formats
 from fedproto_app.data.files import open_tree
 from fedproto_app.data.npz_archive import open_archive
+from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 PathKind = Literal["no path", "a file", "a folder", "a file or a folder"]
@@ -174,13 +175,15 @@ class Format:
     sources: one, or several if the same files can be read in several ways. paths: what a person
     names to read it, in words, such as "an .h5 file"; "" for data without a path. fit: says how
     well a path fits. reading: recognises the settings that read a path that fits best, with the
-    person's answers; None: the first source reads it without further settings.
+    person's answers; None: the first source reads it without further settings. covariates: reads a
+    table of columns that are known in advance, see `known_columns`; None: the format has no tables.
     """
 
     sources: tuple[Source, ...]
     paths: str = ""
     fit: Callable[[Candidate], Fit] = by_name_of_none
     reading: Callable[[Candidate, Answers], Reading] | None = None
+    covariates: Callable[[DataSettings], Iterator[ClientSeries]] | None = None
 
     def read(self, candidate: Candidate, answers: Answers) -> Reading:
         """Return the settings that read the path."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import checked_clients
 from fedproto_app.data.table import TIME_NAMES, FrameFile, Head, time_place
 from fedproto_app.data.table_source import CLIENT_NAMES, TableFormat, load_long, load_wide
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import DataSettings, settings_from
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -30,24 +30,39 @@ _ARGUMENTS = {
     "data.time-column": "time_col",
     "data.columns": "target_col",
 }
+_OF_KNOWN = tuple(
+    f"data.{key}" for key in ("known", "covariates", "holidays", "calendar", "time-zone")
+)
 _DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # 20140131
 _LOOKED_AT = 50  # rows, to tell counts since 1970 from numbers of steps
 
 
 def series_of_frame(
-    frame: DataFrame, id_col: str = "", time_col: str = "", target_col: str = ""
+    frame: DataFrame,
+    id_col: str = "",
+    time_col: str = "",
+    target_col: str = "",
+    *,
+    data: DataSettings | None = None,
 ) -> list[ClientSeries]:
     """Return the clients of a frame, in its order; NaN is a missing value.
 
     A frame is long if id_col is given or a column has a usual name of clients, such as unique_id;
     times and values are then in time_col and target_col, or in columns with usual names, such as ds
     and y. Otherwise every column is a client, and the times are the index, time_col or a column
-    with a usual name. Without times rows are counted. Raises `DataError` as for a file.
+    with a usual name. Without times rows are counted. data: settings whose columns known in advance
+    are read from a long frame. Raises `DataError` as for a file.
     """
+    data = data or DataSettings()
     form = _form_of(frame, id_col, time_col)
     flat, names = form.flat, form.names
     if target_col and not form.is_long:
         raise DataError(f"target_col = {target_col!r}: for long frames; name id_col as well")
+    if data.known and not data.covariates and not form.is_long:
+        raise DataError(
+            f"data.known = {data.known!r}: for long frames; name id_col as well, or give these "
+            "columns in a table of their own, data.covariates"
+        )
     if form.ids is not None:
         _require_distinct(flat[form.ids], names[form.ids])
     head = Head(WHERE, names, time_place(names, flat))
@@ -55,6 +70,7 @@ def series_of_frame(
     tables = TableFormat("frame", re.compile("$."), "", lambda *_: FrameFile(flat, WHERE, head))
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
+    choice |= {"known": data.known, "covariates": data.covariates} if form.is_long else {}
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
     settings = DataSettings.model_validate(choice)
     try:
@@ -68,6 +84,11 @@ def series_of_frame(
         if not form.is_long and message.endswith("is not a number"):
             message += "; of a long frame, name the columns: id_col, time_col, target_col"
         raise DataError(message) from None
+
+
+def known_settings(settings: Mapping[str, object]) -> DataSettings:
+    """Return those of a run's settings, with dotted keys, that give columns known in advance."""
+    return settings_from({key: settings[key] for key in _OF_KNOWN if key in settings}).data
 
 
 @dataclass(frozen=True)
@@ -192,6 +213,9 @@ def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
         clock = "" if client.clock is None else client.clock.label
         about = f"{client.name}\0{client.start}\0{len(client.values)}\0{clock}\0"
         digest.update(about.encode("utf-8", "surrogatepass") + client.values.tobytes())
+        if client.columns:
+            about = "\0".join([*client.columns, f"{len(client.known)}\0"])
+            digest.update(about.encode("utf-8", "surrogatepass") + client.known.tobytes())
     path = folder / f"frame-{digest.hexdigest()[:8]}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

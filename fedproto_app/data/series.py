@@ -40,7 +40,7 @@ class ClientSeries:
     clock: the meaning of positions, None if the source has no times.
     known: [T', k] float64 with T' ≥ T, the columns that are known in advance, such as a weather
         forecast; row t is of the time of ``values[t]``, and rows after the last value are of the
-        times to be forecast. No file has such columns yet and no method reads them: k = 0.
+        times to be forecast. NaN where a value is missing.
     columns: the names of these columns, k of them.
     table: the columns of the table that the series comes from, None if it is no such table.
     group: the client's true group if the source knows it (synthetic data), else "".
@@ -97,10 +97,16 @@ def counted_columns(
     values: Matrix,
     notes: tuple[str, ...] = (),
     columns: ColumnNames | None = None,
+    known: tuple[str, ...] = (),
 ) -> Iterator[ClientSeries]:
-    """Yield a client for each column of values [T, N] without times; all start at 0."""
-    for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, table=columns, notes=notes)
+    """Yield a client for each column of values [T, N + k] without times; all start at 0.
+
+    known: the names of the last k columns, which are known in advance.
+    """
+    clients = values.T[: len(names)]
+    for name, column in zip(names, clients, strict=True):
+        series = ClientSeries(name, column, table=columns, notes=notes)
+        yield replace(series, known=values[:, len(names) :], columns=known) if known else series
 
 
 def columns_on_a_clock(
@@ -112,9 +118,11 @@ def columns_on_a_clock(
     *,
     may_lack_rows: bool = False,
     columns: ColumnNames | None = None,
+    known: tuple[str, ...] = (),
 ) -> Iterator[ClientSeries]:
     """Yield a client for each column of values, on the regular grid of the step.
 
+    rows: their values are [T, N + k]. known: the names of the last k columns, see above.
     step: the step shared with other files; None: the step of these rows. row: the name of a row in
     messages, by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
     raises too.
@@ -130,8 +138,8 @@ def columns_on_a_clock(
         may_lack_rows=may_lack_rows,
     )
     clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
-    for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start, clock=clock, table=columns, notes=rows.notes)
+    for series in counted_columns(names, values, rows.notes, columns, known):
+        yield replace(series, start=start, clock=clock)
 
 
 def notes_of(clients: Sequence[ClientSeries]) -> list[str]:

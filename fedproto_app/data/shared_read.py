@@ -25,7 +25,7 @@ def read_once(
     it. keep: whether the content stays in memory for the next call, in place of what was read
     before. Whoever gets it must not change it.
     """
-    key = (read, settings, further, _stamps(settings.path))
+    key = (read, settings, further, _stamps(settings.path), _stamps(settings.covariates))
     if _newest and _newest[0][0] == key:
         return _newest[0][1]  # type: ignore[return-value]  # the key holds `read`
     content = read(settings, *further)

@@ -90,6 +90,10 @@ def loaded_from(settings: DataSettings, holds: str) -> tuple[object, str]:
     ``data.path`` that it does not read, and for what its loader finds wrong.
     """
     name = settings.source
+    if holds != "series":
+        for key in ("known", "covariates", "holidays"):
+            if value := getattr(settings, key):
+                raise SettingsError(f"data.{key} = {value!r}: for series, not for {holds}")
     if ":" in name:
         return users_function(name)(settings), name
     sources = sources_of(holds)

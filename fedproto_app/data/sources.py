@@ -16,6 +16,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix
 from fedproto_app.data.files import require_room
 from fedproto_app.data.format import all_sources
+from fedproto_app.data.known_columns import with_known_columns
 from fedproto_app.data.recognition import advice
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import chosen, loaded_from
@@ -61,18 +62,19 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
 def _checked_clients(settings: DataSettings) -> list[ClientSeries]:
     """Return the source's clients, checked; an error hints at settings that may read the file."""
     try:
-        return _read(settings)
+        clients, where = _read(settings)
     except DataError as error:
         if ":" in settings.source or not settings.path or not Path(settings.path).exists():
             raise
         if not (hint := advice(settings)):
             raise
         raise DataError(f"{error}; {hint}") from None
+    return with_known_columns(clients, settings, where)
 
 
-def _read(settings: DataSettings) -> list[ClientSeries]:
+def _read(settings: DataSettings) -> tuple[list[ClientSeries], str]:
     loaded, where = loaded_from(settings, "series")
-    return checked_clients(loaded, settings, where)
+    return checked_clients(loaded, settings, where), where
 
 
 def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[ClientSeries]:
@@ -94,7 +96,17 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
     if not clients:
         raise DataError(f"{where}: no client in it")
     series_of_clients = list(clients.values())
+    if settings.known or settings.covariates or any(c.columns for c in series_of_clients):
+        # Rows after the newest value of any client are the future, and no missing values.
+        ends = [trimmed(client).end for client in series_of_clients if _has_value(client)]
+        series_of_clients = [
+            c.part(0, max(ends) - c.start) if ends else c for c in series_of_clients
+        ]
     return _with_zeros(series_of_clients) if settings.missing == "zero" else series_of_clients
+
+
+def _has_value(series: ClientSeries) -> bool:
+    return bool(np.isfinite(series.values).any())
 
 
 def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import Decimal, TimeUnit
+from fedproto_app.settings.choice import Decimal, KnownColumn, TimeUnit
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -39,6 +39,7 @@ BLOCK_CELLS = 1 << 20  # that are read at once
 # Measured: a number is in the matrix, on the grid of its clock and in its client's series.
 _NUMBER_BYTES = 24
 _TEXT_BYTES = 200  # of a time or a client's name, while it is read
+_MOST_COMPARED = 1000  # cells that show whether a column holds texts
 _MOST_FAULTS = 1000  # cells that are no numbers, after which the file is refused
 
 _MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as units
@@ -78,16 +79,27 @@ class Head:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table are read, by place. values: numbers."""
+    """Which columns of a table are read, by place.
+
+    values: numbers. known: the columns that are known in advance; those of numbers are the last of
+    `values`, and the others are read as texts.
+    """
 
     values: list[int]
     times: int | None = None
     clients: int | None = None
+    known: Mapping[int, KnownColumn] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> list[int]:
+        """The columns of values that are to be forecast."""
+        return [place for place in self.values if place not in self.known]
 
     @property
     def texts(self) -> list[int]:
         """The columns that are read as texts."""
-        return [place for place in (self.times, self.clients) if place is not None]
+        rest = [place for place in self.known if place not in self.values]
+        return [*(place for place in (self.times, self.clients) if place is not None), *rest]
 
     @property
     def read(self) -> list[int]:
@@ -144,7 +156,7 @@ class Table:
         places = self.columns.times, self.columns.clients
         times, clients = ("" if place is None else self.head.names[place] for place in places)
         is_unnamed = times == INDEX
-        values = self.names[0] if clients else ""
+        values = self.names[0] if clients and self.names else ""
         names = "" if is_unnamed else times, values, clients
         return ColumnNames(*names, self.delimiter, self.decimal)
 
@@ -176,8 +188,11 @@ class Table:
         return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
 
     def clients(self) -> Series:
-        """Return the client of each row, [T]."""
-        assert self.columns.clients is not None
+        """Return the client of each row, [T]; "" without a column of clients."""
+        import pandas as pd
+
+        if self.columns.clients is None:
+            return pd.Series("", index=self.texts.index, dtype=str)
         column = self.texts[self.columns.clients]
         empty = column.isna() | (column.astype(str).str.strip() == "")
         if empty.any():
@@ -189,6 +204,8 @@ class Table:
 
     def written_clients(self) -> Series:
         """Return the client of each row as the file writes it, [T]."""
+        if self.columns.clients is None:
+            return self.clients()
         return self.texts[self.columns.clients].astype(str)
 
 
@@ -252,6 +269,13 @@ class TableFile(ABC):
             table.numbers()
         return _without_totals(table)
 
+    def of_texts(self, places: Sequence[int]) -> set[int]:
+        """Return which of these columns hold texts: under 90% of their first cells are numbers."""
+        if not places:
+            return set()
+        first = next(iter(self.blocks(Columns(list(places)), "texts")))
+        return {place for place in places if _holds_texts(first[place])}
+
     def _row_name(self, number: int) -> str:
         return f"{self.row} {self.first + number}"
 
@@ -278,6 +302,13 @@ class TableFile(ABC):
             if len(faults) > _MOST_FAULTS:
                 break
         return np.concatenate(parts), texts, faults
+
+
+def _holds_texts(column: Series) -> bool:
+    if column.dtype.kind in "iuf":
+        return False
+    cells = column.dropna().head(_MOST_COMPARED).astype(str).str.strip()
+    return bool(10 * cells.map(is_number).sum() < 9 * len(cells))
 
 
 class FrameFile(TableFile):

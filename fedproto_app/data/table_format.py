@@ -25,7 +25,13 @@ from fedproto_app.data.table import (
     numbered,
 )
 from fedproto_app.data.table_form import Column, form_of
-from fedproto_app.data.table_source import TableFormat, load_folder, load_long, load_wide
+from fedproto_app.data.table_source import (
+    TableFormat,
+    load_covariates,
+    load_folder,
+    load_long,
+    load_wide,
+)
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import names_in, text_of
 
@@ -107,7 +113,7 @@ def table_format(
         settings = _for_a_folder(of_first.settings, first, answers)
         return replace(of_first, source=f"{tables.name}-folder", settings=settings)
 
-    return Format(sources, paths, fit, reading)
+    return Format(sources, paths, fit, reading, partial(load_covariates, tables=tables))
 
 
 def _reading_of_file(

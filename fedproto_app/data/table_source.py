@@ -15,12 +15,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Stamps, Times, common_step, sampling_step
+from fedproto_app.data.clock import (
+    LARGEST_GRID_PER_ROW,
+    Matrix,
+    Stamps,
+    Times,
+    common_step,
+    sampling_step,
+)
 from fedproto_app.data.files import require_inside, require_room
 from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, note_on_repeated
 from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
+    MISSING,
     TIME_NAMES,
     Columns,
     Head,
@@ -29,9 +37,11 @@ from fedproto_app.data.table import (
     is_clock_time,
     is_fraction,
     require_few_columns,
+    require_named,
     value_columns,
 )
 from fedproto_app.settings import DataSettings
+from fedproto_app.settings.choice import KnownColumn
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -40,6 +50,8 @@ if TYPE_CHECKING:
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
+_MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
+_TRUTH = {"true": 1.0, "false": 0.0}
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 
 
@@ -96,11 +108,30 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
 
     Clients are in the order of their first rows.
     """
+
+    def select(file: TableFile) -> Columns:
+        return _with_known(long_columns(file.head, settings), file, settings)
+
+    yield from _of_long_rows(settings, tables, select)
+
+
+def load_covariates(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
+    """Yield the columns of a table that has no values, only columns that are known in advance.
+
+    settings: their path is the table's. A series for each client, or one named "" without a column
+    of clients; its values are all missing.
+    """
+    yield from _of_long_rows(settings, tables, partial(_covariate_columns, settings=settings))
+
+
+def _of_long_rows(
+    settings: DataSettings, tables: TableFormat, select: Callable[[TableFile], Columns]
+) -> Iterator[ClientSeries]:
+    """Yield the clients of a table with a row for each client and time; select: its columns."""
     import pandas as pd
 
     path = Path(settings.path)
     paths = _files(settings, tables) if path.is_dir() else [path]
-    select = partial(long_columns, settings=settings)
     used_tables, chosen_clients = _read(paths, select, tables, settings), settings.choice.clients
     clients_by_table = [table.clients() for table in used_tables]
     clients = pd.concat(clients_by_table, ignore_index=True)
@@ -118,7 +149,7 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
     require_few_columns(clients.nunique(), settings.path, "clients")
-    values = np.concatenate([table.numbers() for table in used_tables])
+    values, known = _values_and_known(used_tables)
     stamps = [table.stamps(settings.time_unit) for table in used_tables]
     _require_alike(used_tables, stamps)
     # No table lacks times: `long_columns` requires them.
@@ -137,9 +168,12 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
         for name, indices in clients.groupby(clients, sort=False).indices.items():
             places = np.asarray(indices, dtype=np.intp)
             client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
-            where = f"{settings.path}: client {name!r}"
+            where = f"{settings.path}: client {name!r}" if name else settings.path
+            # Covariates in UTC go with series whose local times are converted to UTC.
+            is_converted = client_stamps.utc and not used_tables[0].columns.targets
+            client_zone = "" if is_converted else zone
             rows[str(name)] = in_order(
-                client_stamps, values[places], where, zone, row_of, notes, places
+                client_stamps, values[places], where, client_zone, row_of, notes, places
             )
     except TimeTwice as error:
         raise _with_cause(error, used_tables, paths, tables, settings) from None
@@ -148,7 +182,7 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
     times = [client_rows.stamps.times for client_rows in rows.values()]
     step = common_step(times, may_lack_rows=may_lack_rows)
     for name, client_rows in rows.items():
-        where = f"{settings.path}: client {name!r}"
+        where = f"{settings.path}: client {name!r}" if name else settings.path
         if not may_lack_rows:
             _require_step(client_rows.stamps.times, step, where)
         yield from columns_on_a_clock(
@@ -159,44 +193,62 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
             row_of,
             may_lack_rows=may_lack_rows,
             columns=used_tables[0].column_names,
+            known=known,
         )
 
 
 def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
     """Yield a client for each file of a folder, named after the file, in order of names."""
     paths = chosen(_files(settings, tables), tables.client_of, settings, settings.path)
-    select = partial(_one_column, settings=settings, tables=tables)
+
+    def select(file: TableFile) -> Columns:
+        return _with_known(_one_column(file.head, settings, tables), file, settings)
+
     used_tables = _read(paths, select, tables, settings)
+    all_values, known = _values_and_known(used_tables)
+    ends = np.cumsum([len(table.values) for table in used_tables])
+    values_of_files = np.split(all_values, ends[:-1])
     _require_alike(used_tables, [table.stamps(settings.time_unit) for table in used_tables])
     rows = []
-    for table, path in zip(used_tables, paths, strict=True):
+    for table, of_file, path in zip(used_tables, values_of_files, paths, strict=True):
         try:
-            rows.append(_in_order(table, settings))
+            rows.append(_in_order(table, settings, of_file))
         except TimeTwice as error:
             raise _with_cause(error, [table], [path], tables, settings) from None
     # All clients share one period, so they need one step; a file with a single row has none.
     may_lack_rows = _may_lack_rows(settings)
     times = [file_rows.stamps.times for file_rows in rows if file_rows is not None]
     step = common_step(times, may_lack_rows=may_lack_rows)
-    for path, table, file_rows in zip(paths, used_tables, rows, strict=True):
+    files = zip(paths, used_tables, values_of_files, rows, strict=True)
+    for path, table, of_file, file_rows in files:
         name = tables.client_of(path)
         if file_rows is None:
-            yield from counted_columns([name], table.numbers(), table.notes)
+            yield from counted_columns([name], of_file, table.notes, known=known)
             continue
         if not may_lack_rows:
             _require_step(file_rows.stamps.times, step, table.where)
         yield from columns_on_a_clock(
-            [name], file_rows, path, step, table.row_of, may_lack_rows=may_lack_rows
+            [name],
+            file_rows,
+            path,
+            step,
+            table.row_of,
+            may_lack_rows=may_lack_rows,
+            known=known,
         )
 
 
-def _in_order(table: Table, settings: DataSettings) -> TimedRows | None:
-    """Return the rows of a table in the order of time, None without a time column."""
+def _in_order(
+    table: Table, settings: DataSettings, values: Matrix | None = None
+) -> TimedRows | None:
+    """Return the rows of a table in the order of time, None without a time column.
+
+    values: [T, N]; None: the table's numbers.
+    """
     stamps = table.stamps(settings.time_unit)
     if stamps is not None:
-        rows = in_order(
-            stamps, table.numbers(), table.where, settings.time_zone, table.row_of, table.notes
-        )
+        values = table.numbers() if values is None else values
+        rows = in_order(stamps, values, table.where, settings.time_zone, table.row_of, table.notes)
         return _with_repeated({"": rows})[""]
     if settings.time_zone:
         raise DataError(
@@ -295,7 +347,7 @@ def _may_lack_rows(settings: DataSettings) -> bool:
 
 def _read(
     paths: Sequence[Path],
-    select: Callable[[Head], Columns],
+    select: Callable[[TableFile], Columns],
     tables: TableFormat,
     settings: DataSettings,
 ) -> list[Table]:
@@ -303,7 +355,7 @@ def _read(
     read, size = [], 0
     for path in paths:
         file = tables.open(path, settings)
-        read.append(file.read(select(file.head)))
+        read.append(file.read(select(file)))
         size += read[-1].columns.bytes_of(len(read[-1].values))
         if len(read) > 1:  # the size of a single file was checked when it was read
             require_room(size, settings.path)
@@ -311,7 +363,7 @@ def _read(
 
 
 def long_columns(head: Head, settings: DataSettings) -> Columns:
-    """Return the columns of clients, times and values of a long table.
+    """Return the columns of clients, times and values of a long table, not those known in advance.
 
     Raises `DataError` if one of them is not set and no column has its usual name.
     """
@@ -327,7 +379,9 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
     value_names = [names[place] for place in value_places]
     require_available(choice.columns, value_names, "columns", "column of values", head.where)
     usual = list(dict.fromkeys(name for name in value_names if name.lower() in VALUE_NAMES))
-    selected = choice.columns or (usual if len(usual) == 1 else value_names)
+    selected = choice.columns or (
+        usual if len(usual) == 1 else _without_known(value_names, settings)
+    )
     if len(selected) != 1:
         raise DataError(
             f"{head.where}: {len(selected)} columns of values "
@@ -335,6 +389,147 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
             "data.columns"
         )
     return Columns([head.place(selected[0], "columns")], times, client)
+
+
+def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
+    """Return the columns of times, clients and covariates of a table without values.
+
+    The covariates are those of ``data.known``, or else all columns of numbers.
+    """
+    head, choice = file.head, settings.choice
+    if choice.time_column in head.names or head.times is None:
+        name = choice.time_column if choice.time_column in head.names else ""
+        times = _place(head, name, "time-column", TIME_NAMES, "times")
+    else:
+        times = head.times
+    usual = [name for name in head.names if name.lower() in CLIENT_NAMES]
+    client = choice.client_column if choice.client_column in head.names else next(iter(usual), "")
+    clients = head.place(client, "client-column") if client else None
+    columns = Columns([], times, clients)
+    if settings.known:
+        return _with_known(columns, file, settings)
+    others = [p for p in range(len(head.names)) if p not in (times, clients, head.index)]
+    texts = file.of_texts(others)
+    numbers = {p: KnownColumn(head.names[p]) for p in others if p not in texts}
+    if not numbers:
+        raise DataError(f"data.covariates: {head.where} has no column of numbers beside the times")
+    require_named((column.name for column in numbers.values()), head.where)
+    return replace(columns, values=list(numbers), known=numbers)
+
+
+def _without_known(names: Sequence[str], settings: DataSettings) -> list[str]:
+    known = {column.name for column in settings.known_columns}
+    return [name for name in names if name not in known]
+
+
+def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Columns:
+    """Return the columns with those of ``data.known`` that the file has.
+
+    Raises `DataError` for a column that has another use, and for a missing column unless there is a
+    table of covariates, which may have it.
+    """
+    head = file.head
+    uses = {columns.times: "holds the times", columns.clients: "names the clients"}
+    uses |= dict.fromkeys(columns.values, "is forecast")
+    others = [n for p, n in enumerate(head.names) if p not in uses and p != head.index and n]
+    known: dict[int, KnownColumn] = {}
+    for column in settings.known_columns:
+        if settings.covariates and column.name not in head.names:
+            continue
+        if column.name not in head.names:
+            require_available([column.name], others, "known", "column", head.where)
+        place = head.place(column.name, "known")
+        if place in uses:
+            raise DataError(
+                f"data.known: column {column.name!r} of {head.where} {uses[place]}; name others"
+            )
+        known[place] = column
+    texts = file.of_texts(list(known)) | {p for p, column in known.items() if column.values}
+    numbers = [place for place in known if place not in texts]
+    return replace(columns, values=[*columns.values, *numbers], known=known)
+
+
+def _values_and_known(tables: Sequence[Table]) -> tuple[Matrix, tuple[str, ...]]:
+    """Return the values of the joined tables with their known columns, [T, N + k], and k names.
+
+    A column of texts becomes a column of 0 and 1 for each text. A table without values has one
+    column of missing values in front.
+    """
+    names: list[str] = []
+    blocks = [np.concatenate([_targets(table) for table in tables])]
+    for column in tables[0].columns.known.values():
+        for table in tables:
+            if column not in table.columns.known.values():
+                raise DataError(f"{table.where}: no column {column.name!r} (data.known)")
+        cells = [_known_cells(table, column.name) for table in tables]
+        are_texts = [of_table.dtype == object for of_table in cells]
+        if not any(are_texts):
+            names.append(column.name)
+            blocks.append(np.concatenate([of_table.to_numpy() for of_table in cells])[:, None])
+            continue
+        for table, of_table, is_text in zip(tables, cells, are_texts, strict=True):
+            if not is_text and of_table.notna().any():
+                other = tables[are_texts.index(True)].where
+                raise DataError(
+                    f"{table.where}: column {column.name!r} holds numbers, but texts in {other}; "
+                    "write it alike in all files"
+                )
+        columns = _of_texts(cells, column, tables)
+        names += columns
+        blocks += [flags[:, None] for flags in columns.values()]
+    return np.concatenate(blocks, axis=1), tuple(names)
+
+
+def _targets(table: Table) -> Matrix:
+    """Return the columns of values [T, N] without the known ones, one of NaN if there are none."""
+    values = table.numbers()[:, : len(table.columns.targets)]
+    return values if values.shape[1] else np.full((len(values), 1), np.nan)
+
+
+def _known_cells(table: Table, name: str) -> Series:
+    """Return a known column of a table, of numbers, or of objects: texts, None where missing."""
+    import pandas as pd
+
+    place = table.head.names.index(name)
+    if place in table.columns.values:
+        return pd.Series(table.numbers()[:, table.columns.values.index(place)])
+    column = table.texts[place]
+    texts = column.astype(str).str.strip().astype(object)
+    return texts.where(column.notna() & ~texts.isin(MISSING), None)
+
+
+def _of_texts(
+    cells: Sequence[Series], column: KnownColumn, tables: Sequence[Table]
+) -> dict[str, Matrix]:
+    """Return a column of 0 and 1 for each text that a known column holds, [T], by name.
+
+    A column that only says true or false stays one column.
+    """
+    import pandas as pd
+
+    texts = pd.concat([of_table.astype(object) for of_table in cells], ignore_index=True)
+    texts = texts.where(texts.notna(), None)
+    is_missing = texts.isna().to_numpy()
+    present = sorted(set(texts[~is_missing]))
+    if not column.values and {text.lower() for text in present} <= set(_TRUTH):
+        truth = [np.nan if text is None else _TRUTH[text.lower()] for text in texts]
+        return {column.name: np.array(truth)}
+    if unlisted := [text for text in present if column.values and text not in column.values]:
+        row = _rows_of(tables)(int((texts == unlisted[0]).to_numpy().argmax()))
+        raise DataError(
+            f"{tables[0].where}: column {column.name!r}, {row}: {unlisted[0]!r} is none of the "
+            f"texts that data.known lists: {'|'.join(column.values)}"
+        )
+    values = column.values or tuple(present)
+    if len(values) > _MOST_TEXTS:
+        raise DataError(
+            f"{tables[0].where}: column {column.name!r} holds {len(values)} different texts, such "
+            f"as {values[0]!r}; what is known in advance is numbers or at most {_MOST_TEXTS} texts"
+        )
+    return {
+        f"{column.name}={value}": np.where(is_missing, np.nan, (texts == value).to_numpy())
+        for value in values
+    }
 
 
 def _place(head: Head, column_name: str, key: str, usual: Collection[str], noun: str) -> int:
@@ -367,6 +562,9 @@ def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Colu
     """Return the columns of a folder's file: one of values, and one of times if it has any."""
     choice = settings.choice
     columns = value_columns(head, choice.time_column, choice.columns, "columns")
+    if not choice.columns and settings.known:
+        others = _without_known([head.names[place] for place in columns.values], settings)
+        columns = value_columns(head, choice.time_column, others, "columns")
     if len(columns.values) != 1:
         names = ", ".join(head.names[place] for place in columns.values[:5])
         raise DataError(

@@ -4,6 +4,10 @@ See docs/your-data.md, "From series to samples". With look-back L, the largest d
 and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c values
 before the first target and from the values at fixed distances before each target. A target further
 ahead than a distance takes a value whole periods earlier, the newest that is known.
+
+A client that is too short for that is *young*: every value but its first may be a target, and the
+look-back may reach before the series (`_reached`). It takes part with what it has, and a client
+without a train target receives models without sending anything.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
@@ -56,12 +60,16 @@ class ClientWindows:
     scale: of the series.
     series: the original series. response: what has been taken off its values, None for nothing.
     explained: [n, H] float32, the response at the targets, None without one.
-    block: steps in multiples of which the client trains (`block_of`); 0: no blocks.
+    trained: the values of the series that it may learn from.
+    block: the fewest steps that may stand behind anything sent (`block_of`); 0: any number.
+    sends: whether the client may train for others. If not, it declares no train samples, so the
+        server never asks it to train, and its batches serve its own model alone.
     """
 
     series: ClientSeries
     response: SeriesResponse | None
     explained: NDArray[np.float32] | None
+    trained: slice
     inputs: NDArray[np.float32]
     targets: NDArray[np.float32]
     present: NDArray[np.bool_]
@@ -71,6 +79,7 @@ class ClientWindows:
     scale: Scale
     missing_share: float
     block: int
+    sends: bool = True
 
     @property
     def name(self) -> str:
@@ -93,7 +102,7 @@ class ClientWindows:
         return self.series.end
 
     @property
-    def validation_values(self) -> slice:
+    def validated(self) -> slice:
         """The values of the series that belong to the validation part."""
         first = self.start - self.series.start
         return slice(first + self.train_end, first + self.validation_end)
@@ -105,12 +114,16 @@ class ClientWindows:
         return self.end - values
 
     @property
+    def first_test(self) -> int:
+        """The position of the first value of the test part on the source's clock."""
+        return self.start + self.validation_end
+
+    @property
     def sample_times(self) -> SampleTimes:
         """The times of the samples, for methods that align clients by time."""
         clock = "" if self.clock is None else self.clock.label
-        first, last = int(self.batches.min()), int(self.batches.max())
-        start, samples = self.start, len(self.targets)
-        return SampleTimes(clock, start + first, start + last + 1, start + samples)
+        first, end = self.start + int(self.batches.min()), self.start + len(self.targets)
+        return SampleTimes(clock, first, first + self.train_samples, end)
 
     @property
     def validation(self) -> slice:
@@ -134,8 +147,9 @@ class ClientWindows:
 
     @property
     def train_samples(self) -> int:
-        """Number of train samples, the client's weight in sample-weighted means."""
-        return int(self.batches.size)
+        """Number of train samples, the client's weight in sample-weighted means; 0 if it does not
+        send."""
+        return int(self.batches.size) if self.sends else 0
 
 
 def lookback(settings: DataSettings) -> int:
@@ -185,6 +199,7 @@ def sample_inputs(
     firsts: NDArray[np.int64],
     positions: NDArray[np.int64],
     settings: DataSettings,
+    begin: NDArray[np.int64] | int = 0,
 ) -> NDArray[np.float32]:
     """Return the inputs of samples, [..., n, c + Q·H + j], whose blocks `WindowLayout` names.
 
@@ -194,13 +209,38 @@ def sample_inputs(
     the week if a period is a day. In a source without times, positions count from its beginning.
 
     values: [..., T], standardised and without gaps. firsts: [n], the places of the first targets
-    among them. positions: [..., n] or [n], the same on the source's clock.
+    among them. positions: [..., n] or [n], the same on the source's clock. begin: [...], the place
+    of the first value that there is; 0 stands before it, because the look-back may reach there.
     """
-    past = values[..., window_positions(firsts, settings)]
+    places = window_positions(firsts, settings)
+    if np.max(begin) > firsts.min() - lookback(settings):
+        places = _reached(places, firsts, np.asarray(begin)[..., None, None], settings)
+        past = np.take_along_axis(values[..., None, :], places, axis=-1)
+    else:
+        past = values[..., places]
     phase, week = positions % settings.period, positions // settings.period % _WEEK
     times = np.stack([phase, week], axis=-1)[..., : settings.times]
     times = np.broadcast_to(times, (*past.shape[:-1], settings.times))
     return np.concatenate([past, times], axis=-1, dtype=np.float32)
+
+
+def _reached(
+    places: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    settings: DataSettings,
+) -> NDArray[np.int64]:
+    """Return the places [..., n, c + Q·H] of past values, with those before the series replaced.
+
+    A value at a distance is replaced by the first value of its phase, if that is known before the
+    first target; this value and a close value else by the first value of all. Samples whose first
+    target is not after the first value know nothing, and keep their places.
+    """
+    targets = firsts[:, None]
+    same_phase = begin + (places - begin) % settings.period
+    same_phase = np.where(same_phase < targets, same_phase, begin)
+    same_phase[..., : settings.close_window] = begin[..., 0]
+    return np.where((places < begin) & (begin < targets), same_phase, places)
 
 
 def split_counts(
@@ -226,10 +266,15 @@ def split_counts(
 
 def parts_of(series: ClientSeries, settings: DataSettings) -> tuple[int, int, int]:
     """Return the numbers of train, validation and test values of a series after the look-back."""
-    tested = None
-    if settings.test_start:
-        tested = min(max(0, series.end - start_of_test(series, settings)), len(series.values))
-    return split_counts(len(series.values) - lookback(settings), settings, tested)
+    values = len(series.values) - lookback(settings)
+    return split_counts(values, settings, _tested(series, settings))
+
+
+def _tested(series: ClientSeries, settings: DataSettings) -> int | None:
+    """Return the number of values from `data.test-start` on, None where shares decide."""
+    if not settings.test_start:
+        return None
+    return min(max(0, series.end - start_of_test(series, settings)), len(series.values))
 
 
 def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
@@ -265,45 +310,191 @@ def shortest_length(settings: DataSettings, batches: int = 1) -> int:
         values += 1
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How a client's series becomes samples, before any is built.
+
+    series: the client's; if it is young, with missing values before it, so that its train samples
+    fill whole periods. begin: the place of its first value in there, 0 if it is not young. train,
+    validation: the numbers of values of these parts, of the N after the look-back. first, end: the
+    train samples in batches. block: as in `ClientWindows`. is_whole: whether batches are whole
+    blocks.
+    """
+
+    series: ClientSeries
+    settings: DataSettings
+    begin: int
+    train: int
+    validation: int
+    first: int
+    end: int
+    block: int
+    is_whole: bool
+
+    @property
+    def is_young(self) -> bool:
+        """Whether the client's look-back reaches before its series."""
+        return self.begin > 0
+
+    @property
+    def trained_part(self) -> slice:
+        """The values that the client may learn from: up to the last train target, and not older
+        than a limited history; with whole blocks, theirs alone."""
+        back, period, history = lookback(self.settings), self.settings.period, self.settings.history
+        if self.is_whole:
+            return slice(back + self.first, back + self.end)
+        limited = 0 < history < self.end // period
+        return slice(self.first if limited else 0, back + self.end + self.settings.horizon - 1)
+
+    @property
+    def trained(self) -> NDArray[np.float64]:
+        """The values that determine the scale."""
+        return self.series.values[self.trained_part]
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether the train part has too few values for a scale: fewer than half a period of a
+        young client's."""
+        return self.is_young and 2 * np.isfinite(self.trained).sum() < self.settings.period
+
+    @property
+    def first_target(self) -> int:
+        """The place of the first target of the first sample that counts: a young client's second
+        value, or the one after the values that set its scale."""
+        sets_scale = self.lacks_scale and not self.settings.scale
+        return self.begin + (self.settings.period if sets_scale else 1) if self.is_young else 0
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Which values of the series may be targets, [L + N]."""
+        present = np.isfinite(self.series.values)
+        present[: self.first_target] = False
+        return present
+
+    @property
+    def parts(self) -> dict[str, NDArray[np.bool_]]:
+        """Which targets are present in the train batches, the validation and the test part.
+
+        Only targets of samples that count.
+        """
+        back, trained = lookback(self.settings), self.end + self.settings.horizon - 1
+        present, known = self.present[back:], max(0, self.first_target - back)
+        validated = self.train + self.validation
+        return {
+            "train": present[max(self.first, known) : trained if known < self.end else 0],
+            "validation": present[self.train : validated],
+            "test": present[max(validated, known) :],
+        }
+
+    @property
+    def words(self) -> str:
+        """What a run does with a young client, in words."""
+        trained, validated, tested = (int(part.sum()) for part in self.parts.values())
+        steps = f"{len(self.series.values) - self.begin} steps"
+        if not trained:
+            return f"{steps}: receives a model to begin with, which is tested on {tested} values"
+        parts = f"trains on {trained} values" + f", validates on {validated}" * bool(validated)
+        silent = "" if self.sends else ", but sends nothing,"
+        return f"{steps}: {parts}{silent} and is tested on {tested}"
+
+    @property
+    def sends(self) -> bool:
+        """Whether it has a train target, and behind it as much as must stand behind anything
+        sent."""
+        return bool(self.parts["train"].any()) and (self.is_whole or not self.block)
+
+
+def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
+    """Return how this series is cut.
+
+    A client that can be trained, validated and tested without reaching before its series is not
+    young. A backtest has no young clients, because its windows would find different ones.
+    """
+    train, validation, test = parts_of(series, settings)
+    if settings.test_start:
+        samples = train - settings.horizon + 1
+        is_long = samples >= settings.period and min(validation, test) >= settings.horizon
+    else:
+        is_long = len(series.values) >= shortest_length(settings)
+    if is_long:
+        cut = _with_batches(series, settings, 0, train, validation)
+        if settings.backtest or all(part.any() for part in cut.parts.values()):
+            return cut
+    return _young(series, settings)
+
+
+def _young(series: ClientSeries, settings: DataSettings) -> Cut:
+    """Return how the series of a young client is cut.
+
+    The test part has at least a horizon of values. The validation part has its share of the rest,
+    at least a horizon if that leaves a sample to train on, and else nothing.
+    """
+    length, horizon, period = len(series.values), settings.horizon, settings.period
+    test = _tested(series, settings)
+    if test is None:
+        test = min(length, max(horizon, split_counts(length, settings)[2]))
+    history, validation, _ = split_counts(length, settings, test)
+    validation = max(validation, horizon) if history + validation > 2 * horizon else 0
+    train = length - test - validation
+    samples = train - horizon + 1
+    missing = max(1, -(-samples // period)) * period - samples
+    begin = lookback(settings) + missing
+    longer = replace(
+        series,
+        values=np.concatenate([np.full(begin, np.nan), series.values]),
+        start=series.start - begin,
+        known=np.empty((0, 0)),
+        columns=(),
+    )
+    return _with_batches(longer, settings, begin, train + missing, validation)
+
+
+def _with_batches(
+    series: ClientSeries, settings: DataSettings, begin: int, train: int, validation: int
+) -> Cut:
+    """Return the cut with its train samples: the newest whole blocks, else the newest whole
+    periods. A block counts if at least half of its values are present."""
+    period, block = settings.period, block_of(series, settings)
+    samples, start = train - settings.horizon + 1, series.start + lookback(settings)
+    batches = samples // period
+    first = samples - min(batches, settings.history or batches) * period
+    cut = Cut(series, settings, begin, train, validation, first, samples, block, is_whole=False)
+    if not block:
+        return cut
+    first, end = -(-start // block) * block, (start + samples) // block * block
+    if settings.history:
+        first = max(first, end - settings.history * period // block * block)
+    first = min(first, end)
+    whole = replace(cut, first=first - start, end=end - start, is_whole=True)
+    has_half = first < end and 2 * np.isfinite(whole.trained).sum() >= block
+    return whole if has_half else cut
+
+
 def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
     """Return why this client cannot take part, or None if it can."""
-    length, shortest = len(series.values), shortest_length(settings)
     if not np.isfinite(series.values).any():
         return "no value is present"
-    if length < shortest:
-        ahead = f", horizon {settings.horizon}" if settings.horizon > 1 else ""
+    if settings.backtest and len(series.values) < (shortest := shortest_length(settings)):
         return (
-            f"{length} steps, but period {settings.period}{ahead} and "
-            f"{lookback_text(settings)} need at least {shortest}{_remedy(length, settings)}"
+            f"{len(series.values)} steps, but a backtest at period {settings.period}, horizon "
+            f"{settings.horizon} and {lookback_text(settings)} need at least {shortest}"
         )
-    present = np.isfinite(series.values[lookback(settings) :])
-    train, validation, _ = parts_of(series, settings)
-    first, end = _trained_samples(series, settings)
-    block = block_of(series, settings)
-    if block and (reason := _why_no_block(block, present[first:end], settings)):
-        return reason
-    parts = {
-        "train": present[first : end + settings.horizon - 1],
-        "validation": present[train : train + validation],
-        "test": present[train + validation :],
-    }
-    for part, present_targets in parts.items():
-        if not present_targets.any():
-            return f"every target of its {part} part is missing"
-    return None
-
-
-def _remedy(length: int, settings: DataSettings) -> str:
-    """Return the smallest change of settings with which this many steps suffice, "" without one."""
-    horizons = dict.fromkeys((settings.horizon, 1))
-    for horizon in horizons:
-        for window in range(settings.periodic_window, 0, -1):
-            change = {"horizon": horizon, "periodic_window": window}
-            if shortest_length(settings.model_copy(update=change)) <= length:
-                changed = {key: new for key, new in change.items() if new != getattr(settings, key)}
-                words = (f"data.{key.replace('_', '-')}={new}" for key, new in changed.items())
-                return f"; --set {' --set '.join(words)} would do"
-    return ""
+    if (block := block_of(series, settings)) % settings.period:
+        return (
+            f"least-periods = {settings.least_periods}: clients train on whole blocks of {block} "
+            f"steps, which data.period = {settings.period} does not divide"
+        )
+    cut = cut_of(series, settings)
+    tested = cut.parts["test"]
+    if cut.lacks_scale and not settings.scale and len(tested) < settings.horizon:
+        return (
+            f"its first {settings.period} values set its scale, so {len(tested)} are left to test; "
+            "data.scale = 'mean,std' gives a client without history its scale"
+        )
+    if len(tested) < settings.horizon:
+        where = f" from data.test-start = {settings.test_start!r} on" * bool(settings.test_start)
+        return f"{len(tested)} steps{where}, fewer than the {settings.horizon} of a test sample"
+    return None if tested.any() else "every target of its test part is missing"
 
 
 def block_of(series: ClientSeries, settings: DataSettings) -> int:
@@ -322,42 +513,6 @@ def block_of(series: ClientSeries, settings: DataSettings) -> int:
     return settings.least_periods * _WITHOUT_DAYS
 
 
-def _why_no_block(block: int, present: NDArray[np.bool_], settings: DataSettings) -> str | None:
-    """Return why these targets of whole blocks are not enough, or None."""
-    least = settings.least_periods
-    if block % settings.period:
-        return (
-            f"least-periods = {least}: clients train on whole blocks of {block} steps, which "
-            f"data.period = {settings.period} does not divide"
-        )
-    if not len(present):
-        return (
-            f"least-periods = {least}: its train part holds no whole block of {block} steps, "
-            "counted on the clock"
-        )
-    if 2 * np.count_nonzero(present) < block:
-        return (
-            f"least-periods = {least}: {np.count_nonzero(present)} values of its train part are "
-            f"present, fewer than half of a block of {block} steps"
-        )
-    return None
-
-
-def _trained_samples(series: ClientSeries, settings: DataSettings) -> tuple[int, int]:
-    """Return the first and the end of the train samples that are in batches."""
-    back, period = lookback(settings), settings.period
-    train, _, _ = parts_of(series, settings)
-    samples, start = train - settings.horizon + 1, series.start + back
-    block = block_of(series, settings)
-    if not block:
-        batches = samples // period
-        return samples - min(batches, settings.history or batches) * period, samples
-    first, end = -(-start // block) * block, (start + samples) // block * block
-    if settings.history:
-        first = max(first, end - settings.history * period // block * block)
-    return min(first, end) - start, end - start
-
-
 def make_windows(
     series: ClientSeries, settings: DataSettings, response: SeriesResponse | None = None
 ) -> ClientWindows:
@@ -367,62 +522,52 @@ def make_windows(
     """
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")
-    back, horizon = lookback(settings), settings.horizon
-    forecast = len(series.values) - back  # N
-    train, validation, _ = parts_of(series, settings)
-
-    first, end = _trained_samples(series, settings)
+    cut = cut_of(series, settings)
+    back, horizon, start = lookback(settings), settings.horizon, cut.series.start
     scale = scale_of(series, settings)
-    scaled = scale.standardised(series.values)
-    present = np.isfinite(scaled)
-    explained = None
+    scaled, explained = scale.standardised(cut.series.values), np.zeros(0)
     if response is not None:
         known = series.known[: len(series.values)]
-        explained = response.values(known, series.start, settings.period)
+        explained = np.zeros_like(scaled)
+        explained[cut.begin :] = response.values(known, series.start, settings.period)
         scaled = scaled - explained
-    filled = carry_forward(scaled)
-    firsts = back + np.arange(forecast - horizon + 1)
+    filled, present = carry_forward(scaled), cut.present
+    trained = cut.trained_part
+    firsts = np.arange(back, len(scaled) - horizon + 1)
     targets = firsts[:, None] + np.arange(horizon)
     return ClientWindows(
         series=series,
         response=response,
-        explained=None if explained is None else explained[targets].astype(np.float32),
-        inputs=sample_inputs(filled, firsts, series.start + firsts, settings),
+        explained=None if response is None else explained[targets].astype(np.float32),
+        trained=slice(max(0, trained.start - cut.begin), max(0, trained.stop - cut.begin)),
+        inputs=sample_inputs(filled, firsts, start + firsts, settings, cut.begin),
         targets=np.where(present, filled, 0.0)[targets].astype(np.float32),
-        present=present[targets],
-        batches=_phase_aligned_batches(first, end, series.start + back, settings.period),
-        train_end=train,
-        validation_end=train + validation,
+        present=present[targets] & (firsts >= cut.first_target)[:, None],
+        batches=_phase_aligned_batches(cut.first, cut.end, start + back, settings.period),
+        train_end=cut.train,
+        validation_end=cut.train + cut.validation,
         scale=scale,
-        missing_share=float(1 - present.mean()),
-        block=block_of(series, settings),
+        missing_share=float(1 - np.isfinite(series.values).mean()),
+        block=cut.block,
+        sends=cut.sends,
     )
 
 
 def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
-    """Return the scale of a series that is not refused."""
-    back = lookback(settings)
-    train, _, _ = parts_of(series, settings)
-    _, end = _trained_samples(series, settings)
+    """Return the scale of a series that is not refused.
+
+    A young client with too few train values has the declared scale, or that of its first period.
+    """
+    cut = cut_of(series, settings)
+    if cut.lacks_scale and settings.scale:
+        mean, std = map(float, settings.scale.split(","))
+        return Scale(mean, std, seasonal_difference=0.0, is_negative=True)
+    if cut.lacks_scale:
+        first = series.values[: settings.period]
+        return Scale.of(first, first, settings.period)
     # With blocks, all that depends on the train part depends on their first targets alone.
-    earlier = series.values[: back + (end if block_of(series, settings) else train)]
-    return Scale.of(train_values(series, settings), earlier, settings.period)
-
-
-def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
-    """Return the values that determine the scale."""
-    return series.values[train_part(series, settings)]
-
-
-def train_part(series: ClientSeries, settings: DataSettings) -> slice:
-    """Return the values that a client may learn from: up to the last train target, and not older
-    than a limited history; with blocks, theirs alone."""
-    back = lookback(settings)
-    first, end = _trained_samples(series, settings)
-    if block_of(series, settings):
-        return slice(back + first, back + end)
-    limited = 0 < settings.history < end // settings.period
-    return slice(first if limited else 0, back + end + settings.horizon - 1)
+    end = lookback(settings) + (cut.end if cut.is_whole else cut.train)
+    return Scale.of(cut.trained, cut.series.values[:end], settings.period)
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -36,6 +36,8 @@ def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[UserC
             "num-partitions": count,
             "data-source": data.source,
             "data-path": data.path,
+            "data-known": data.known,
+            "data-covariates": data.covariates,
             "state-dir": str(state_dir),
         }
         for index in range(count)

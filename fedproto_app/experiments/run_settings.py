@@ -62,14 +62,13 @@ def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
         )
-    paths = {"data": "path", "encoder": "path", "output": "dir"}
-    return settings.model_copy(
-        update={
-            table: section.model_copy(update={key: _absolute(path)})
-            for table, key in paths.items()
-            if (path := getattr(section := getattr(settings, table), key))
-        }
-    )
+    paths = (("data", "path"), ("data", "covariates"), ("encoder", "path"), ("output", "dir"))
+    for table, key in paths:
+        section = getattr(settings, table)
+        if path := getattr(section, key):
+            absolute = section.model_copy(update={key: _absolute(path)})
+            settings = settings.model_copy(update={table: absolute})
+    return settings
 
 
 def deployed_settings(

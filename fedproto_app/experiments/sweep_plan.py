@@ -89,7 +89,11 @@ class Plan(SweepTable):
         """
         base = dict(settings)
         complete = unclaimed_settings(base, SweepTable.read(table).nodes)
-        paths = {"data.path": complete.data.path, "encoder.path": complete.encoder.path}
+        paths = {
+            "data.path": complete.data.path,
+            "data.covariates": complete.data.covariates,
+            "encoder.path": complete.encoder.path,
+        }
         base |= {key: path for key, path in paths.items() if base.get(key)}
         for key in ("seed", "output.dir", "output.name", "output.resume", "output.pictures"):
             base.pop(key, None)

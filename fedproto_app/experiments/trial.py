@@ -47,6 +47,7 @@ QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead; a sample has values for each of them
 _DAY = 86_400  # seconds
 _CALENDAR_WEEKS = 2  # of train values that weekdays need
+_MOST_NEWCOMERS = 3  # that the facts name
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
     "data.period": "--period",
@@ -403,7 +404,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     if wishes.quick:
         table.setdefault("data.history", QUICK_HISTORY)
     wished = settings_from(table).data
-    usable = _make_usable(series, table, fixed=wishes.horizon is not None)
+    usable, newcomers = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
     data = settings_from(table).data
     target = reading.target or next((c.table.values for c in series if c.table), "")
@@ -417,6 +418,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
         "phase": "models know the place in the period",
         "week": "models know the time of day and the weekday",
+        "year": "models know the time of day, the weekday and the time of the year",
     }[str(table["data.calendar"])]
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
@@ -433,6 +435,9 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         )
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
+    facts += [f"newcomer {line}" for line in newcomers[:_MOST_NEWCOMERS]]
+    if (more := len(newcomers) - _MOST_NEWCOMERS) > 0:
+        facts.append(f"{more} more newcomers take part with what they have")
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
     warnings = (*reading.left_out, *doubts_about_series(series, data))
@@ -522,27 +527,30 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
     return clients, words, 1, "sequence-classification", doubts_about_sequences(pool)
 
 
-def _make_usable(series: Sequence[ClientSeries], table: dict[str, object], *, fixed: bool) -> int:
-    """Shorten what a sample needs until at least half of the clients suffice; return their number.
+def _make_usable(
+    series: Sequence[ClientSeries], table: dict[str, object], *, fixed: bool
+) -> tuple[int, list[str]]:
+    """Shorten what a sample needs until at least half of the clients have enough.
 
-    fixed: whether the horizon is a person's. Raises `DataError` if no client is long enough.
+    Returns how many clients can take part, and what the newcomers among them do. fixed: whether the
+    horizon is a person's. Raises `DataError` if nobody has enough to train on.
     """
-    from fedproto_app.data.windows import shortest_length, why_refused
+    from fedproto_app.data.windows import cut_of, shortest_length, why_refused
 
     choices: list[dict[str, object]] = [{}]
     choices += [] if fixed else [{"data.horizon": 1}]
     if "data.periodic-window" not in table:
         choices.append({**choices[-1], "data.periodic-window": 1})
-    usable = 0
     for choice in choices:
         data = settings_from({**table, **choice}).data
-        usable = sum(why_refused(client, data) is None for client in series)
-        if 2 * usable >= len(series):
-            table |= choice
-            return usable
-    if usable:
-        table |= choices[-1]
-        return usable
+        usable = [client for client in series if why_refused(client, data) is None]
+        cuts = [cut_of(client, data) for client in usable]
+        newcomers = [f"{cut.series.name}, {cut.words}" for cut in cuts if cut.is_young]
+        if 2 * (len(cuts) - len(newcomers)) >= len(series):
+            break
+    if any(cut.sends for cut in cuts):
+        table |= choice
+        return len(usable), newcomers
     longest = max(len(client.values) for client in series)
     if not longest:
         raise DataError(f"{table['data.path']}: no value is present")

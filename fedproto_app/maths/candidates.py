@@ -39,7 +39,8 @@ class Candidates:
     def mean(self, validation: Tensor, training: Tensor, samples: Tensor, eta: float) -> Tensor:
         """Return the weighted mean of the fits, […].
 
-        validation, training: the mean squared errors, [C]; samples, eta: as in `shares`.
+        validation, training: the mean squared errors, [C]; samples, eta: as in `shares`. Without
+        validation samples, the prior weights decide alone.
         """
         errors = validation + TRAINING_SHARE * training
         parts = shares(errors, samples, eta, self.prior).to(self.fits.dtype)

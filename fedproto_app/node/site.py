@@ -27,7 +27,19 @@ from fedproto_app.settings import (
     Section,
     explain,
 )
-from fedproto_app.settings.choice import Decimal, Delimiter, Header, Missing, NameList, TimeUnit
+from fedproto_app.settings.choice import (
+    Decimal,
+    Delimiter,
+    Header,
+    KnownList,
+    Missing,
+    NameList,
+    Region,
+    TimeUnit,
+    known_in,
+    text_of,
+)
+from fedproto_app.settings.data import ScalePair
 from fedproto_app.trust.privacy_ledger import SitePrivacy
 
 Text = Annotated[str, Field(min_length=1)]
@@ -50,9 +62,10 @@ SHORT_KEYS = {
 # Settings that describe the site's files. Missing ones are detected, never taken from the run.
 _OWN_FILES = (
     *("clients", "columns", "time_column", "client_column", "time_unit", "time_zone"),
-    *("missing", "header", "delimiter", "decimal"),
+    *("missing", "header", "delimiter", "decimal", "scale"),
 )
-SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in _OWN_FILES}
+_LENT = ("known", "covariates", "holidays")  # of which the run says what it wants
+SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in (*_OWN_FILES, *_LENT)}
 
 
 class SiteSequences(Section):
@@ -69,6 +82,9 @@ class SiteData(Section):
     root: Text | None = None  # the folder that all data files lie in
     clients: NameList = ""
     columns: NameList = ""
+    known: KnownList = ""  # the columns known in advance that a run may ask for
+    covariates: str = ""
+    holidays: Region = ""
     time_column: str = ""
     client_column: str = ""
     time_unit: TimeUnit = "auto"
@@ -77,6 +93,7 @@ class SiteData(Section):
     header: Header = "auto"
     delimiter: Delimiter = "auto"
     decimal: Decimal = "auto"
+    scale: ScalePair = ""  # of clients without history
     corrupt_images: Literal["refuse", "skip"] | None = None
     sequences: SiteSequences = SiteSequences()
 
@@ -125,7 +142,8 @@ class Site(Section):
                 "node config: data-source is not set, nor data.source in a site's file; a deployed "
                 "node reads only what its own --node-config names"
             )
-        update: dict[str, object] = {"source": data.source, "path": self._path()}
+        update: dict[str, object] = {"source": data.source, "path": self._path("path")}
+        update |= self._lends(run)
         update |= {name: getattr(data, name) for name in _OWN_FILES}
         if data.corrupt_images is not None:
             update["corrupt_images"] = data.corrupt_images
@@ -149,20 +167,46 @@ class Site(Section):
         require_meaning(read)
         return read
 
-    def _path(self) -> str:
-        """Return the absolute path of the data; links must not lead out of the root."""
-        data = self.data
-        if not data.path:
+    def _lends(self, run: DataSettings) -> dict[str, object]:
+        """Return the settings of columns known in advance: the run's wishes, from the site's files.
+
+        Raises `SettingsError` for a column that the site's file does not lend.
+        """
+        if run.covariates and not run.known:
+            raise SettingsError(
+                f"data.covariates = {run.covariates!r}: a deployed node reads only the table that "
+                "its site names; name the columns that the run wants in data.known"
+            )
+        lent = {column.name: column for column in known_in(self.data.known)}
+        wanted = []
+        for column in run.known_columns:
+            if column.name not in lent:
+                names = ", ".join(lent) or "none"
+                raise SettingsError(
+                    f"data.known = {run.known!r}: this site does not lend column {column.name!r}; "
+                    f"data.known of its file lends {names}"
+                )
+            wanted.append(column if column.values else lent[column.name])
+        return {
+            "known": text_of(column.text for column in wanted),
+            "covariates": self._path("covariates") if wanted else "",
+            "holidays": run.holidays and (self.data.holidays or run.holidays),
+        }
+
+    def _path(self, key: str) -> str:
+        """Return the absolute path of ``data.<key>``; links must not lead out of the root."""
+        data, name = self.data, getattr(self.data, key)
+        if not name:
             return ""
         if data.root is None:
-            return str(Path(data.path).expanduser().absolute())
+            return str(Path(name).expanduser().absolute())
         root = Path(data.root).expanduser().resolve()
         if not root.is_dir():
             raise SettingsError(f"data.root = {data.root!r}: no such folder")
-        path = root / Path(data.path).expanduser()
+        path = root / Path(name).expanduser()
         if not (real_path := path.resolve()).is_relative_to(root):
             raise SettingsError(
-                f"data.path = {data.path!r}: means {real_path}, outside data.root = {root}"
+                f"data.{key} = {name!r}: means {real_path}, outside data.root = {root}"
             )
         return str(path)
 

@@ -179,7 +179,9 @@ class Node:
             }
             judged = replace(cohort, parameters=personal)
         results = self.learner.evaluate(judged, guidance)
-        self._save(cohort, changed)
+        # A client that only receives never trains, so its model is stored here.
+        receiving = [row for row, count in enumerate(cohort.samples.train_samples) if not count]
+        self._save(cohort, sorted({*changed, *receiving}))
         if personal is not None:
             self._save_personal(cohort, personal)
         self._take_in(results, judged, rows, order, reply, final=True)
@@ -197,7 +199,10 @@ class Node:
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self.learner, parameters, samples, order.server_round, trains=trains)
         declared = [client.train_samples for client in clients]
-        cohort.shares = [limited_samples(count, order.most_samples) / count for count in declared]
+        cohort.shares = [
+            limited_samples(count, order.most_samples) / count if count else 1.0
+            for count in declared
+        ]
         state = self._state(cohort)
         for places, stored in self.store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):

@@ -128,6 +128,7 @@ class Patience(Listener):
     def round_ended(self, ended: RoundEnd) -> None:
         if ended.evaluated:
             errors = metric_values(ended.history.results, self._criterion)
+            errors = [error for error in errors if not math.isnan(error)]
             self.take(float(np.median(errors)) if errors else None)
 
     def take(self, validation_error: float | None) -> None:

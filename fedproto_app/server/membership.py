@@ -322,7 +322,8 @@ class Membership:
         self._limit_samples()
 
     def _limit_samples(self) -> None:
-        samples = {key: facts.samples for key, facts in self.roster.facts.items()}
+        facts_by_key = self.roster.facts.items()
+        samples = {key: facts.samples for key, facts in facts_by_key if facts.samples}
         before = self.most_samples
         self.most_samples = self._settings.aggregation.most_samples(samples.values())
         above = [key for key, count in samples.items() if count > self.most_samples > 0]
@@ -429,6 +430,8 @@ class Membership:
             raise Unusable(fault)
         if self._shape_is_known and shape != self.shape:
             of_run = _shape_text(self.shape)
+            if fault := _columns_fault(shape, self.shape):
+                raise Unusable(f"{fault}; the run's data are {of_run}")
             raise Unusable(f"its data are {_shape_text(shape)}; the run's are {of_run}")
 
     def _agree_on_shape(self) -> None:
@@ -504,7 +507,17 @@ def _shape_of(answer: NodeRoster) -> DataShape:
     return DataShape(answer.inputs, answer.classes, answer.known)
 
 
+def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
+    """Return how the columns known in advance of a node differ from the run's, "" if they agree."""
+    for column in of_run.known:
+        if column not in shape.known:
+            return f"its data have no column {shown(column)!r} that is known in advance"
+    further = next((column for column in shape.known if column not in of_run.known), None)
+    return "" if further is None else f"its column {shown(further)!r} is not in the run's data"
+
+
 def _shape_text(shape: DataShape) -> str:
-    if shape.known:
-        return f"series with the known columns {shown(', '.join(shape.known))}"
+    if not (shape.inputs or shape.classes):
+        columns = shown(", ".join(shape.known)) if shape.known else "no columns"
+        return f"series with {columns} known in advance"
     return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"

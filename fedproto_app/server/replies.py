@@ -67,7 +67,8 @@ LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is s
 def read_roster(message: Message, multiple: int) -> NodeRoster:
     """Return a node's roster; raise `Unusable` with the reason if it is invalid.
 
-    multiple: every client's train samples are a positive multiple of it.
+    multiple: every client's train samples are a multiple of it; 0 for a client that is never asked
+    to train.
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
@@ -77,6 +78,8 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     names = roster.samples.keys()
     if not names == roster.groups.keys() == roster.missing_shares.keys():
         raise Unusable("malformed roster: clients without samples, group or missing share")
+    if len(set(roster.known)) != len(roster.known):
+        raise Unusable("malformed roster: a column known in advance is named twice")
     if len(set(roster.classes)) != len(roster.classes):
         raise Unusable(f"malformed roster: {len(roster.classes)} classes, not all different")
     stages = [stage for stages in roster.class_counts.values() for stage in stages]
@@ -87,7 +90,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     if not fits or not roster.class_counts.keys() <= names:
         raise Unusable("malformed roster: class counts that do not fit its clients and classes")
     for name, count in roster.samples.items():
-        if not 0 < count <= MOST_SAMPLES or count % multiple:
+        if not 0 <= count <= MOST_SAMPLES or count % multiple:
             raise Unusable(
                 f"client {name!r} declares {count} train samples; a multiple of {multiple} "
                 "is expected"
@@ -270,8 +273,8 @@ def _bad_clients(reply: Reply, samples: Mapping[str, int], fault: Fault) -> dict
         metrics = {metric: values[row] for metric, values in reply.metrics.items()}
         if name not in samples:
             bad[name] = "not a client of this node that was asked"
-        elif not 0 < count <= samples[name]:
-            bad[name] = f"reports {count} train samples, expected 1 … {samples[name]}"
+        elif not (least := min(1, samples[name])) <= count <= samples[name]:
+            bad[name] = f"reports {count} train samples, expected {least} … {samples[name]}"
         elif not all(abs(values[row]) <= LARGEST_LOSS for values in reply.losses.values()):
             bad[name] = f"its loss is not finite, or beyond ±{LARGEST_LOSS:g}"
         elif reason := fault(metrics):

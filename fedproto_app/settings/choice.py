@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,35 @@ class Choice:
     columns: tuple[str, ...] = ()
     time_column: str = ""
     client_column: str = ""
+
+
+@dataclass(frozen=True)
+class KnownColumn:
+    """A column that is known in advance, as ``data.known`` names it.
+
+    values: the texts that it may hold, if the setting lists them; (): as the data show.
+    """
+
+    name: str
+    values: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The column as the setting names it."""
+        return f"{self.name}={'|'.join(self.values)}" if self.values else self.name
+
+    def gives(self, column: str) -> bool:
+        """Return whether the column of a series comes from this one: temperature, weather=rain."""
+        return column == self.name or column.startswith(f"{self.name}=")
+
+
+def known_in(text: str) -> tuple[KnownColumn, ...]:
+    """Return the columns that are named in a text such as "temperature, weather=rain|fog"."""
+    parts = (entry.partition("=") for entry in names_in(text))
+    return tuple(
+        KnownColumn(name.strip(), tuple(value.strip() for value in values.split("|") if sign))
+        for name, sign, values in parts
+    )
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -66,6 +96,32 @@ def _name_list(value: object, info: ValidationInfo, table: str = "data") -> str:
     return text_of(names)
 
 
+def _known_list(value: object, info: ValidationInfo) -> str:
+    """Return the columns in a text or list as one text; raise ValueError if one repeats."""
+    text = _name_list(value, info)
+    columns = known_in(text)
+    names = [column.name for column in columns]
+    for column in columns:
+        if names.count(column.name) > 1:
+            raise ValueError(f"data.known = {text!r}: {column.name!r} is named twice")
+        if "" in (column.name, *column.values) or len({*column.values}) < len(column.values):
+            raise ValueError(
+                f"data.known = {text!r}: expected names of columns, and after = different texts, "
+                "such as weather=rain|fog|sun"
+            )
+    return text
+
+
+def _region(value: object) -> str:
+    text = str(value)
+    if text and not re.fullmatch(r"[A-Z]{2,4}(-[\w ]+)?", text):
+        raise ValueError(
+            f"data.holidays = {text!r}: expected the code of a country, such as DE, or of its "
+            "part, such as DE-BY"
+        )
+    return text
+
+
 def _is_name(value: object) -> bool:
     return isinstance(value, int | str) and not isinstance(value, bool)
 
@@ -84,6 +140,8 @@ def _name_of_sign(value: object) -> object:
 
 
 NameList = Annotated[str, BeforeValidator(_name_list)]
+Region = Annotated[str, BeforeValidator(_region)]
+KnownList = Annotated[str, BeforeValidator(_known_list)]
 NodeNames = Annotated[str, BeforeValidator(partial(_name_list, table="nodes"))]
 Header = Annotated[Literal["auto", "true", "false"], BeforeValidator(_word)]
 Delimiter = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,9 +28,13 @@ from fedproto_app.settings.choice import (
     Decimal,
     Delimiter,
     Header,
+    KnownColumn,
+    KnownList,
     Missing,
     NameList,
+    Region,
     TimeUnit,
+    known_in,
     names_in,
 )
 
@@ -72,6 +77,20 @@ def _time_or_step(value: object) -> str:
     return text
 
 
+def _mean_and_std(value: object) -> str:
+    text = str(value)
+    try:
+        mean, std = map(float, text.split(",")) if text else (0.0, 1.0)
+        if not (isfinite(mean) and 0 < std < inf):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"data.scale = {text!r}: expected the mean and the deviation, above 0, such as 120,35"
+        ) from None
+    return text
+
+
+ScalePair = Annotated[str, BeforeValidator(_mean_and_std)]
 TestStart = Annotated[str, BeforeValidator(_time_or_step)]
 
 
@@ -202,9 +221,10 @@ class DataSettings(Section):
         "numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
-    calendar: Literal["none", "phase", "week"] = setting(
+    calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models know of the time: nothing, the phase of the period, or also the weekday",
+        "what models know of the time: nothing, the phase of the period, or also the weekday; "
+        "`year` adds the time of the year to the columns known in advance",
     )
     history: CountOrZero = setting(
         0, "train only on this many newest periods of the train part; 0: on all"
@@ -232,6 +252,12 @@ class DataSettings(Section):
         "the same share as without; default: a share of each series",
         "a time as the data write it, or a number of a step",
     )
+    scale: ScalePair = setting(
+        "",
+        "mean and deviation of a client with less than half a period of train values, in the "
+        "data's units; default: those of its first period",
+        "`mean,std`, two numbers",
+    )
     max_clients: CountOrZero = setting(0, "use only the first clients; 0: all")
     max_steps: CountOrZero = setting(
         0, "use only the first time steps of series and `recordings`; 0: all"
@@ -248,10 +274,22 @@ class DataSettings(Section):
         "for `sequence-folder` and `recordings`",
         NAMES,
     )
-    known: NameList = setting(
+    known: KnownList = setting(
         "",
-        "columns that are known in advance, such as a weather forecast",
+        "[columns known in advance](your-data.md#columns-known-in-advance), such as "
+        "`temperature,weather=rain|fog`",
         NAMES,
+    )
+    covariates: str = setting(
+        "",
+        "table of columns known in advance, with a column of times and perhaps one of clients; "
+        "without `known` all its columns of numbers",
+        "a path",
+    )
+    holidays: Region = setting(
+        "",
+        "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
+        "a code of ISO 3166",
     )
     time_column: str = setting(
         "",
@@ -336,11 +374,32 @@ class DataSettings(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _known_columns_are_others(self) -> DataSettings:
+        uses = {
+            "columns": "is forecast",
+            "time_column": "holds the times",
+            "client_column": "names the clients",
+        }
+        for column in self.known_columns:
+            for key, use in uses.items():
+                if column.name in names_in(getattr(self, key)):
+                    raise ValueError(
+                        f"data.known = {self.known!r}: column {column.name!r} {use} "
+                        f"(data.{key.replace('_', '-')}); name others"
+                    )
+        return self
+
     @property
     def choice(self) -> Choice:
         """The part of the source that the run uses."""
         columns = names_in(self.columns)
         return Choice(names_in(self.clients), columns, self.time_column, self.client_column)
+
+    @property
+    def known_columns(self) -> tuple[KnownColumn, ...]:
+        """The columns of `known`."""
+        return known_in(self.known)
 
     @property
     def further_lags(self) -> tuple[int, ...]:
@@ -370,13 +429,14 @@ class DataSettings(Section):
 
     @property
     def has_known(self) -> bool:
-        """Whether the series come with columns that are known in advance."""
-        return bool(self.known)
+        """Whether the settings give the series columns that are known in advance."""
+        has_columns = bool(self.known or self.covariates or self.holidays)
+        return has_columns or self.calendar == "year"
 
     @property
     def times(self) -> int:
         """The number of inputs that describe a time."""
-        return ("none", "phase", "week").index(self.calendar)
+        return {"none": 0, "phase": 1, "week": 2, "year": 2}[self.calendar]
 
     @property
     def periodic_distances(self) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ _SUBJECTS = {
     "": "Run",
     "data": "Data",
     "data.synthetic": "Data",
+    "response": "Data",
     "data.partition": "Images",
     "classification": "Images",
     "data.sequences": "Sequences",

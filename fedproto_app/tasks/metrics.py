@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isnan, nan
 from typing import SupportsFloat
 
 import numpy as np
@@ -91,9 +92,9 @@ class Figure:
 
     def value(self, metrics: Mapping[Metric, float]) -> float | None:
         """Return the figure of a client with these metrics, None if unknown."""
-        value = metrics.get(self.metric)
-        if value is None or not self.over:
-            return value
+        value = metrics.get(self.metric, nan)
+        if isnan(value) or not self.over:
+            return None if isnan(value) else value
         divisor = metrics.get(replace(self.metric, name=self.over), 0.0)
         return value / divisor if divisor > 0 else None
 

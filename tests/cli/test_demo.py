@@ -10,7 +10,7 @@ import pytest
 
 from fedproto_app.cli import demo
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import train_values
+from fedproto_app.data.windows import cut_of
 from fedproto_app.experiments import trial
 from fedproto_app.settings import settings_from
 from tests.cli.conftest import Fedproto
@@ -70,7 +70,7 @@ def test_the_second_cell_has_all_days() -> None:
     series = load_series(settings_from(changes).data)[0]
 
     def trained(history: int) -> np.ndarray:
-        return train_values(series, settings_from({**changes, "data.history": history}).data)
+        return cut_of(series, settings_from({**changes, "data.history": history}).data).trained
 
     assert np.array_equal(trained(demo.ALL_DAYS), trained(0))
     assert len(trained(demo.ALL_DAYS - 1)) < len(trained(0))

@@ -115,11 +115,11 @@ def test_what_is_known_ahead_stays_known_wherever_the_values_end() -> None:
 
 
 def test_zeros_for_what_is_missing_reach_further_than_what_is_known() -> None:
-    known = np.arange(3.0)[:, None]
+    wind = np.arange(10.0)[:, None]
     clients = [
-        ClientSeries("a", np.ones(3), known=known, columns=("wind",)),
-        ClientSeries("b", np.ones(5)),
+        ClientSeries("a", np.ones(8), known=wind[:8], columns=("wind",)),
+        ClientSeries("b", np.ones(10), known=wind, columns=("wind",)),
     ]
     first, _ = load_given(load_series, clients, missing="zero")
-    assert first.values.tolist() == [1, 1, 1, 0, 0]
-    np.testing.assert_array_equal(first.known.ravel(), [0, 1, 2, np.nan, np.nan])
+    assert first.values.tolist() == [1] * 8 + [0, 0]
+    assert first.known.ravel().tolist() == [*range(8), 7, 7]

@@ -79,6 +79,62 @@ def test_a_key_that_the_source_does_not_read_is_refused(
     site("mine:load").reads(DataSettings())  # who reads as he likes
 
 
+LENDING = """
+[data]
+source = "long-csv"
+path = "traffic.csv"
+known = "temperature,weather=rain|sun,price"
+covariates = "weather.csv"
+holidays = "AT"
+"""
+
+
+def test_a_run_gets_the_columns_that_a_site_lends(tmp_path: Path) -> None:
+    site = site_file(write(tmp_path, LENDING))
+    run = DataSettings(known="weather,temperature", covariates="/of/the/run", holidays="DE-BY")
+    data = site.reads(run)
+    assert data.known == "weather=rain|sun,temperature"
+    assert data.covariates == str(tmp_path / "weather.csv")
+    assert data.holidays == "AT"
+    assert site.reads(DataSettings(known="weather=rain|sun|fog")).known == "weather=rain|sun|fog"
+    without = site.reads(DataSettings())
+    assert (without.known, without.covariates, without.holidays) == ("", "", "")
+    assert not without.has_known
+
+
+@pytest.mark.parametrize(
+    ("table", "run", "message"),
+    [
+        (
+            LENDING,
+            {"known": "wind"},
+            "'wind': this site does not lend column 'wind'; .*temperature",
+        ),
+        (
+            "[data]\nsource = 'npz'",
+            {"known": "wind"},
+            "column 'wind'; data.known of its file lends n",
+        ),
+        (
+            LENDING,
+            {"covariates": "w.csv"},
+            "'w.csv': a deployed node reads only the table that its",
+        ),
+        (
+            LENDING.replace('"weather.csv"', '"../w.csv"'),
+            {"known": "price"},
+            "data.covariates = '../w.csv': means .*, outside data.root",
+        ),
+    ],
+)
+def test_what_a_site_does_not_lend_is_refused(
+    tmp_path: Path, table: str, run: dict[str, str], message: str
+) -> None:
+    site = site_file(write(tmp_path, table))
+    with pytest.raises(SettingsError, match=message):
+        site.reads(DataSettings.model_validate(run))
+
+
 def test_what_a_site_leaves_out_is_the_runs() -> None:
     run = DataSettings(corrupt_images="skip", sequences=SequenceSettings(target="load"))
     data = read_site({"data-source": "recordings"}).reads(run)

@@ -309,6 +309,7 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
         "header": "false",
         "delimiter": "tab",
         "decimal": "comma",
+        "scale": "120,35",
     }
     settings = read_site({"data-source": "long-csv"}).reads(DataSettings(**of_a_run))
     for key, value in of_a_run.items():

@@ -519,6 +519,25 @@ def test_the_classes_are_those_of_most_nodes_not_of_the_fastest(tmp_path: Path) 
     assert resumed.members.roster.connected_labels() == []
 
 
+def test_nodes_whose_columns_differ_are_turned_away_with_the_column(tmp_path: Path) -> None:
+    known = ("temperature", "weather=fog")
+    nodes = [node_roster(f"n{number}", f"c{number}", known=known) for number in range(3)]
+    lacking = node_roster("bare", "x", known=known[:1])
+    further = node_roster("more", "y", known=(*known, "weather=sun"))
+    federation, grid = federation_of(tmp_path, *nodes, lacking, further, **{"nodes.minimum": 5})
+    connect(federation, grid, *range(1000, 1005))
+    federation.members.await_nodes(grid)
+    assert federation.shape.known == known
+    of_run = "the run's data are series with temperature, weather=fog known in advance"
+    assert sorted(reasons(federation)) == [
+        f"its column 'weather=sun' is not in the run's data; {of_run}",
+        f"its data have no column 'weather=fog' that is known in advance; {of_run}",
+    ]
+    resumed = Federation(federation.settings, "run", "token")
+    resumed.recall(federation.memory())
+    assert resumed.shape.known == known
+
+
 def test_where_no_kind_of_data_is_in_the_majority_nobody_decides(tmp_path: Path) -> None:
     nodes = [images("n0", "cat"), images("n1", "dog")]
     federation, grid = federation_of(

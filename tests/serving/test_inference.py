@@ -268,18 +268,28 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
     trained: tuple[NodeState, list[ClientSeries]],
 ) -> None:
     state, (gappy, late, _) = trained
-    short = late.part(0, LOOKBACK - 1)
-    forecasts, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
+    forecasts, left_out = forecast(state, [gappy, late.part(0, 0), replace(gappy, name="new")], 1)
     assert [result.client for result in forecasts] == ["gappy"]
     assert left_out == {
-        "late": "11 steps from its first value on, too few for a look-back of 12 steps "
-        "(2 periodic values at period 6)",
+        "late": "no value is present",
         "new": f"it did not train: no kept model in {state.folder}",
         "steady": "not in the data",
     }
-    start = late.start + len(late.values) - LOOKBACK
-    exactly = replace(late, values=late.values[-LOOKBACK:], start=start)
-    assert [result.client for result in forecast(state, [exactly], 1)[0]] == ["late"]
+
+
+def test_a_short_history_reaches_before_its_first_value(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    """Before its first value stands the first value of the same phase that is there."""
+    state, (_, late, _) = trained
+    short = late.part(len(late.values) - PERIOD - 1)
+    places = np.arange(PERIOD + 1 - LOOKBACK, PERIOD + 1)
+    phases = np.where(places < 0, places % PERIOD, places)
+    whole = replace(short, values=short.values[phases], start=short.end - LOOKBACK)
+    (by_reach,), (by_values,) = (forecast(state, [client], 9)[0] for client in (short, whole))
+    assert by_reach.values == pytest.approx(by_values.values)
+    newest = late.part(len(late.values) - 1)  # a single value
+    assert np.isfinite(forecast(state, [newest], 9)[0][0].values).all()
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,12 @@ def test_metrics(task: type[AnyTask], metrics: dict[Metric, float], fault: str |
     require_fault(task.metrics_fault(metrics), fault)
 
 
+def test_shapes_of_series() -> None:
+    assert SERIES.shape_fault(DataShape(known=("temperature",))) is None
+    require_fault(SERIES.shape_fault(DataShape((1,))), "no series")
+    require_fault(SERIES.shape_fault(DataShape((), ("a",))), "no series")
+
+
 @pytest.mark.parametrize(
     ("task", "inputs", "classes", "fault"),
     [

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.data.clock import Clock
+from fedproto_app.data.clock import Clock, Matrix
 from fedproto_app.data.format import Format, Source, by_name
 from fedproto_app.data.npz_archive import Archive, open_archive
 from fedproto_app.data.series import ClientSeries
@@ -53,13 +53,21 @@ def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
     """Write series that `load_npz` reads, for this user alone.
 
     values: [sum of lengths]; names, lengths, starts: [N]; clocks: [N, 3] int64, step and offset in
-    microseconds and 1 for UTC, all 0 without a clock.
+    microseconds and 1 for UTC, all 0 without a clock. Only with columns known in advance: columns
+    [k], the same for all clients; known: [sum of rows, k]; rows: [N].
     """
     clocks = [client.clock for client in clients]
     numbers = [
         (0, 0, 0) if clock is None else (*map(_microseconds, (clock.step, clock.offset)), clock.utc)
         for clock in clocks
     ]
+    arrays: dict[str, NDArray[np.generic]] = {}
+    if columns := clients[0].columns:
+        arrays = {
+            "columns": np.array(columns, dtype=np.str_),
+            "known": np.concatenate([client.known for client in clients]),
+            "rows": np.array([len(client.known) for client in clients], dtype=np.int64),
+        }
     content = io.BytesIO()
     np.savez(
         content,
@@ -69,6 +77,7 @@ def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
         lengths=np.array([len(client.values) for client in clients], dtype=np.int64),
         starts=np.array([client.start for client in clients], dtype=np.int64),
         clocks=np.array(numbers, dtype=np.int64),
+        **arrays,
     )
     write_whole(path, content.getvalue(), private=True, concurrent=True)
 
@@ -78,7 +87,10 @@ def _microseconds(duration: np.timedelta64) -> int:
 
 
 def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
-    archive.require_names(["values", "names", "lengths", "starts", "clocks"], [])
+    known_arrays = ["columns", "known", "rows"]
+    has_known = "columns" in archive.names
+    required = ["values", "names", "lengths", "starts", "clocks", *known_arrays * has_known]
+    archive.require_names(required, [])
     values = archive.column("values", "f").astype(np.float64, copy=False)
     lengths = archive.column("lengths", "i").astype(np.int64)
     count = len(lengths)
@@ -94,11 +106,29 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     ):
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
+    nothing: tuple[tuple[str, ...], list[Matrix]] = (), [np.empty((0, 0))] * count
+    columns, blocks = _saved_known(archive, count) if has_known else nothing
     parts = np.split(values, np.cumsum(lengths))[:-1]
-    for name, part, start, (step, offset, utc) in zip(names, parts, starts, clocks, strict=True):
+    clients = zip(names, parts, starts, clocks, blocks, strict=True)
+    for name, part, start, (step, offset, utc), known in clients:
         durations = np.timedelta64(int(step), "us"), np.timedelta64(int(offset), "us")
         clock = Clock(*durations, bool(utc)) if step else None
-        yield ClientSeries(str(name), part, int(start), clock=clock)
+        yield ClientSeries(str(name), part, int(start), clock=clock, known=known, columns=columns)
+
+
+def _saved_known(archive: Archive, count: int) -> tuple[tuple[str, ...], list[Matrix]]:
+    """Return the names of the columns known in advance, and those of each client."""
+    known = _numbers(archive, "known", 2)
+    columns = tuple(map(str, archive.column("columns", "U")))
+    rows = archive.column("rows", "i").astype(np.int64)
+    if (
+        len(rows) != count
+        or (rows < 0).any()
+        or known.shape != (rows.sum(), len(columns))
+        or len(set(columns)) < len(columns)
+    ):
+        raise DataError(f"{archive.path}: its columns known in advance do not fit together")
+    return columns, np.split(known, np.cumsum(rows))[:-1]
 
 
 def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64]:

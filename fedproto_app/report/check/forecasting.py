@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from fedproto_app.data.known_columns import calendar_names
 from fedproto_app.data.period import find_period, period_of
 from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import (
-    lookback,
+    cut_of,
     make_windows,
     shortest_length,
-    train_values,
     why_refused,
 )
 from fedproto_app.report.check.doubts import doubts_about_series
 from fedproto_app.report.check.findings import (
+    MOST_LISTED,
     Cell,
     Checked,
     Findings,
@@ -114,8 +115,8 @@ def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
     """Return the oddities of a client that a run with these settings would accept."""
     with np.errstate(all="ignore"):  # values of any size may overflow here
         windows = make_windows(series, settings)
-        train = train_values(series, settings)
-        test = series.values[lookback(settings) + windows.validation_end :]
+        train = cut_of(series, settings).trained
+        test = series.values[windows.first_test - series.start :]
         scale = windows.scale
         scaled = np.abs(scale.standardised(series.values[np.isfinite(series.values)]))
         largest = float(scaled.max()) if np.isfinite(scale.std) else np.inf
@@ -158,8 +159,9 @@ class ClientFacts:
 
     start, length, period: in steps, period None if there is none. missing_share: of its values, 1
     if all are missing. largest: the largest absolute value. refused: why a run would leave the
-    client out, or None. oddities: None for a refused client. worst: the place of its farthest
-    outlier in words, "" without outliers.
+    client out, or None. young: what a run does with a newcomer, "" for another client. oddities:
+    None for a refused client and for a newcomer, whose few values say little. worst: the place of
+    its farthest outlier in words, "" without outliers.
     """
 
     name: str
@@ -170,6 +172,7 @@ class ClientFacts:
     largest: float
     constant: bool
     refused: str | None
+    young: str = ""
     oddities: Oddities | None = None
     worst: str = ""
 
@@ -178,6 +181,8 @@ class ClientFacts:
         """The verdict in one word."""
         if self.refused is not None:
             return Text("refused", "red")
+        if self.young:
+            return Text("newcomer", "yellow")
         return Text("constant", "yellow") if self.constant else Text("ok", "green")
 
     @property
@@ -194,9 +199,9 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     sources = load_series(settings.data)
     period, why = period_of(sources)
     data = with_period = settings.data.model_copy(update={"period": period})
-    fits = _some_usable(sources, with_period)
+    fits = _some_are_long(sources, with_period)
     if "period" in settings.data.model_fields_set or (
-        not fits and _some_usable(sources, settings.data)
+        not fits and _some_are_long(sources, settings.data)
     ):
         data, why = settings.data, ""
     clients = [facts_of(series, data) for series in sources]
@@ -207,9 +212,15 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         numbers = (client.length, client.start, client.period or "-", f"{client.missing_share:.1%}")
         notes = [Text(client.notes, "yellow")] if noted else []
         rows.append((client.name, *map(str, numbers), client.verdict, *notes))
+    newcomers = [f"{client.name}, {client.young}" for client in clients if client.young]
     Findings(
         rows,
-        [*_summary(clients, data, why), *(("note", note) for note in notes_of(sources))],
+        [
+            *_summary(clients, data, why),
+            *_known(sources, settings.data),
+            *(("newcomer", line) for line in newcomers[:MOST_LISTED]),
+            *(("note", note) for note in notes_of(sources)),
+        ],
         refusals({client.name: client.refused for client in clients}),
         [
             *doubts_about_series(sources, data),
@@ -222,15 +233,31 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     return Checked(any(client.refused is None for client in clients), proposed)
 
 
-def _some_usable(sources: Sequence[ClientSeries], data: DataSettings) -> bool:
-    return any(why_refused(series, data) is None for series in sources)
+def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tuple[str, Cell]]:
+    """Return how many columns are known in advance, and until when for all clients."""
+    columns = sources[0].columns
+    if not columns:
+        return []
+    count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
+    if set(columns) <= set(calendar_names(settings)):
+        return [("known ahead", f"{count}, at any time")]
+    first = min(sources, key=lambda series: len(series.future))
+    last = first.start + len(first.known) - 1
+    when = f"step {last}" if first.clock is None else first.clock.time(last)
+    return [("known ahead", f"{count}, for {len(first.future)} steps, until {when}")]
+
+
+def _some_are_long(sources: Sequence[ClientSeries], data: DataSettings) -> bool:
+    usable = [series for series in sources if why_refused(series, data) is None]
+    return any(not cut_of(series, data).is_young for series in usable)
 
 
 def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
     """Return the facts about a client as a run with these settings would see it."""
     present = series.values[np.isfinite(series.values)]
     length, refused = len(series.values), why_refused(series, settings)
-    oddities = None if refused else oddities_of(series, settings)
+    cut = None if refused else cut_of(series, settings)
+    oddities = None if cut is None or cut.is_young else oddities_of(series, settings)
     return ClientFacts(
         name=series.name,
         start=series.start,
@@ -240,6 +267,7 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
         largest=float(np.abs(present).max(initial=0)),
         constant=bool(len(present) and np.ptp(present) == 0),
         refused=refused,
+        young=cut.words if cut and cut.is_young else "",
         oddities=oddities,
         worst=_where(series, oddities.outliers) if oddities and oddities.outliers else "",
     )
@@ -308,10 +336,12 @@ def _summary(
     votes = period_votes(clients)
     periods = [f"{period} ({count} client{'s' * (count > 1)})" for period, count in votes[:3]]
     at_period = f"period {settings.period}{f' ({why})' if why else ''}"
+    young = sum(bool(client.young) for client in clients)
+    newcomers = f"; newcomers with fewer before their test part: {young}" if young else ""
     facts: list[tuple[str, Cell]] = [
         ("clients", f"{len(clients)}, of them {usable} usable"),
         ("steps", steps),
-        ("needed", f"{shortest_length(settings)} steps at {at_period}"),
+        ("needed", f"{shortest_length(settings)} steps at {at_period}{newcomers}"),
         ("period found", ", ".join(periods) or "none"),
     ]
     if votes and votes[0][0] != settings.period:

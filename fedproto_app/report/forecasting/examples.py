@@ -182,7 +182,7 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
 def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -> Forecast:
     import torch
 
-    from fedproto_app.data.windows import lookback, make_windows
+    from fedproto_app.data.windows import make_windows
     from fedproto_app.tasks.forecasting.intervals import follow
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -199,7 +199,7 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     scaled = forecasts[0, in_test].double().numpy()
     test, scale = windows.test, windows.scale
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
-    first = series.start + lookback(settings.data) + windows.validation_end
+    first = windows.first_test
     shown = slice(None, None, settings.data.horizon)  # each value once
     positions = first + np.arange(truth[shown].size)
     return Forecast(

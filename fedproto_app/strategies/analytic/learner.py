@@ -48,12 +48,13 @@ def sample_bound(clip: float, steps: int) -> float:
 class SumsContext(Context):
     """Sums over the cohort's train samples: gram [K, H, d, d], moment [K, H, d, 1].
 
-    squares: the mean of the squared targets, [K]; counts: the number of these targets, [K].
+    squares: the mean of the squared targets, [K]; counts: the number of these targets, [K], at
+    least 1.
     """
 
     def __init__(self, gram: Tensor, moment: Tensor, targets: Tensor, used: Tensor) -> None:
         self.gram, self.moment = gram, moment
-        self.counts = used.double().sum(dim=(1, 2))
+        self.counts = used.double().sum(dim=(1, 2)).clamp(min=1)
         self.squares = (targets.double().square() * used).sum(dim=(1, 2)) / self.counts
 
 
@@ -140,7 +141,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
                 squared += (residuals.square() * mask[batch]).sum(dim=(1, 2))
             targets = mask.sum()
             mixed = candidates.mean(
-                squared / targets,
+                squared / targets.clamp(min=1),
                 training,
                 targets / mask.shape[1],
                 self.section.eta,
@@ -154,9 +155,13 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
 
         Fits have a single penalty, or a penalty for the values and another for the calendar. They
         are drawn to the mean, to naive forecasts and to the shared solutions. The weight of the
-        naive forecasts falls with the number of periods.
+        naive forecasts falls with the number of periods. A client without a train sample has the
+        shared solution alone.
         """
         layout, strengths = self.task.layout, self.section.strengths
+        if shared and not gram.any():  # products of the calendar, or of its 1, are not all 0
+            yield Family(1.0, torch.stack(list(shared)))
+            return
         naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)
         yield Family(1 / periods, naive[:1])
         yield Family(1 / periods, naive[1:])

@@ -239,7 +239,8 @@ class SumsStrategy(PersonalStrategy):
         """Take in the total, if masks hide each client's sums."""
         if received.total is not None:
             values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
-            self._sums.take_in_total(values, round_.facts)
+            sending = [key for key, facts in round_.facts.items() if facts.samples]
+            self._sums.take_in_total(values, sending)
 
     def conclude(self, round_: Round) -> None:
         """Compute the totals for an evaluation, once for all nodes."""

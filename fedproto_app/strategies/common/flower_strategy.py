@@ -84,7 +84,8 @@ class FlowerStrategy(Strategy):
             method.begin(round_)
         finally:
             report(self._federation, round_)
-        clients = method.chosen(method.eligible(self._federation.members.clients()), round_)
+        trained, _ = self._clients()
+        clients = method.chosen(method.eligible(trained), round_)
         self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
@@ -129,7 +130,8 @@ class FlowerStrategy(Strategy):
             report(self._federation, round_)
         if not round_.evaluated:
             return []
-        clients = method.to_evaluate(self._federation.members.clients(), round_)
+        trained, receiving = self._clients()
+        clients = sorted([*method.to_evaluate(trained, round_), *receiving])
         self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
@@ -160,6 +162,14 @@ class FlowerStrategy(Strategy):
     def summary(self) -> None:
         clients = self._federation.members.clients()
         log(INFO, "\t└──> %s over %d clients", type(self.method).__name__, len(clients))
+
+    def _clients(self) -> tuple[list[ClientKey], list[ClientKey]]:
+        """Return the clients that can train, and those that declare no train samples: they receive
+        models without ever sending anything, so they are only evaluated."""
+        members = self._federation.members
+        clients, facts = members.clients(), members.facts
+        trained = [key for key in clients if facts[key].samples]
+        return trained, [key for key in clients if not facts[key].samples]
 
     def round_of(self, server_round: int) -> Round:
         """Return the round as the hooks see it, the same object in all phases."""

@@ -137,6 +137,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         """Set the rows of concatenated prototypes to the rows of the shortest client."""
         if not self._batches:
             members = self.federation.members
-            shortest = min(members.facts[key].samples for key in members.clients())
+            samples = [members.facts[key].samples for key in members.clients()]
+            shortest = min(count for count in samples if count)
             self._batches = shortest // self.settings.data.period
             self.sizes = replace(self.sizes, batches=self._batches)

@@ -255,7 +255,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         candidates = Candidates(list(self._families(means, priors, periods)))
         validation_targets = cohort.samples.is_validation[row].double().sum()
         mixed = candidates.mean(
-            self._squared_errors(cohort, row, candidates.fits) / validation_targets,
+            self._squared_errors(cohort, row, candidates.fits) / validation_targets.clamp(min=1),
             self._training_errors(means, context.squares[row], candidates.fits),
             validation_targets / means.moment.shape[1],
             self.section.eta,
@@ -294,19 +294,22 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 
         All families have the same weight, except the naive forecasts, whose weight falls with the
         number of periods. Fits with priors use only the largest penalty on values: weaker penalties
-        hardly ever helped.
+        hardly ever helped. A client without a train sample has fits with priors alone.
         """
         section, penalties = self.section, self.section.penalties
         finer, blocks = section.finer_penalties, penalties[1:]
         naive = self.model.repeating(self.task.naive_forecasts())  # last value, season, mean
-        for targets in (naive[:1], naive[1:]):
+        # Products of the calendar, or of its 1, are never all 0.
+        is_fitted = not priors or bool(means.gram.any())
+        for targets in (naive[:1], naive[1:]) if is_fitted else ():
             unfitted = means.moment.new_zeros(len(targets), *means.moment.shape)
             unfitted[:, : naive.shape[1]] = targets
             yield Family(1 / periods, unfitted)
-        alone = Fits([means], self.model, {*penalties, *finer[:-1]})
-        pairs = [(value, calendar) for value in blocks for calendar in blocks]
-        yield from alone.with_blocks(pairs, penalties, naive)
-        yield alone.with_one_penalty(finer[:-1])
+        if is_fitted:
+            alone = Fits([means], self.model, {*penalties, *finer[:-1]})
+            pairs = [(value, calendar) for value in blocks for calendar in blocks]
+            yield from alone.with_blocks(pairs, penalties, naive)
+            yield alone.with_one_penalty(finer[:-1])
         mixed = [means.plus(strength, prior) for prior in priors for strength in section.strengths]
         if mixed:
             borrowing = Fits(mixed, self.model, {*penalties[:-1]})
@@ -371,10 +374,10 @@ def _family(fits: Sequence[Tensor]) -> Family:
 def extent(mask: Tensor) -> tuple[int, int]:
     """Return the first sample that counts at any client, and the end after the last.
 
-    mask: [K, n, H], not all 0.
+    mask: [K, n, H]. If no sample counts, the first is returned, because a part must not be empty.
     """
-    places = mask.amax(dim=(0, 2)).nonzero()
-    return int(places.min()), int(places.max()) + 1
+    places = mask.amax(dim=(0, 2)).nonzero().flatten().tolist() or [0]
+    return places[0], places[-1] + 1
 
 
 def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureForecaster:

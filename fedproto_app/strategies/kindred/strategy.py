@@ -86,7 +86,7 @@ class KindredStrategy(PersonalStrategy):
         self._prior_arrays = self._priors(len(clients)) if due else {}
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients that have sent means."""
+        """Return the clients that have sent means; those that only receive are added."""
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return [key for key in clients if key in self.federation.history.trained]
@@ -94,13 +94,36 @@ class KindredStrategy(PersonalStrategy):
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round
     ) -> Guidance:
-        keys = received.clients if self._prior_arrays else []
-        row_of = {key: row for row, key in enumerate(keys)}
-        guided = [key for key in clients if key in row_of]
-        rows = [row_of[key] for key in guided]
-        arrays = self._prior_arrays if guided else {}
-        priors = {name: prior[rows] for name, prior in arrays.items()}
-        return Guidance(priors, [key.client for key in guided])
+        """Send their priors to the clients that sent means, and everybody's means to those that
+        only receive."""
+        row_of = {
+            key: row for row, key in enumerate(received.clients if self._prior_arrays else [])
+        }
+        priors = {
+            key: {name: prior[row_of[key]] for name, prior in self._prior_arrays.items()}
+            for key in clients
+            if key in row_of
+        }
+        if received.clients and not self.final_after_training:
+            receiving = [key for key in clients if not round_.facts[key].samples]
+            priors |= dict.fromkeys(receiving, self._prior_of_everybody(received))
+        names = (GRAM, MOMENT) if priors else ()
+        arrays = {name: np.stack([prior[name] for prior in priors.values()]) for name in names}
+        return Guidance(arrays, [key.client for key in priors])
+
+    def _prior_of_everybody(self, received: Received) -> Arrays:
+        """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
+        means = {name: received.mean(name) for name in (GRAM, MOMENT)}
+        return {
+            name: np.repeat(mean[None], len(self._temperatures), axis=0)
+            for name, mean in means.items()
+            if mean is not None
+        }
+
+    @property
+    def _temperatures(self) -> Sequence[float]:
+        common = self.section.sharing == "common"
+        return [math.inf] if common else self.section.temperatures
 
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
@@ -117,8 +140,7 @@ class KindredStrategy(PersonalStrategy):
         are gigabytes.
         """
         divergence = self._divergence(clients)
-        common = self.section.sharing == "common"
-        temperatures = [math.inf] if common else self.section.temperatures
+        temperatures = self._temperatures
         means = {name: self.received.stacked(name) for name in (GRAM, MOMENT)}
         priors = {
             name: np.empty((clients, len(temperatures), *mean.shape[1:]), dtype=np.float32)

@@ -2,8 +2,9 @@
 
 Every column gives 16 features. Its value and its trailing means over a quarter of a period and over
 a period are standardised by moments that all clients share, and cut to ±3. Each of these v gives
-v, max(v + 1, 0), max(v, 0) and max(v − 1, 0). The value itself also gives v and max(v, 0) times the
-cosine and the sine of the phase of the period, because a cold night differs from a cold noon.
+v, max(v + 1, 0) − 1, max(v, 0) and max(v − 1, 0), which are 0 for a missing value, v = 0. The value
+itself also gives v and max(v, 0) times the cosine and the sine of the phase of the period, because
+a cold night differs from a cold noon.
 
 A column of 0 and 1, and a harmonic of the year, is one feature as it stands. The other 15 are 0.
 
@@ -86,14 +87,14 @@ class Columns:
 def features(v: Floats, positions: NDArray[np.int64], period: int, columns: Columns) -> Floats:
     """Return φ, [T, D], of standardised values [T, 3, k] at positions [T] on the source's clock."""
     now, angle = v[:, 0], 2 * np.pi * (positions % period)[:, None] / period
-    parts = [v, *(np.maximum(v - knot, 0.0) for knot in _KNOTS)]
+    parts = [v, *(np.maximum(v - knot, 0.0) - max(-knot, 0.0) for knot in _KNOTS)]
     waves = [
         part * wave
         for wave in (np.cos(angle), np.sin(angle))
         for part in (now, np.maximum(now, 0.0))
     ]
     phi = np.concatenate([np.concatenate(parts, axis=1), np.stack(waves, axis=1)], axis=1)
-    return phi.reshape(len(v), -1) * columns.features
+    return phi.reshape(len(v), len(columns.features)) * columns.features
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,28 @@
 
 A client forms differences of values that are L steps apart, for L = one period and, where periods
 are days, also seven. They remove level, trend and daily profile, which else hide in θ:
-    A = mean of Δφ Δφᵀ,  b = mean of Δφ Δy.
-With A', b' the means of the other clients', its candidates are
-    no response,  θ = (A + λ I)⁻¹ b,  and  θ = (A + s A' + (1 + s) λ I)⁻¹ (b + s b').
-The penalty is λ = c · m / d for m features and d days behind the sums. Neighbouring hours have
-nearly the same weather, so days, not hours, are what a response is learned from.
+    A = mean of Δφ Δφᵀ,  b = mean of Δφ Δy,  q = mean of (Δy)².
+With A', b', q' the means over all clients, and a strength s of 0, 1 or 20, it solves
+    θ_s = (A_s + λ I)⁻¹ b_s  for  A_s = (A + s A') / (1 + s), and b_s and q_s likewise.
 
-The client's response is the mean of its candidates, weighted by how well they explain the seasonal
-differences of its validation part (maths/candidates.py).
+Neighbouring hours have nearly the same weather, and neighbouring clients too, so days count, not
+values: a client's d days and an average client's D days are worth about
+    n_s = 3 (1 + s)² / (1/d + s²/D)
+independent differences. With so many, the sums themselves tell how strong the penalty must be, and
+whether there is a response at all: by the marginal likelihood of a linear model with a normal prior
+of θ (MacKay, "Bayesian Interpolation", Neural Computation 1992),
+    log L(λ) = −½ Σ_i log(1 + w_i/λ) − n_s/2 · log(1 − b_sᵀ (A_s + λ I)⁻¹ b_s / q_s),
+where w_i are the eigenvalues of A_s. Without a response it is 0. θ_s is the mean over the penalties
+and no response, weighted by L. A column is first scaled by the probability that it matters at all.
+
+The client's response is the mean of no response, θ_0, θ_1 and θ_20, weighted by how well they
+explain the seasonal differences of its validation part (maths/candidates.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +31,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.maths.candidates import TRAINING_SHARE, shares
 from fedproto_app.strategies.response.features import (
+    FEATURES,
     LARGEST,
     Columns,
     Floats,
@@ -37,27 +45,45 @@ FEWEST_PER_FEATURE = 3  # values of a client behind each feature of the sums tha
 BINS = 24  # of a standardised value's range ±3, in which clients count their values
 FEWEST_IN_BIN = 24  # values of all clients, for a bin to count as seen
 
-_PENALTIES = (0.005, 0.02, 0.08)  # c
-_STRENGTHS = (1.0, 20.0)  # s
-_MOST_PRIOR = 5.0
+_PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])  # λ
+_STRENGTHS = (0.0, 1.0, 20.0)  # s
+_INDEPENDENT = 3.0  # seasonal differences of a day
+_NO_RESPONSE, _MOST_PRIOR = 0.1, 20.0  # prior weights, relative to a client's own response
+_TINY, _LARGEST_LOG = 1e-12, 500.0
 _ETA = 1.0  # how much a day of validation counts (candidates.shares)
 
 
-class Sums(NamedTuple):
-    """A [D, D] and b [D], means over n seasonal differences."""
-
-    gram: Floats
-    moment: Floats
-    differences: int
-
-
 @dataclass(frozen=True)
-class Others:
-    """What all other clients sent. means: A' and b'. days: of an average client."""
+class Sums:
+    """A [D, D], b [D] and q: means over seasonal differences.
+
+    days: of the client, or of an average client. differences: the number that a client has.
+    """
 
     gram: Floats
     moment: Floats
+    square: float
     days: float
+    differences: int = 0
+
+    def of(self, features: NDArray[np.bool_]) -> Sums:
+        """Return the sums of these features alone."""
+        gram = self.gram[np.ix_(features, features)]
+        return replace(self, gram=gram, moment=self.moment[features])
+
+    def scaled(self, factors: Floats) -> Sums:
+        """Return the sums of the features times these factors, [D]."""
+        gram = self.gram * factors * factors[:, None]
+        return replace(self, gram=gram, moment=self.moment * factors)
+
+    def pooled(self, everybody: Sums, strength: float) -> Sums:
+        """Return A_s, b_s and q_s with the days that they are worth."""
+        share = strength / (1 + strength)
+        gram = self.gram + share * (everybody.gram - self.gram)
+        moment = self.moment + share * (everybody.moment - self.moment)
+        square = self.square + share * (everybody.square - self.square)
+        variance = 1 / self.days + strength**2 / max(self.days, everybody.days)
+        return Sums(gram, moment, square, (1 + strength) ** 2 / variance)
 
 
 @dataclass(frozen=True)
@@ -77,10 +103,9 @@ class History:
     lags: tuple[int, ...]
     period: int
 
-    def features(self, columns: Columns, part: Part | None = None) -> Floats:
-        """Return φ [T, D], cut to the range of a part."""
-        v = self.v if part is None else part.cut(self.v)
-        return features(v, self.positions, self.period, columns)
+    def features(self, columns: Columns) -> Floats:
+        """Return φ, [T, D]."""
+        return features(self.v, self.positions, self.period, columns)
 
     @property
     def train_days(self) -> float:
@@ -103,15 +128,19 @@ def pairs(values: Floats, lag: int, part: slice, first: int = 0) -> NDArray[np.i
 def seasonal_sums(history: History, phi: Floats) -> Sums:
     """Return the sums over the seasonal differences of the train part, zeros if it has none."""
     width, count = phi.shape[1], 0
-    gram, moment = np.zeros((width, width)), np.zeros(width)
+    gram, moment, square = np.zeros((width, width)), np.zeros(width), 0.0
     used = phi.any(axis=0)
     for lag in history.lags:
         steps = pairs(history.values, lag, history.train, history.train.start)
         of_features = phi[np.ix_(steps, used)] - phi[np.ix_(steps - lag, used)]
+        of_values = history.values[steps] - history.values[steps - lag]
         gram[np.ix_(used, used)] += of_features.T @ of_features
-        moment[used] += of_features.T @ (history.values[steps] - history.values[steps - lag])
+        moment[used] += of_features.T @ of_values
+        square += float(of_values @ of_values)
         count += len(steps)
-    return Sums(gram / max(count, 1), moment / max(count, 1), count)
+    divisor = max(count, 1)
+    days = history.train_days
+    return Sums(gram / divisor, moment / divisor, square / divisor, days, count)
 
 
 def seen(v: Floats, train: slice) -> Floats:
@@ -134,83 +163,104 @@ def seen_range(counts: Floats) -> tuple[Floats, Floats]:
     return np.where(exists, lowest, 0.0), np.where(exists, highest, 0.0)
 
 
+def evidence(sums: Sums) -> tuple[Floats, Floats]:
+    """Return log L(λ) for every penalty, [P], and the solutions θ(λ), [P, D]."""
+    values, vectors = np.linalg.eigh(sums.gram)
+    values, turned = np.maximum(values, 0.0), vectors.T @ sums.moment
+    shrunk = turned / (values + _PENALTIES[:, None])
+    explained = np.minimum(shrunk @ turned / max(sums.square, _TINY), 1 - _TINY)
+    logs = -0.5 * np.log1p(values / _PENALTIES[:, None]).sum(axis=1)
+    logs = logs - _INDEPENDENT / 2 * sums.days * np.log1p(-explained)
+    return logs, shrunk @ vectors.T
+
+
+def mean_solution(sums: Sums) -> Floats:
+    """Return the mean of the solutions and of no response, weighted by their evidence, [D]."""
+    logs, solutions = evidence(sums)
+    weights = np.exp(logs - max(logs.max(), 0.0))
+    nothing = len(weights) * np.exp(-max(logs.max(), 0.0))  # it weighs as much as all penalties
+    mean: Floats = weights @ solutions / (weights.sum() + nothing)
+    return mean
+
+
+def column_weights(sums: Sums, columns: Columns) -> Floats:
+    """Return for each feature the probability that its column alone matters, [D]."""
+    weights = np.zeros((FEATURES, len(columns.is_used)))
+    for column in np.flatnonzero(columns.is_used):
+        is_of_column = np.zeros(weights.shape, dtype=bool)
+        is_of_column[:, column] = True
+        logs, _ = evidence(sums.of(is_of_column.ravel() & columns.features))
+        log_odds = np.logaddexp.reduce(logs) - np.log(len(logs))
+        weights[:, column] = 1 / (1 + np.exp(-np.clip(log_odds, -_LARGEST_LOG, _LARGEST_LOG)))
+    return weights.ravel()
+
+
 def fitted(
     history: History,
     columns: Columns,
     own: Sums,
-    others: Others | None,
+    everybody: Sums | None,
     seen_by_all: tuple[Floats, Floats],
 ) -> Response:
     """Return the client's response.
 
-    own: its sums. others: None if nobody else sent any. seen_by_all: see `seen_range`.
+    own: its sums. everybody: the means over all clients, None without any. seen_by_all: see
+    `seen_range`.
     """
-    used = columns.features
-    mine = _part(history.v[history.train].min(axis=0), history.v[history.train].max(axis=0), used)
-    shared = _part(*seen_by_all, used)
-    days, eye = history.train_days, np.eye(int(used.sum()))
-    gram, moment = own.gram[np.ix_(used, used)], own.moment[used]
-    fits = {0: [_solved(gram, moment, c * len(eye) / days * eye) for c in _PENALTIES], 1: []}
-    prior = {0: 1.0, 1: 1.0}
-    if others is not None:
-        penalty = len(eye) / max(days, others.days)
-        other_gram, other_moment = others.gram[np.ix_(used, used)], others.moment[used]
-        fits[1] = [
-            _solved(gram + s * other_gram, moment + s * other_moment, (1 + s) * c * penalty * eye)
-            for s in _STRENGTHS
-            for c in _PENALTIES
-        ]
-        prior[1] = float(np.clip(others.days / days, 1.0, _MOST_PRIOR))
-    candidates = [np.zeros((2, len(eye)))]
-    weights = [1.0]
-    for place, of_place in fits.items():
-        for fit in of_place:
-            both = np.zeros((2, len(eye)))
-            both[place] = fit
-            candidates.append(both)
-            weights.append(prior[place] / len(of_place))
-    errors = _errors(history, columns, (mine, shared), np.array(candidates), used)
-    validation_days = (history.validation.stop - history.validation.start) / history.period
-    weighed = shares(
+    strengths = _STRENGTHS[: 1 if everybody is None else None]
+    pooled = [own if not s or everybody is None else own.pooled(everybody, s) for s in strengths]
+    factors = column_weights(pooled[-1], columns)
+    used = columns.features & (factors > 0)
+    solutions = np.zeros((1 + len(pooled), len(used)))  # the first is no response
+    for row, sums in enumerate(pooled, start=1):
+        scaled = sums.scaled(factors).of(used)
+        solutions[row, used] = factors[used] * mean_solution(scaled)
+    more_days = 1.0 if everybody is None else max(1.0, everybody.days / own.days)
+    shared = min(more_days, _MOST_PRIOR) / max(len(pooled) - 1, 1)
+    prior = [_NO_RESPONSE, 1.0, *[shared] * (len(pooled) - 1)]
+    ranges = (_range_of(history.v[history.train]), seen_by_all)
+    places = np.array([0, 0, *[1] * (len(pooled) - 1)])  # whose range a solution is cut to
+    errors = _errors(history, columns, ranges, solutions, places)
+    validated = (history.validation.stop - history.validation.start) / history.period
+    weights = shares(
         torch.from_numpy(errors),
-        torch.tensor(validation_days),
+        torch.tensor(validated),
         _ETA,
-        torch.tensor(weights, dtype=torch.float64),
+        torch.tensor(prior, dtype=torch.float64),
     ).numpy()
-    mean = np.einsum("c,cpf->pf", weighed, np.array(candidates))
-    parts = []
-    for part, of_part in zip((mine, shared), mean, strict=True):
-        coefficients = np.zeros(len(used))
-        coefficients[used] = of_part
-        parts.append(Part(coefficients, part.lowest, part.highest))
+    parts = [
+        Part(weights[places == place] @ solutions[places == place], *within)
+        for place, within in enumerate(ranges)
+    ]
     return Response(columns, tuple(parts))
 
 
-def _part(lowest: Floats, highest: Floats, used: NDArray[np.bool_]) -> Part:
-    return Part(np.zeros(len(used)), lowest, highest)
-
-
-def _solved(gram: Floats, moment: Floats, penalty: Floats) -> Floats:
-    return np.asarray(np.linalg.solve(gram + penalty, moment), dtype=np.float64)
+def _range_of(v: Floats) -> tuple[Floats, Floats]:
+    """Return the lowest and the highest of the values [T, 3, k], 0 without any."""
+    if not len(v):
+        return np.zeros(v.shape[1:]), np.zeros(v.shape[1:])
+    return v.min(axis=0), v.max(axis=0)
 
 
 def _errors(
     history: History,
     columns: Columns,
-    parts: Sequence[Part],
-    candidates: Floats,
-    used: NDArray[np.bool_],
+    ranges: Sequence[tuple[Floats, Floats]],
+    solutions: Floats,
+    places: NDArray[np.int64],
 ) -> Floats:
     """Return each candidate's error, [C]: the mean square of the seasonal difference of the
     residual on the validation part, and a tenth of the same on the train part.
 
-    candidates: [C, parts, used features].
+    solutions: [C, D]. places: [C], the number of the range that a candidate is cut to.
     """
-    explained = np.zeros((len(history.values), len(candidates)))
-    for part, coefficients in zip(parts, candidates.transpose(1, 2, 0), strict=True):
-        explained += history.features(columns, part)[:, used] @ coefficients
+    explained = np.zeros((len(history.values), len(solutions)))
+    for place, within in enumerate(ranges):
+        chosen = places == place
+        phi = features(np.clip(history.v, *within), history.positions, history.period, columns)
+        explained[:, chosen] = phi @ solutions[chosen].T
     residuals = history.values[:, None] - explained
-    lag, errors = history.lags[0], np.zeros(len(candidates))
+    lag, errors = history.lags[0], np.zeros(len(solutions))
     train, validation = history.train, history.validation
     for steps, share in (
         (pairs(history.values, lag, validation), 1.0),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedproto_app.data.known_columns import YEAR_COLUMNS
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.strategies.response.features import (
     WIDTHS,
@@ -16,7 +17,6 @@ from fedproto_app.strategies.response.features import (
     trailing_means,
 )
 
-YEAR_COLUMNS: tuple[str, ...] = ()
 _YEAR = np.timedelta64(365, "D")
 _OTHER_UNIT = 100.0  # times: columns whose sizes differ by more are in different units
 
@@ -86,12 +86,16 @@ def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
     )
 
 
-def unit_fault(own: Moments, others: Moments, names: Sequence[str]) -> str | None:
-    """Return which column of a client is far larger than the others', as in another unit, or
-    None."""
-    sizes = zip(names, own.size, others.size, others.clients, strict=True)
-    for name, mine, usual, clients in sizes:
-        if clients > 0.5 and usual > 0 and mine > _OTHER_UNIT * usual:
+def unit_fault(own: Moments, total: Moments, names: Sequence[str]) -> str | None:
+    """Return which column of a client is far larger than in the total, or without the client in it,
+    as if it were in another unit; None if none is."""
+    rest = total.less(own)
+    for column, name in enumerate(names):
+        mine, sizes = own.size[column], [total.size[column]]
+        if rest.clients[column] > 0.5 and rest.square[0, column] + rest.variance[0, column] >= 0:
+            sizes.append(rest.size[column])
+        usual = min(sizes)
+        if usual > 0 and mine > _OTHER_UNIT * usual:
             return (
                 f"its column {name!r} is about {mine / usual:.0f} times as large as other "
                 "clients': is it in another unit?"

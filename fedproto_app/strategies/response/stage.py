@@ -25,7 +25,7 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.shard import Shard
-from fedproto_app.data.windows import ClientWindows, make_windows, train_part
+from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.settings.data import ResponseSettings
@@ -39,7 +39,7 @@ from fedproto_app.strategies.response.fit import (
     BINS,
     FEWEST_PER_FEATURE,
     History,
-    Others,
+    Sums,
     fitted,
     lags_of,
     seasonal_sums,
@@ -82,7 +82,7 @@ class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
 
     def moments(self, client: ClientWindows) -> Moments:
         """Return a client's moments."""
-        return moments_of(client.series, train_part(client.series, self.data), self.data.period)
+        return moments_of(client.series, client.trained, self.data.period)
 
 
 class _Received(Context):
@@ -125,7 +125,7 @@ class SumsLearner(_StageLearner):
                     GRAM: (triangle_size(width),),
                     MOMENT: (width,),
                     SEEN: (WIDTHS, sizes.known, BINS),
-                    COUNTS: (2,),
+                    COUNTS: (3,),
                 },
                 combine="sum",
                 any_size=True,
@@ -140,7 +140,7 @@ class SumsLearner(_StageLearner):
         rows, refused = [], {}
         for row, client in enumerate(self.clients(cohort)):
             own = self.moments(client)
-            if fault := unit_fault(own, total.less(own), client.series.columns):
+            if fault := unit_fault(own, total, client.series.columns):
                 refused[row] = fault
             history = history_of(client, self.data, total.columns(client.series.columns))
             rows.append(_sums_sent(history, total.columns(client.series.columns)))
@@ -164,14 +164,14 @@ def _stacked(rows: Sequence[Arrays]) -> Contribution:
 
 def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> History:
     """Return the part of a client's series that its response may be learned from."""
-    series, period, validation = client.series, data.period, client.validation_values
+    series, period, validation = client.series, data.period, client.validated
     end = validation.stop
     clock = series.clock
     return History(
         values=client.scale.standardised(series.values[:end]),
         v=columns.standardised(series.known[:end], period),
         positions=series.start + np.arange(end),
-        train=train_part(series, data),
+        train=client.trained,
         validation=validation,
         lags=lags_of(period, has_weeks=clock is not None and period * clock.step == _DAY),
         period=period,
@@ -179,23 +179,29 @@ def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> H
 
 
 def _sums_sent(history: History, columns: Columns) -> Arrays:
-    """Return what a client sends, rounded as it travels: all 0 if its values are too few.
+    """Return what a client sends: all 0 if its values are too few.
 
     With fewer values than features, its differences could be computed from b.
     """
-    phi = history.features(columns)
-    sums = seasonal_sums(history, phi)
-    counts, sent = np.array([1.0, history.train_days]), 1.0
-    if sums.differences < FEWEST_PER_FEATURE * max(1, int(columns.features.sum())):
-        sent = 0.0
-    upper = np.triu_indices(len(sums.moment))
+    sums = seasonal_sums(history, history.features(columns))
+    few = sums.differences < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
     arrays = {
-        GRAM: sums.gram[upper],
+        GRAM: sums.gram[np.triu_indices(len(sums.moment))],
         MOMENT: sums.moment,
         SEEN: seen(history.v, history.train),
-        COUNTS: counts,
+        COUNTS: np.array([1.0, sums.days, sums.square]),
     }
-    return {name: (sent * array).astype(np.float32) for name, array in arrays.items()}
+    return {n: (0 * array if few else array).astype(np.float32) for n, array in arrays.items()}
+
+
+def sums_in(arrays: Mapping[str, AnyArray]) -> Sums | None:
+    """Return the means of the clients' sums that travelled as these totals, None without any."""
+    clients, days, square = arrays[COUNTS].astype(np.float64).tolist()
+    if clients < 0.5:
+        return None
+    gram, moment = (torch.from_numpy(arrays[name]).double() / clients for name in (GRAM, MOMENT))
+    full = symmetric(gram, len(moment)).numpy()
+    return Sums(full, moment.numpy(), square / clients, days / clients)
 
 
 # --- the server -----------------------------------------------------------------------------------
@@ -269,8 +275,8 @@ class SumsStrategy(_TotalStrategy):
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         """Return why these cannot be the sums of one client, or None."""
         arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
-        sends, days = arrays[COUNTS].tolist()
-        if sends not in (0, 1) or days < sends:
+        sends, days, square = arrays[COUNTS].tolist()
+        if sends not in (0, 1) or days < sends or not 0 <= square <= LARGEST_MEAN_SQUARE:
             return f"its sums count as {sends:g} clients with {days:g} days"
         if arrays[SEEN].min() < 0:
             return "it has seen fewer than 0 values"
@@ -279,7 +285,7 @@ class SumsStrategy(_TotalStrategy):
             return "it sends sums, and says that it sends none" if sends_some else None
         gram = symmetric(arrays[GRAM], len(arrays[MOMENT]))
         moment = arrays[MOMENT][:, None]
-        fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE, LARGEST_MEAN_SQUARE)
+        fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE, square)
         return fault and f"its sums cannot be those of its values: {fault}"
 
 
@@ -365,9 +371,9 @@ def without_response(
             continue
         assert isinstance(client, ClientWindows)
         data = task.settings.data
-        own = moments_of(client.series, train_part(client.series, data), data.period)
+        own = moments_of(client.series, client.trained, data.period)
         total = moments_in(totals) if totals else own
-        if fault := unit_fault(own, total.less(own), client.series.columns):
+        if fault := unit_fault(own, total, client.series.columns):
             refused[name] = fault
             continue
         columns = total.columns(client.series.columns)
@@ -382,16 +388,8 @@ def _response(
     """Return the response of a client."""
     history = history_of(client, data, columns)
     own = seasonal_sums(history, history.features(columns))
-    if not totals:
-        return fitted(history, columns, own, None, seen_range(seen(history.v, history.train)))
-    sent = _sums_sent(history, columns)
-    rest = {n: totals[n].astype(np.float64) - sent[n] for n in (GRAM, MOMENT, COUNTS)}
-    clients, days = rest[COUNTS]
-    others = None
-    if clients > 0.5:
-        gram = symmetric(torch.from_numpy(rest[GRAM]), len(rest[MOMENT])).numpy()
-        others = Others(gram / clients, rest[MOMENT] / clients, days / clients)
-    return fitted(history, columns, own, others, seen_range(totals[SEEN].astype(np.float64)))
+    counts = totals[SEEN].astype(np.float64) if totals else seen(history.v, history.train)
+    return fitted(history, columns, own, sums_in(totals) if totals else None, seen_range(counts))
 
 
 def _digest(arrays: Arrays) -> str:

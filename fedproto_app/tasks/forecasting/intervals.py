@@ -71,7 +71,8 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     the fewest that show such a quantile, against N independent errors (`independent_errors`). The
     half width is s_h · (N · q + m · z · r) / (N + m) · t / z, where t is the quantile of Student's
     distribution with N degrees of freedom; t / z makes up for a scale that is estimated from N
-    errors, exactly so for normal errors. A client without any present error has NaN.
+    errors, exactly so for normal errors. A client without any present error has the widths of
+    normal errors whose deviation is that of its series, 1.
     """
     from scipy.special import ndtri, stdtrit  # slow to import, and training alone does without it
 
@@ -94,7 +95,7 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
         z, t = ndtri(0.5 + level / 200), stdtrit(number, 0.5 + level / 200)
         needed = level / (100 - level)
         shape = (number * _quantile(ordered, count, level) + needed * z * root) / (number + needed)
-        widths.append((shape * t / z)[:, None] * scales)
+        widths.append(np.where(count[:, None] > 0, (shape * t / z)[:, None] * scales, z))
     first: Floats = np.maximum(np.stack(widths), _SMALLEST)
     return first
 
@@ -219,7 +220,7 @@ def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:
     of_validation, of_test = (part.bool().cpu().numpy() for part in (validation, test))
     # Tracking starts at the first test sample of any client, as series may differ in length.
     begin = int(of_test.any(axis=(0, 2)).argmax())
-    end = int(np.flatnonzero(of_validation.any(axis=(0, 2))).max(initial=-1)) + 1
+    end = int(np.flatnonzero(of_validation.any(axis=(0, 2))).max(initial=0)) + 1
     first = first_half_widths(errors[:, :end], of_validation[:, :end], KEPT_LEVELS)
     later = tracked(first, np.abs(errors[:, begin:]), of_test[:, begin:], KEPT_LEVELS)
     before = np.repeat(first[:, :, None].astype(np.float32), begin, axis=2)

@@ -95,13 +95,9 @@ class CohortSamples:
     starts: list[int]  # on the source's clock, of each client's first sample
     blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
+    train_samples: list[int]  # that each client declares, its weight in sample-weighted means
     clients: Sequence[ClientWindows] = ()
     explained: Tensor | None = None  # [K, n, H], what has been taken off the targets
-
-    @property
-    def train_samples(self) -> list[int]:
-        """The number of samples in each client's batches, its weight in sample-weighted means."""
-        return [count * self.batches.shape[2] for count in self.batch_counts]
 
     def active(self, step: int) -> int:
         """Return how many clients have more than `step` batches."""
@@ -140,6 +136,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
                 least = 1 if metric != FIRST_BLOCK else -LARGEST_COUNT  # before 1970: below 0
                 if not (least <= value <= LARGEST_COUNT and value == int(value)):
                     return f"{metric} = {value:g} is no whole number that is possible"
+            elif metric.name == VALIDATION_MSE.name and isnan(value):
+                continue  # a young client without a validation target
             elif not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
             if metric.name in _DIVISORS and 0 < value < SMALLEST_DIVISOR:
@@ -260,6 +258,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             lengths=[len(client.targets) for client in clients],
             clients=clients,
             explained=_explained(clients, targets).to(device) if _have_responses(clients) else None,
+            train_samples=[client.train_samples for client in clients],
         )
 
     def batches(
@@ -371,13 +370,13 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         self, parameters: Mapping[str, Tensor], samples: CohortSamples
     ) -> dict[Metric, list[float]]:
         """Return the validation and test errors of each client, see `judge`."""
-        first = _first_validated(samples)
+        first = _first_judged(samples)
         return self.judge(self._forecasts(parameters, samples, first), samples, first)
 
     @torch.no_grad()
     def validation_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
         """Return the MSE on each client's validation samples, [K], to select models by."""
-        first = _first_validated(samples)
+        first = _first_judged(samples)
         forecasts = self._forecasts(parameters, samples, first)
         return prediction_loss(
             forecasts.double(), samples.targets[:, first:], samples.is_validation[:, first:]
@@ -443,14 +442,15 @@ def linear_model(settings: Settings, layout: WindowLayout) -> LinearForecaster:
     return LinearForecaster(layout)
 
 
-def _first_validated(samples: CohortSamples) -> int:
-    """Return the number of the first sample in any client's validation part."""
-    return int(samples.is_validation.amax(dim=2).argmax(dim=1).min())
+def _first_judged(samples: CohortSamples) -> int:
+    """Return the number of the first sample in any client's validation or test part."""
+    is_judged = (samples.is_validation + samples.is_test).amax(dim=2)
+    return int(is_judged.argmax(dim=1).min())
 
 
 def _blocks_of_client(client: ClientWindows) -> Blocks:
     step = 0.0 if client.clock is None else client.clock.step_seconds
-    first, last = client.start + client.validation_end, client.end - 1
+    first, last = client.first_test, client.end - 1
     horizon, period = client.targets.shape[1], client.batches.shape[1]
     return blocks_of(first, last, horizon, period, step, client.block)
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.report.check.findings import LARGEST_VALUE
-from fedproto_app.report.check.forecasting import facts_of, period_votes
-from fedproto_app.settings import DataSettings
+from fedproto_app.report.check.forecasting import check, facts_of, period_votes
+from fedproto_app.settings import DataSettings, settings_from
 from tests.helpers.real_data import real_data
 from tests.helpers.waves import wave
 
@@ -53,6 +56,36 @@ def test_the_shorter_period_comes_first_on_a_tie() -> None:
     series = [ClientSeries("a", wave(30, 480)), ClientSeries("b", wave(24, 480))]
     votes = period_votes([facts_of(client_series, DataSettings()) for client_series in series])
     assert votes == [(24, 1), (30, 1)]
+
+
+def test_known_columns_are_counted_until_the_first_of_them_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hours = pd.date_range("2024-03-04", periods=240, freq="h")
+    frames = [
+        pd.DataFrame(
+            {
+                "client": name,
+                "ds": hours,
+                "y": [*wave(24, 230), *[np.nan] * 10],
+                "heat": [*range(end), *[np.nan] * (240 - end)],
+            }
+        )
+        for name, end in (("a", 240), ("b", 234))
+    ]
+    pd.concat(frames).to_csv(tmp_path / "a.csv", index=False)
+    table = {"data.source": "long-csv", "data.path": str(tmp_path / "a.csv")}
+    for further, line in (
+        (
+            {"data.known": "heat"},
+            "1 column, for 4 steps, until 2024-03-13 17:00:00",
+        ),
+        ({"data.calendar": "year"}, "4 columns, at any time"),
+        ({}, None),
+    ):
+        check(settings_from({**table, **further}), all_rows=True)
+        lines = [row for row in capsys.readouterr().out.splitlines() if "known ahead" in row]
+        assert [row.split("known ahead")[1].strip() for row in lines] == [line] * bool(line)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -178,10 +178,10 @@ def test_a_damaged_encoder_is_told_and_a_new_one_mends_it(
     node: SmallNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = node.represented("a")
-    cut_short(node.folder / "encoder.safetensors")
+    cut_short(node.folder / "first-phase.safetensors")
     with pytest.raises(DataError, match="no encoder yet"):
         node.represented("a", {})
-    assert "encoder.safetensors is damaged" in caplog.text
+    assert "first-phase.safetensors is damaged" in caplog.text
     node.represented("a")
     assert np.array_equal(vectors_of(first, "a"), vectors_of(node.represented("a", {}), "a"))
 

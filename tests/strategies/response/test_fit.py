@@ -1,0 +1,187 @@
+"""A client's response from sums of seasonal differences; the hand checks of docs/covariates.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedproto_app.strategies.response import fit
+from fedproto_app.strategies.response.features import FEATURES, Columns, Floats, Response
+from fedproto_app.strategies.response.fit import (
+    BINS,
+    History,
+    Sums,
+    column_weights,
+    evidence,
+    fitted,
+    lags_of,
+    mean_solution,
+    pairs,
+    seasonal_sums,
+    seen,
+    seen_range,
+)
+
+PERIOD = 24
+COLUMNS = Columns(np.zeros((3, 1)), np.ones((3, 1)), np.array([False]), np.array([True]))
+ANYWHERE = (np.full((3, 1), -3.0), np.full((3, 1), 3.0))
+
+
+def history(values: Floats, known: Floats, train: int) -> History:
+    v = COLUMNS.standardised(known[:, None], PERIOD)
+    positions = np.arange(len(values))
+    parts = slice(0, train), slice(train, len(values))
+    return History(values, v, positions, *parts, lags=(PERIOD,), period=PERIOD)
+
+
+def own_response(of: History, columns: Columns = COLUMNS, others: Sums | None = None) -> Response:
+    return fitted(of, columns, seasonal_sums(of, of.features(columns)), others, ANYWHERE)
+
+
+def changes(values: Floats) -> Floats:
+    return values[PERIOD:] - values[:-PERIOD]
+
+
+@pytest.fixture
+def weak_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "_PENALTIES", np.array([1e-12]))
+
+
+@pytest.mark.usefixtures("weak_penalty")
+def test_differences_remove_every_daily_profile() -> None:
+    rng = np.random.default_rng(0)
+    x, profile = rng.uniform(-1, 1, 40 * PERIOD), 100 * rng.normal(size=PERIOD)
+    values = 2 * x + np.tile(profile, 40) + 7
+    response = own_response(history(values, x, 32 * PERIOD)).values(x[:, None], 0, PERIOD)
+    trained = slice(0, 31 * PERIOD)  # later values may be beyond the range that it has seen
+    np.testing.assert_allclose(changes(response)[trained], changes(2 * x)[trained], atol=1e-6)
+    np.testing.assert_allclose(changes(values - response)[trained], 0, atol=1e-6)
+
+
+@pytest.mark.usefixtures("weak_penalty")
+def test_others_have_seen_what_a_client_has_not() -> None:
+    """The answer is max(x − 1, 0); one client has x below 1, the other above."""
+    rng = np.random.default_rng(1)
+    below, above = (rng.uniform(low, low + 1, 40 * PERIOD) for low in (0, 1))
+    mine, theirs = (history(np.maximum(x - 1, 0), x, 32 * PERIOD) for x in (below, above))
+    there = np.array([[1.0], [1.5], [2.0]]).repeat(PERIOD, axis=0)
+    alone = own_response(mine).values(there, 0, PERIOD)
+    np.testing.assert_allclose(alone, alone[0], atol=1e-6)  # it does not extrapolate
+
+    own, other = (seasonal_sums(of, of.features(COLUMNS)) for of in (mine, theirs))
+    both = Sums(
+        (own.gram + other.gram) / 2, (own.moment + other.moment) / 2, other.square / 2, 32.0
+    )
+    counts = seen(mine.v, mine.train) + seen(theirs.v, theirs.train)
+    shared = fitted(mine, COLUMNS, own, both, seen_range(counts)).values(there, 0, PERIOD)
+    rises = shared[2 * PERIOD + 12] - shared[12]
+    assert 0.3 < rises <= 1.01  # of the slope 1, as it knows too little to weigh them by
+
+
+def test_a_constant_or_missing_column_changes_nothing() -> None:
+    values = np.random.default_rng(2).normal(size=20 * PERIOD)
+    for column in (np.full(len(values), 2.0), np.full(len(values), np.nan)):
+        of = history(values, column, 16 * PERIOD)
+        sums = seasonal_sums(of, of.features(COLUMNS))
+        assert not changes(of.features(COLUMNS)).any()
+        assert not sums.moment.any()
+        assert not own_response(of).values(column[:, None], 0, PERIOD).any()
+
+
+def test_sums_are_those_of_the_pooled_differences() -> None:
+    rng = np.random.default_rng(3)
+    one, other = (
+        history(rng.normal(size=days * PERIOD), rng.normal(size=days * PERIOD), days * PERIOD)
+        for days in (5, 9)
+    )
+    sums = [seasonal_sums(of, of.features(COLUMNS)) for of in (one, other)]
+    phi, values = (
+        np.concatenate([changes(of.features(COLUMNS)) for of in (one, other)]),
+        np.concatenate([changes(of.values) for of in (one, other)]),
+    )
+    pooled = sum(part.differences * part.gram for part in sums)
+    np.testing.assert_allclose(pooled, phi.T @ phi, atol=1e-9)
+    moment = sum(part.differences * part.moment for part in sums)
+    np.testing.assert_allclose(moment, phi.T @ values, atol=1e-9)
+
+
+def test_a_difference_needs_both_values_and_stays_in_the_train_part() -> None:
+    values = np.arange(10.0)
+    values[4] = np.nan
+    np.testing.assert_array_equal(pairs(values, 2, slice(3, 9), first=2), [5, 7, 8])
+    np.testing.assert_array_equal(pairs(values, 2, slice(3, 9)), [3, 5, 7, 8])
+
+
+def test_noise_is_hardly_taken_for_a_response() -> None:
+    rng = np.random.default_rng(4)
+    values, noise = rng.normal(size=(2, 60 * PERIOD))
+    response = own_response(history(values, noise, 48 * PERIOD)).values(noise[:, None], 0, PERIOD)
+    assert changes(values - response).var() < 1.01 * changes(values).var()
+
+
+def test_without_own_values_the_others_response_is_taken() -> None:
+    empty = np.zeros(0)
+    of = replace(history(empty, empty, 0), train=slice(0, 0), validation=slice(0, 0))
+    others = Sums(np.eye(FEATURES), np.eye(FEATURES)[0], 2.0, 100.0)
+    response = own_response(of, others=others)
+    mine, shared = response.parts
+    assert not mine.coefficients.any()
+    assert 0.4 < shared.coefficients[0] < 1
+
+
+def test_a_range_is_what_enough_values_support() -> None:
+    counts = np.zeros((3, 1, BINS))
+    counts[:, 0, [3, 8, 12]] = 100
+    counts[:, 0, 20] = 1
+    lowest, highest = seen_range(counts)
+    np.testing.assert_allclose([lowest[0, 0], highest[0, 0]], [-2.25, 0.25])
+    assert not np.any(seen_range(np.zeros((3, 1, BINS))))
+
+
+def test_weeks_of_days_give_a_second_lag() -> None:
+    assert lags_of(24, has_weeks=True) == (24, 168)
+    assert lags_of(48, has_weeks=False) == (48,)
+
+
+def test_the_evidence_is_that_of_a_normal_model() -> None:
+    """y ~ N(0, σ² (I + X Xᵀ / (n λ))): the determinant and the quadratic form of n pairs."""
+    rng = np.random.default_rng(5)
+    x, n = rng.normal(size=(30, 2)), 30
+    y = x @ [1.0, 0.0] + rng.normal(size=30)
+    sums = Sums(x.T @ x / n, x.T @ y / n, float(y @ y) / n, days=n / 3)
+    logs, solutions = evidence(sums)
+    for penalty, log, solution in zip(fit._PENALTIES, logs, solutions, strict=True):
+        covariance = np.eye(n) + x @ x.T / (n * penalty)
+        quadratic = y @ np.linalg.solve(covariance, y)
+        expected = -0.5 * np.linalg.slogdet(covariance)[1] - n / 2 * np.log(quadratic / (y @ y))
+        assert log == pytest.approx(expected)
+        np.testing.assert_allclose((sums.gram + penalty * np.eye(2)) @ solution, sums.moment)
+    assert 0.5 < mean_solution(sums)[0] < 1.5
+    noise = Sums(sums.gram, 0 * sums.moment, 1.0, 10.0)
+    assert not mean_solution(noise).any()
+
+
+def test_a_column_that_does_not_matter_is_scaled_down() -> None:
+    two = Columns(np.zeros((3, 2)), np.ones((3, 2)), np.full(2, True), np.full(2, True))
+    moment = np.zeros(2 * FEATURES)
+    moment[0] = 0.9  # the features of the first column come at every second place
+    weights = column_weights(Sums(np.eye(2 * FEATURES), moment, 1.0, 100.0), two)
+    assert weights[0] > 0.999
+    assert weights[1] < 0.35
+
+
+def test_pooled_sums_are_means_worth_their_days() -> None:
+    own, everybody = (Sums(np.eye(1) * s, np.ones(1) * s, s, d) for s, d in ((1.0, 10), (4.0, 40)))
+    pooled = own.pooled(everybody, 2.0)
+    assert (pooled.gram[0, 0], pooled.moment[0], pooled.square) == (3.0, 3.0, 3.0)
+    assert pooled.days == pytest.approx(9 / (1 / 10 + 4 / 40))
+
+
+def test_sums_of_nothing_are_zero() -> None:
+    of = history(np.full(30, np.nan), np.zeros(30), 30)
+    sums = seasonal_sums(of, of.features(COLUMNS))
+    assert isinstance(sums, Sums)
+    assert sums.differences == 0
+    assert not sums.gram.any()

@@ -1,0 +1,92 @@
+"""A newcomer with 0, 1, 3 or 7 days of its own takes part in every method of series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedproto_app.core.methods import methods_of
+from fedproto_app.experiments.invariants import SmallRuns, invariants_of
+from fedproto_app.report.runs import read_clients, read_rounds
+
+DAYS = {"none": 0, "one": 1, "three": 3, "seven": 7}
+OLD, HISTORY, TESTED = 4, 21, 4  # clients, and days
+
+
+def traffic(folder: Path, newcomers: dict[str, int]) -> Path:
+    """Write hours of four old clients and of newcomers with so many days before the test part."""
+    hours = np.arange(24 * (HISTORY + TESTED))
+    times = pd.Timestamp("2024-01-01") + pd.to_timedelta(hours, unit="h")
+    table = {}
+    for number, name in enumerate([*(f"old-{n}" for n in range(OLD)), *newcomers]):
+        draws = np.random.default_rng(number)
+        day = np.sin(2 * np.pi * hours / 24) + np.sin(4 * np.pi * hours / 24 + number)
+        values = 50 + 10 * number + (5 + number) * (day + 0.2 * draws.normal(size=len(hours)))
+        values[: 24 * (HISTORY - newcomers.get(name, HISTORY))] = np.nan
+        table[name] = values
+    path = folder / "traffic.csv"
+    pd.DataFrame(table, index=pd.Index(times, name="time")).to_csv(path)
+    return path
+
+
+def runs_of(method: str, folder: Path, **changes: object) -> SmallRuns:
+    data = {"data.source": "wide-csv", "data.path": str(folder / "traffic.csv")}
+    data["data.test-start"] = "2024-01-22"
+    return SmallRuns("forecasting", method, folder, **{**data, **changes})
+
+
+@pytest.mark.parametrize("method", methods_of("forecasting"))
+@pytest.mark.parametrize("horizon", [1, 24])
+def test_every_method_gives_each_newcomer_a_finite_error(
+    tmp_path: Path, method: str, horizon: int
+) -> None:
+    traffic(tmp_path, DAYS)
+    run = runs_of(method, tmp_path, **{"data.horizon": horizon}).run("all", 2)
+    clients = read_clients(run)
+    assert len(clients.clients) == OLD + len(DAYS)
+    assert np.isfinite(clients["mse"].tolist()).all()
+    # FedDA names the clients that are too short for its clusters.
+    assert method == "fedda" or not any(line["refused"] for line in read_rounds(run))
+    samples = clients.by_client("samples")
+    assert samples["none"] == 0
+    assert (samples["one"] > 0) == (horizon == 1)
+    assert samples["three"] > 0
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "kindred", "analytic"])
+def test_the_invariants_hold_with_newcomers(tmp_path: Path, method: str) -> None:
+    traffic(tmp_path, DAYS)
+    runs = runs_of(method, tmp_path)
+    for words, invariant in invariants_of("forecasting", method).items():
+        deviation = invariant(runs)
+        assert deviation.held, (words, deviation)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "analytic"])
+def test_masked_sums_leave_newcomers_out(tmp_path: Path, method: str) -> None:
+    """The sums are those of the clients that send, so the numbers are those without masks."""
+    traffic(tmp_path, DAYS)
+    runs = runs_of(method, tmp_path)
+    errors = [
+        read_clients(runs.run(label, 4, **changes)).by_client("mse")
+        for label, changes in (("open", {}), ("masked", {"aggregation.secure": True}))
+    ]
+    assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "kindred", "analytic"])
+def test_a_client_that_only_receives_changes_nothing_for_others(
+    tmp_path: Path, method: str
+) -> None:
+    errors = []
+    for number, newcomers in enumerate([{}, {"none": 0}]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        traffic(folder, newcomers)
+        errors.append(read_clients(runs_of(method, folder).run("run", 2)).by_client("mse"))
+    without, with_newcomer = errors
+    del with_newcomer["none"]
+    assert with_newcomer == pytest.approx(without, rel=1e-5)
