@@ -49,6 +49,7 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT
 from fedproto_app.strategies.response.features import filled, trailing_means
 from fedproto_app.strategies.response.stage import MomentsLearner, SumsLearner, without_response
 from fedproto_app.tasks.forecasting.metrics import MSE, VALIDATION_MSE
@@ -58,8 +59,8 @@ PAGE = ROOT / "docs" / "results" / "covariates.md"
 MAKER = "benchmarks.response_results"
 OUTPUT = ROOT / "runs" / "results" / "covariates"
 DAY, TEST_DAYS = 24, 120
-DAYS = (7, 14, 28, 60, 0)  # of the newcomer; 0: all
-SHORT = (7, 28)  # of everybody
+DAYS = ("0", "1", "3", "7", "14", "28", "60", "all")  # of the newcomer
+SHORT = ("7", "28")  # of everybody
 MOST_ROWS = 24_000  # of trees
 
 # What forecasts: which response is taken off the series, and what forecasts the rest.
@@ -151,14 +152,10 @@ class Start:
         self.own, self.all = (ForecastingTask(settings, shape) for settings in (own, self.settings))
         self.kindred, self.ridge = (learner_of(self.settings, name) for name in (KINDRED, RIDGE))
 
-    def windows(self, client: int, days: int) -> ClientWindows:
-        """Return a client with so many days before the test part; 0: all.
-
-        The values that its first forecast looks back at are in addition.
-        """
-        hours = days * DAY + lookback(self.settings.data)
-        series = self.series[client]
-        return make_windows(series.part(self.now - hours) if days else series, self.settings.data)
+    def windows(self, client: int, days: str) -> ClientWindows:
+        """Return a client with so many days before the test part."""
+        first = 0 if days == "all" else self.now - int(days) * DAY
+        return make_windows(self.series[client].part(first), self.settings.data)
 
     def totals(self, clients: Sequence[ClientWindows]) -> Arrays:
         """Return the totals of the two rounds in which clients share their response."""
@@ -239,12 +236,19 @@ class DayAhead(Client):
         cohort, arrays = self.fitted_alone(learner)
         return self.errors(learner, cohort), cohort, arrays
 
+    def priors(self, kindred: AnyLearner, others: Sequence[Arrays], sent: Arrays) -> Arrays:
+        """Return what Kindred's server sends to this client."""
+        temperatures = temperatures_of(kindred)
+        if self.windows.sends:
+            return priors_of(joined([*others, sent]), temperatures, slice(len(others), None))
+        means = {name: array.mean(axis=0) for name, array in joined(others).items()}
+        of_each = (1, len(temperatures))
+        return {n: np.broadcast_to(means[n], (*of_each, *means[n].shape)) for n in (GRAM, MOMENT)}
+
     def with_others(self, kindred: AnyLearner, others: Sequence[Arrays]) -> tuple[Fit, Fit]:
         """Return the errors of Kindred alone, and with what others sent."""
         alone, cohort, arrays = self.alone(kindred)
-        received = priors_of(
-            joined([*others, arrays]), temperatures_of(kindred), slice(len(others), None)
-        )
+        received = self.priors(kindred, others, arrays)
         self.receive(kindred, cohort, received)
         return alone, self.errors(kindred, cohort)
 
@@ -291,6 +295,11 @@ class Rows:
         """Return at most so many rows of the train part."""
         return self.of(_thinned(np.sort(self.windows.batches.ravel()), most))
 
+    @property
+    def can_fit(self) -> bool:
+        """Whether it has rows to train and rows to choose the number of trees by."""
+        return bool(len(self.train(DAY)[1]) and len(self.validation(DAY)[1]))
+
     def validation(self, most: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return at most so many rows of the validation part."""
         return self.of(_thinned(self.client.samples[self.windows.validation], most))
@@ -300,12 +309,16 @@ class Rows:
         tested = self.client.samples[self.windows.test]
         tested = tested[(self.windows.start + tested) % DAY == 0]
         parts = self.validation(MOST_ROWS), self.of(tested)
-        validation, test = (float(((trees.predict(x) - y) ** 2).mean()) for x, y in parts)
+        validation, test = (
+            float(((trees.predict(x) - y) ** 2).mean()) if len(y) else np.nan for x, y in parts
+        )
         return validation, test
 
 
 def _thinned(samples: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     count = min(len(samples), max(1, rows // DAY))
+    if not count:
+        return samples
     return samples[np.linspace(0, len(samples) - 1, count).round().astype(int)]
 
 
@@ -354,12 +367,12 @@ class Figures:
         return f"{case}/{start}/{client}/{response}/{method}" in self.fits
 
 
-def newcomers(figures: Figures, place: int, start: Start, days_list: Sequence[int]) -> None:
+def newcomers(figures: Figures, place: int, start: Start, all_days: Sequence[str]) -> None:
     """Each client once comes to the others, who have all their days."""
-    everybody = [start.windows(client, 0) for client in range(len(start.series))]
+    everybody = [start.windows(client, "all") for client in range(len(start.series))]
     plain = [DayAhead(client).alone(start.kindred)[2] for client in everybody]
     for row, client in enumerate(everybody):
-        cases = {f"newcomer {days or 'all'}": start.windows(row, days) for days in days_list}
+        cases = {f"newcomer {days}": start.windows(row, days) for days in all_days}
         for case, newcomer in cases.items():
             alone(figures, case, place, start, newcomer)
         if all(figures.has(case, place, client.name, SHARED, KINDRED) for case in cases):
@@ -414,7 +427,7 @@ def borrow(
     figures.add(case, place, client.windows.name, response, errors)
 
 
-def short(figures: Figures, place: int, start: Start, days: int) -> None:
+def short(figures: Figures, place: int, start: Start, days: str) -> None:
     """Everybody has so many days."""
     case = f"everybody {days}"
     clients = [start.windows(client, days) for client in range(len(start.series))]
@@ -432,16 +445,15 @@ def short(figures: Figures, place: int, start: Start, days: int) -> None:
 
 def forests(figures: Figures, place: int, start: Start, case: str) -> None:
     """Add the trees of each client alone, and of all pooled."""
-    kind, text = case.split()
-    days = 0 if text == "all" else int(text)
+    kind, days = case.split()
     clients = [Rows(DayAhead(start.windows(c, days))) for c in range(len(start.series))]
     others = clients
     if kind == "newcomer":
-        others = [Rows(DayAhead(start.windows(c, 0))) for c in range(len(start.series))]
+        others = [Rows(DayAhead(start.windows(c, "all"))) for c in range(len(start.series))]
     same = trees_of(clients) if kind == "everybody" else None
     for row, rows in enumerate(clients):
         name = rows.windows.name
-        if not figures.has(case, place, name, OWN, TREES):
+        if not figures.has(case, place, name, OWN, TREES) and rows.can_fit:
             figures.add(case, place, name, OWN, {TREES: rows.errors(trees_of([rows]))})
         if not figures.has(case, place, name, POOLED, TREES):
             trees = same or trees_of([*others[:row], rows, *others[row + 1 :]])
@@ -451,13 +463,14 @@ def forests(figures: Figures, place: int, start: Start, case: str) -> None:
 
 def chosen(figures: Figures, case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the test error by start and client, each of the method with the least validation
-    error."""
+    error; without a validation part, of the first."""
     best: dict[str, Fit] = {}
     for key, fit in figures.fits.items():
         of_case, start, client, *method = key.split("/")
         name = f"{start}/{client}"
         if of_case == case and tuple(method) in row:
-            best[name] = min(best.get(name, (np.inf, np.inf)), tuple(fit))
+            if name not in best or fit[0] < best[name][0]:
+                best[name] = fit
     return {name: test for name, (_, test) in best.items()}
 
 
@@ -494,7 +507,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--again", action="store_true", help="learn all responses again")
     parser.add_argument("--no-trees", action="store_true", help="leave out the trees")
-    parser.add_argument("--days", default=",".join(map(str, DAYS)), help="of newcomers")
+    parser.add_argument("--days", default=",".join(DAYS), help="of newcomers")
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -506,7 +519,7 @@ def main() -> None:
                 start = Start(series, share)
                 for days in SHORT:
                     short(figures, place, start, days)
-                newcomers(figures, place, start, [int(days) for days in arguments.days.split(",")])
+                newcomers(figures, place, start, arguments.days.split(","))
             for place, share in enumerate(() if arguments.no_trees else SETS[name][1]):
                 start = Start(series, share)
                 for case in figures.cases:
