@@ -114,7 +114,8 @@ class Reading:
 
     notes: remarks for a person, a line each. left_out: columns that are not read, a line each with
     the reason. is_guess: whether the file's content gave no evidence. target: the column of a table
-    that is forecast, "" if every column is a client.
+    that is forecast, "" if every column is a client. beside: further columns of a long table, which
+    may be known in advance.
     """
 
     source: str
@@ -123,6 +124,7 @@ class Reading:
     left_out: tuple[str, ...] = ()
     is_guess: bool = False
     target: str = ""
+    beside: tuple[str, ...] = ()
 
     @property
     def all_settings(self) -> Changes:

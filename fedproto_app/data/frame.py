@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.core.errors import DataError
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.clock import look_like_times
 from fedproto_app.data.formats.npz import save_series
 from fedproto_app.data.series import ClientSeries
@@ -72,12 +72,12 @@ def series_of_frame(
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"known": data.known, "covariates": data.covariates} if form.is_long else {}
     choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
-    settings = DataSettings.model_validate(choice)
     try:
+        settings = settings_from({f"data.{key}": value for key, value in choice.items()}).data
         load = load_long if form.is_long else load_wide
         clients = load(settings, tables)
         return checked_clients(clients, settings, WHERE)
-    except DataError as error:
+    except (DataError, SettingsError) as error:
         message = str(error)
         for key, argument in _ARGUMENTS.items():
             message = message.replace(key, argument)

@@ -101,6 +101,15 @@ def _with_covariates(
             f"data.covariates: {path} is of the clients {text_of(list(tables)[:5])}, none of which "
             f"is in {where}, which has {text_of(names[:5])}"
         )
+    targets = {client.table.values if client.table else "" for client in clients}
+    if not any(targets):  # every client is a column
+        targets = set(names)
+    for table in tables.values():
+        if twice := [column for column in table.columns if column in targets]:
+            raise DataError(
+                f"data.covariates: column {twice[0]!r} of {path} is what is forecast; name the "
+                "others in data.known"
+            )
     return [_joined(client, shared or tables.get(client.name), path) for client in clients]
 
 
@@ -148,7 +157,12 @@ def _joined(client: ClientSeries, table: ClientSeries | None, path: Path) -> Cli
         raise DataError(
             f"data.known: column {twice[0]!r} is in the source and in {path}; rename one of them"
         )
-    _require_clock(client, table, path)
+    kinds = _clock_text(client), _clock_text(table)
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"data.covariates: {path} has {kinds[1]}, but client {client.name!r} has {kinds[0]}; "
+            "write both on one clock"
+        )
     end = table.end - client.start
     if client.values.size and (table.start >= client.end or end <= 0):
         raise DataError(
@@ -164,33 +178,13 @@ def _joined(client: ClientSeries, table: ClientSeries | None, path: Path) -> Cli
     return replace(client, known=known, columns=(*client.columns, *table.columns))
 
 
-def _require_clock(client: ClientSeries, table: ClientSeries, path: Path) -> None:
-    """Raise `DataError` if the table's times are of another kind or step than the client's."""
-    first, second = client.clock, table.clock
-    if first is None or second is None:
-        if first is not second:
-            kinds = ("has times", "counts steps")[:: 1 if first is None else -1]
-            raise DataError(
-                f"data.covariates: {path} {kinds[0]}, but client {client.name!r} {kinds[1]}; both "
-                "need the same kind of times"
-            )
-        return
-    if first.step != second.step:
-        raise DataError(
-            f"data.covariates: the rows of {path} are {second.step.item()} apart, the values of "
-            f"client {client.name!r} {first.step.item()}; bring both to one step"
-        )
-    if first.utc != second.utc:
-        kinds = ("in UTC", "local")[:: 1 if second.utc else -1]
-        raise DataError(
-            f"data.covariates: the times of {path} are {kinds[0]}, those of client "
-            f"{client.name!r} are {kinds[1]}; write both with an offset from UTC or neither"
-        )
-    if first.offset != second.offset:
-        raise DataError(
-            f"data.covariates: {path} has a time {_time(table, table.start)}, which lies between "
-            f"the times of client {client.name!r}, such as {_time(client, client.start)}"
-        )
+def _clock_text(series: ClientSeries) -> str:
+    """Return the kind of a series' times in words, the same for times that can be compared."""
+    clock = series.clock
+    if clock is None:
+        return "counted steps"
+    past = f" and {clock.offset.item()} past a whole step" if clock.offset else ""
+    return f"{'times in UTC' if clock.utc else 'local times'} {clock.step.item()} apart{past}"
 
 
 def _time(series: ClientSeries, position: int) -> str:

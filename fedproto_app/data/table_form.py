@@ -34,8 +34,8 @@ from fedproto_app.data.table import (
     is_fraction,
     number_rows,
 )
-from fedproto_app.data.table_source import CLIENT_NAMES, VALUE_NAMES
-from fedproto_app.settings.choice import names_in, text_of
+from fedproto_app.data.table_source import CLIENT_NAMES, MOST_TEXTS, VALUE_NAMES
+from fedproto_app.settings.choice import known_in, names_in, text_of
 
 
 class Question(DataError):
@@ -87,6 +87,11 @@ class Column:
         return 10 * sum(map(_is_number, self.cells)) >= 9 * len(self.cells)
 
     @property
+    def has_few_texts(self) -> bool:
+        """Whether the cells that are shown hold few different texts."""
+        return 0 < len({*self.cells, *self.last}) <= MOST_TEXTS
+
+    @property
     def is_time(self) -> bool:
         """Whether the cells are dates or counts since 1970."""
         if not self.cells:
@@ -110,7 +115,8 @@ class Form:
     """How a table is read. kind: wide or long. settings: by dotted keys.
 
     target: the column that is forecast, "" if every column is a client. notes, left_out: what a
-    person should know, and which columns are not read and why, a line each.
+    person should know, and which columns are not read and why, a line each. beside: columns of a
+    long table beside its target that may be known in advance, of numbers or of few texts.
     """
 
     kind: str
@@ -118,6 +124,7 @@ class Form:
     target: str = ""
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def form_of(
@@ -270,9 +277,8 @@ class _Decision:
         clients = names_in(str(self.answers.get("data.clients", "")))
         if clients and set(clients) <= set(_names(self.columns)):
             return None
-        candidates = [
-            column for column in self._except(times) if column.name not in self._targets()
-        ]
+        others = (*self._targets(), *self._known())
+        candidates = [column for column in self._except(times) if column.name not in others]
         if usual := _first(candidates, lambda column: column.name.lower() in CLIENT_NAMES):
             return usual
         if times is None:
@@ -336,24 +342,35 @@ class _Decision:
         if times.name.lower() not in TIME_NAMES:
             self.settings["data.time-column"] = times.name
         candidates = self._except(client, times)
-        numbering = [c for c in candidates if c.rise == 1 and c.name not in self._targets()]
+        named = (*self._targets(), *self._known())
+        numbering = [c for c in candidates if c.rise == 1 and c.name not in named]
         numbering = numbering if len(numbering) < len(candidates) else []
         remaining = [column for column in candidates if column not in numbering]
-        values = [column for column in remaining if column.has_numbers]
+        values = [c for c in remaining if c.has_numbers and c.name not in self._known()]
         if not values or len(candidates) == 1:
             target = candidates[0].name if len(candidates) == 1 else ""
             return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
         target = self._target(values, client)
         if not _is_usual(target) or sum(_is_usual(c.name) for c in candidates) > 1:
             self.settings["data.columns"] = text_of([target])
-        unused = [column for column in values if column.name != target]
-        if unused:
-            self.notes.append(f"not used: {self._listed(unused)}")
-        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(remaining)]
-        return Form("long", self.settings, target, tuple(self.notes), tuple(left_out))
+        beside = [
+            column.name
+            for column in remaining
+            if column.name != target
+            and (column.has_numbers or column.has_few_texts or column.name in self._known())
+        ]
+        unread = [column for column in remaining if column.name not in beside]
+        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(unread)]
+        return Form(
+            "long", self.settings, target, tuple(self.notes), tuple(left_out), tuple(beside)
+        )
 
     def _targets(self) -> tuple[str, ...]:
         return names_in(str(self.answers.get("data.columns", "")))
+
+    def _known(self) -> tuple[str, ...]:
+        """Return the columns that the person says are known in advance."""
+        return tuple(column.name for column in known_in(str(self.answers.get("data.known", ""))))
 
     def _target(self, values: Sequence[Column], client: Column) -> str:
         """Return the column to forecast: the person's, one of a usual name, or the only one."""

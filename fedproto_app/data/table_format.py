@@ -151,6 +151,7 @@ def _reading_of_file(
         (*table.notes, *form.notes),
         form.left_out,
         target=form.target,
+        beside=form.beside,
     )
 
 

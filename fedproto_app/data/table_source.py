@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
-_MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
+MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
 _TRUTH = {"true": 1.0, "false": 0.0}
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 
@@ -397,11 +397,10 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     The covariates are those of ``data.known``, or else all columns of numbers.
     """
     head, choice = file.head, settings.choice
-    if choice.time_column in head.names or head.times is None:
-        name = choice.time_column if choice.time_column in head.names else ""
-        times = _place(head, name, "time-column", TIME_NAMES, "times")
-    else:
-        times = head.times
+    set_times = choice.time_column if choice.time_column in head.names else ""
+    times = head.times
+    if times is None or set_times:
+        times = _place(head, set_times, "time-column", TIME_NAMES, "times")
     usual = [name for name in head.names if name.lower() in CLIENT_NAMES]
     client = choice.client_column if choice.client_column in head.names else next(iter(usual), "")
     clients = head.place(client, "client-column") if client else None
@@ -521,10 +520,10 @@ def _of_texts(
             f"texts that data.known lists: {'|'.join(column.values)}"
         )
     values = column.values or tuple(present)
-    if len(values) > _MOST_TEXTS:
+    if len(values) > MOST_TEXTS:
         raise DataError(
             f"{tables[0].where}: column {column.name!r} holds {len(values)} different texts, such "
-            f"as {values[0]!r}; what is known in advance is numbers or at most {_MOST_TEXTS} texts"
+            f"as {values[0]!r}; what is known in advance is numbers or at most {MOST_TEXTS} texts"
         )
     return {
         f"{column.name}={value}": np.where(is_missing, np.nan, (texts == value).to_numpy())

@@ -39,6 +39,12 @@ def require_fit(method: Method, settings: Settings) -> None:
             f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
             "model of its own"
         )
+    if method.joined_clients and settings.has_response:
+        raise SettingsError(
+            f"method = {settings.method!r}: its clients see each other's values, so columns that "
+            "are known in advance (data.known, data.covariates, data.holidays, data.calendar = "
+            "'year') cannot be taken into account"
+        )
     _require_one_shape(method, settings)
     if settings.aggregation.rule != "mean" and not averages(releases_of(method, settings)):
         raise SettingsError(

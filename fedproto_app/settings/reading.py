@@ -48,15 +48,17 @@ def settings_from(config: Mapping[str, object]) -> Settings:
     table = with_tables(config)
     method = _method(table.get("method", FIRST_METHOD))
     method_table = table.pop(method.table_name, {})
+    faults: list[str] = []
     for name in METHODS:
         value = table.pop(name, {})
         if not isinstance(value, dict):
             raise SettingsError(f"{name} = {value!r}: must be a table of settings")
-    faults: list[str] = []
+        if value:  # of a method that this run does not use: a wrong key is wrong all the same
+            _validated(faults, METHODS[name].settings, value, {}, name)
     section = _validated(faults, method.settings, method_table, {}, method.table_name)
     beside = dict.fromkeys(METHODS, Section) | {method.table_name: method.settings}
     settings = _validated(faults, Settings, {**table, TEXT: section or Section()}, beside)
-    if settings is None or section is None:
+    if settings is None or section is None or faults:
         raise SettingsError("; ".join(faults))
     if method.rounds is not None:
         settings = settings.model_copy(update={"rounds": method.rounds(settings)})
@@ -154,6 +156,8 @@ def unused_settings(given: Mapping[str, object], settings: Settings) -> list[str
         table = key.partition(".")[0]
         if table in _TABLES_OF_DATA:
             return _TABLES_OF_DATA[table] != holds
+        if table == "response":
+            return not settings.has_response
         if trains:
             return False
         if key == "rounds":

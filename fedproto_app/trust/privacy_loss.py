@@ -117,6 +117,12 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
         return None
     method = method_named(settings.method)
     before = pretraining_releases(settings)
+    if settings.has_response and before:
+        raise SettingsError(
+            f"privacy.mechanism = {privacy.mechanism!r}: what clients send of their response to "
+            "known columns is not protected by noise yet; response.sharing = 'none' sends nothing "
+            "of it, and masked sums (aggregation.secure) hide each client's"
+        )
     for _, learnt in before:
         _require(settings, learnt)
     releases = _require(settings, releases_of(method, settings))

@@ -120,6 +120,12 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
             load(tmp_path / "wrong.npz", "npz")
 
 
+def test_the_target_of_a_frame_is_not_known_in_advance() -> None:
+    data = known_settings({"data.known": "y"})
+    with pytest.raises(DataError, match=r"data.known = 'y': column 'y' is forecast \(target_col\)"):
+        series_of_frame(LONG, target_col="y", data=data)
+
+
 def test_a_wide_frame_has_no_columns_beside_its_clients() -> None:
     wide = NORTH.set_index("ds")[["y", "temperature"]]
     with pytest.raises(
@@ -324,17 +330,17 @@ def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> Non
         (
             WEATHER.iloc[::2],
             {},
-            "the rows of .*weather.csv are 2:00:00 apart, the values of client 'north' 1:00:00",
+            "has local times 2:00:00 apart .*, but client 'north' has local times 1:00:00 apart;",
         ),
         (
             WEATHER.assign(time=WEATHER["time"] + pd.Timedelta("5min")),
             {},
-            "has a time 2024-03-03 23:05:00, which lies between the times of client 'north', such",
+            "has local times 1:00:00 apart and 0:05:00 past a whole step, but client 'north' has",
         ),
         (
             WEATHER.assign(time=[f"{time}+00:00" for time in WEATHER["time"]]),
             {},
-            "the times of .*weather.csv are in UTC, those of client 'north' are local",
+            "has times in UTC 1:00:00 apart, but client 'north' has local times 1:00:00 a",
         ),
         (
             WEATHER.assign(time=range(10)),
@@ -344,7 +350,7 @@ def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> Non
         (
             WEATHER,
             {"text": "north\n0\n1\n2\n3\n4\n5\n", "time_unit": "iso"},
-            "weather.csv has times, but client 'north' counts steps; both need the same kind",
+            "has local times 1:00:00 apart, but client 'north' has counted steps; write both",
         ),
         (
             WEATHER.assign(client="west"),
@@ -389,6 +395,18 @@ def test_covariates_that_are_no_table(tmp_path: Path) -> None:
         (tmp_path / "weather.npz").touch()
         with pytest.raises(DataError, match=message):
             load(path, "wide-csv", covariates=str(tmp_path / name))
+
+
+def test_a_table_that_is_its_own_covariates_does_not_give_the_target(tmp_path: Path) -> None:
+    wide = written(tmp_path, WIDE, "loads.csv")
+    with pytest.raises(DataError, match=r"column 'north' of .*loads.csv is what is forecast"):
+        load(wide, "wide-csv", covariates=str(wide))
+    beside = saved(tmp_path, WEATHER.assign(north=WEATHER["wind"]), "both.csv")
+    both = load(beside, "wide-csv", clients="north", covariates=str(beside), known="wind")
+    assert both["north"].columns == ("wind",)
+    rows = saved(tmp_path, LONG)
+    with pytest.raises(DataError, match=r"column 'y' of .*a.csv is what is forecast"):
+        load(rows, "long-csv", covariates=str(rows))
 
 
 def test_clients_with_different_columns_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.settings import TASK_NAMES, Settings, flat_settings, settings_from
 from fedproto_app.settings.reading import flags, flower_config, parsed, unused_settings, written
+from fedproto_app.trust.privacy_loss import privacy_plan
 
 ROOT = Path(__file__).parents[2]
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
@@ -216,6 +217,24 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
 )  # fmt: skip
 def test_settings_without_effect_are_named(given: dict[str, Any], unused: list[str]) -> None:
     assert unused_settings(given, settings_from(given)) == unused
+
+
+def test_a_wrong_key_of_another_method_is_refused() -> None:
+    assert settings_from({"method": "fedavg", "kindred.features": 3})
+    with pytest.raises(SettingsError, match=r"kindred\.nope"):
+        settings_from({"method": "fedavg", "kindred.nope": 1})
+
+
+def test_known_columns_do_not_go_with_every_run() -> None:
+    known = {"data.known": "temperature"}
+    with pytest.raises(SettingsError, match="its clients see each other's values"):
+        settings_from({**known, "method": "cnfgnn"})
+    noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+    private = settings_from({**known, **noise, "method": "fedavg"})
+    with pytest.raises(SettingsError, match="sharing = 'none' sends nothing"):
+        privacy_plan(private)
+    alone = {**known, **noise, "method": "fedavg", "response.sharing": "none"}
+    assert privacy_plan(settings_from(alone))
 
 
 def test_a_sources_own_stages_are_not_judged_by_the_settings() -> None:

@@ -3,33 +3,33 @@
 A client forms differences of values that are L steps apart, for L = one period and, where periods
 are days, also seven. They remove level, trend and daily profile, which else hide in θ:
     A = mean of Δφ Δφᵀ,  b = mean of Δφ Δy,  q = mean of (Δy)².
-With A', b', q' the means over all clients, and a strength s of 0, 1 or 20, it solves
-    θ_s = (A_s + λ I)⁻¹ b_s  for  A_s = (A + s A') / (1 + s), and b_s and q_s likewise.
 
-Neighbouring hours have nearly the same weather, and neighbouring clients too, so days count, not
-values: a client's d days and an average client's D days are worth about
-    n_s = 3 (1 + s)² / (1/d + s²/D)
-independent differences. With so many, the sums themselves tell how strong the penalty must be, and
-whether there is a response at all: by the marginal likelihood of a linear model with a normal prior
-of θ (MacKay, "Bayesian Interpolation", Neural Computation 1992),
-    log L(λ) = −½ Σ_i log(1 + w_i/λ) − n_s/2 · log(1 − b_sᵀ (A_s + λ I)⁻¹ b_s / q_s),
-where w_i are the eigenvalues of A_s. Without a response it is 0. θ_s is the mean over the penalties
-and no response, weighted by L. A column is first scaled by the probability that it matters at all.
+Neighbouring hours have nearly the same weather, and so have neighbouring clients. So days count,
+not values: the sums of a client with d days are worth n = 3 d independent differences, and the mean
+of all clients' sums 3 D for the D days of an average client. With so many, the sums themselves tell
+how strong a penalty must be, and whether there is a response at all, by the marginal likelihood of
+a linear model with a normal prior of θ (MacKay, "Bayesian Interpolation", Neural Computation 1992):
+    θ(λ) = (A + λ I)⁻¹ b,   log L(λ) = −½ Σ_i log(1 + w_i/λ) − n/2 · log(1 − bᵀ θ(λ) / q),
+where w_i are the eigenvalues of A. For no response it is 0. The posterior mean of θ is the mean
+over the penalties and no response, weighted by L. Each column is first scaled by the probability
+that it matters, by the sums of all clients.
 
-The client's response is the mean of no response, θ_0, θ_1 and θ_20, weighted by how well they
-explain the seasonal differences of its validation part (maths/candidates.py).
+A client has four candidates: no response, its own, everybody's θ', and θ' with its own deviation
+δ from it, which is the posterior mean of (A, b − A θ', q − 2 θ'ᵀb + θ'ᵀA θ'). They are weighted by
+the likelihood of the client's train part and by how well they explain the seasonal differences of
+its validation part. Own parts do not extrapolate beyond what the client has seen, and θ' not beyond
+what anybody has seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedproto_app.maths.candidates import TRAINING_SHARE, shares
 from fedproto_app.strategies.response.features import (
     FEATURES,
     LARGEST,
@@ -46,25 +46,24 @@ BINS = 24  # of a standardised value's range ±3, in which clients count their v
 FEWEST_IN_BIN = 24  # values of all clients, for a bin to count as seen
 
 _PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])  # λ
-_STRENGTHS = (0.0, 1.0, 20.0)  # s
 _INDEPENDENT = 3.0  # seasonal differences of a day
-_NO_RESPONSE, _MOST_PRIOR = 0.1, 20.0  # prior weights, relative to a client's own response
-_TINY, _LARGEST_LOG = 1e-12, 500.0
-_ETA = 1.0  # how much a day of validation counts (candidates.shares)
+_MOST_PRIOR = 5.0  # prior weight of everybody's response, for their longer history
+_MOST_DAYS = 10.0  # of the train part that count, because they are of one season
+_ETA = 0.5  # how much a day of validation counts
+_TINY, _LARGEST_LOG = 1e-9, 500.0
 
 
 @dataclass(frozen=True)
 class Sums:
     """A [D, D], b [D] and q: means over seasonal differences.
 
-    days: of the client, or of an average client. differences: the number that a client has.
+    days: of the client, or of an average client.
     """
 
     gram: Floats
     moment: Floats
     square: float
     days: float
-    differences: int = 0
 
     def of(self, features: NDArray[np.bool_]) -> Sums:
         """Return the sums of these features alone."""
@@ -76,14 +75,11 @@ class Sums:
         gram = self.gram * factors * factors[:, None]
         return replace(self, gram=gram, moment=self.moment * factors)
 
-    def pooled(self, everybody: Sums, strength: float) -> Sums:
-        """Return A_s, b_s and q_s with the days that they are worth."""
-        share = strength / (1 + strength)
-        gram = self.gram + share * (everybody.gram - self.gram)
-        moment = self.moment + share * (everybody.moment - self.moment)
-        square = self.square + share * (everybody.square - self.square)
-        variance = 1 / self.days + strength**2 / max(self.days, everybody.days)
-        return Sums(gram, moment, square, (1 + strength) ** 2 / variance)
+    def without(self, response: Floats) -> Sums:
+        """Return the sums of what a response [D] leaves of the differences."""
+        left = self.moment - self.gram @ response
+        square = self.square - (self.moment + left) @ response
+        return replace(self, moment=left, square=max(float(square), _TINY))
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
         count += len(steps)
     divisor = max(count, 1)
     days = history.train_days
-    return Sums(gram / divisor, moment / divisor, square / divisor, days, count)
+    return Sums(gram / divisor, moment / divisor, square / divisor, days)
 
 
 def seen(v: Floats, train: slice) -> Floats:
@@ -168,31 +164,37 @@ def evidence(sums: Sums) -> tuple[Floats, Floats]:
     values, vectors = np.linalg.eigh(sums.gram)
     values, turned = np.maximum(values, 0.0), vectors.T @ sums.moment
     shrunk = turned / (values + _PENALTIES[:, None])
-    explained = np.minimum(shrunk @ turned / max(sums.square, _TINY), 1 - _TINY)
+    explained = np.clip(shrunk @ turned / max(sums.square, _TINY), 0.0, 1 - _TINY)
     logs = -0.5 * np.log1p(values / _PENALTIES[:, None]).sum(axis=1)
     logs = logs - _INDEPENDENT / 2 * sums.days * np.log1p(-explained)
     return logs, shrunk @ vectors.T
 
 
-def mean_solution(sums: Sums) -> Floats:
-    """Return the mean of the solutions and of no response, weighted by their evidence, [D]."""
-    logs, solutions = evidence(sums)
-    weights = np.exp(logs - max(logs.max(), 0.0))
-    nothing = len(weights) * np.exp(-max(logs.max(), 0.0))  # it weighs as much as all penalties
-    mean: Floats = weights @ solutions / (weights.sum() + nothing)
-    return mean
+def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
+    """Return the posterior mean of θ, [D], and the logarithm of its likelihood over that of no
+    response, which counts half itself. factors: [D], by which the features are scaled first."""
+    used = factors > 0
+    logs, of_used = evidence(sums.scaled(factors).of(used))
+    logs = np.append(logs - np.log(len(logs)), 0.0)
+    total = np.logaddexp.reduce(logs)
+    solution = np.zeros(len(used))
+    solution[used] = factors[used] * (np.exp(logs[:-1] - total) @ of_used)
+    return solution, float(total - np.log(2))
 
 
 def column_weights(sums: Sums, columns: Columns) -> Floats:
-    """Return for each feature the probability that its column alone matters, [D]."""
+    """Return for each feature the probability that its column alone matters, [D]; 0 for features
+    that are always 0."""
     weights = np.zeros((FEATURES, len(columns.is_used)))
+    if columns.is_used.sum() == 1:  # the fit itself decides
+        return columns.features.astype(float)
     for column in np.flatnonzero(columns.is_used):
         is_of_column = np.zeros(weights.shape, dtype=bool)
         is_of_column[:, column] = True
         logs, _ = evidence(sums.of(is_of_column.ravel() & columns.features))
         log_odds = np.logaddexp.reduce(logs) - np.log(len(logs))
         weights[:, column] = 1 / (1 + np.exp(-np.clip(log_odds, -_LARGEST_LOG, _LARGEST_LOG)))
-    return weights.ravel()
+    return weights.ravel() * columns.features
 
 
 def fitted(
@@ -207,32 +209,53 @@ def fitted(
     own: its sums. everybody: the means over all clients, None without any. seen_by_all: see
     `seen_range`.
     """
-    strengths = _STRENGTHS[: 1 if everybody is None else None]
-    pooled = [own if not s or everybody is None else own.pooled(everybody, s) for s in strengths]
-    factors = column_weights(pooled[-1], columns)
-    used = columns.features & (factors > 0)
-    solutions = np.zeros((1 + len(pooled), len(used)))  # the first is no response
-    for row, sums in enumerate(pooled, start=1):
-        scaled = sums.scaled(factors).of(used)
-        solutions[row, used] = factors[used] * mean_solution(scaled)
-    more_days = 1.0 if everybody is None else max(1.0, everybody.days / own.days)
-    shared = min(more_days, _MOST_PRIOR) / max(len(pooled) - 1, 1)
-    prior = [_NO_RESPONSE, 1.0, *[shared] * (len(pooled) - 1)]
     ranges = (_range_of(history.v[history.train]), seen_by_all)
-    places = np.array([0, 0, *[1] * (len(pooled) - 1)])  # whose range a solution is cut to
-    errors = _errors(history, columns, ranges, solutions, places)
+    found = _candidates(own, everybody, columns)
+    solutions = np.stack([candidate.parts for candidate in found])  # (C, 2, D)
+    errors = _errors(history, columns, ranges, solutions)
     validated = (history.validation.stop - history.validation.start) / history.period
-    weights = shares(
-        torch.from_numpy(errors),
-        torch.tensor(validated),
-        _ETA,
-        torch.tensor(prior, dtype=torch.float64),
-    ).numpy()
-    parts = [
-        Part(weights[places == place] @ solutions[places == place], *within)
-        for place, within in enumerate(ranges)
-    ]
+    logs = np.array([candidate.log_weight for candidate in found])
+    if errors.min() > _TINY:
+        logs = logs - _ETA * validated * (errors / errors.min() - 1)
+    weights = np.exp(logs - np.logaddexp.reduce(logs))
+    mean = np.einsum("c,cpd->pd", weights, solutions)
+    parts = [Part(of_part, *within) for of_part, within in zip(mean, ranges, strict=True)]
     return Response(columns, tuple(parts))
+
+
+class _Candidate(NamedTuple):
+    """A response: θ on features within the client's own range and within everybody's, [2, D]; and
+    the logarithm of its weight by the train part."""
+
+    parts: Floats
+    log_weight: float
+
+
+def _candidates(own: Sums, everybody: Sums | None, columns: Columns) -> list[_Candidate]:
+    if everybody is not None:
+        everybody = replace(everybody, days=max(everybody.days, own.days))
+    factors = column_weights(everybody or own, columns)
+    nothing = np.zeros(len(factors))
+    counted = min(1.0, _MOST_DAYS / own.days)  # share of the train part's likelihood that counts
+    mine, log_mine = posterior(own, factors)
+    found = [
+        _Candidate(np.stack([nothing, nothing]), 0.0),
+        _Candidate(np.stack([mine, nothing]), counted * log_mine),
+    ]
+    if everybody is not None:
+        shared, _ = posterior(everybody, factors)
+        left = own.without(shared)
+        deviation, log_deviation = posterior(left, factors)
+        log_left = np.log(left.square / own.square) if own.square > 0 else 0.0
+        log_shared = -_INDEPENDENT / 2 * own.days * log_left
+        prior = np.log(min(_MOST_PRIOR, everybody.days / own.days) / 2)
+        found += [
+            _Candidate(np.stack([nothing, shared]), prior + counted * log_shared),
+            _Candidate(
+                np.stack([deviation, shared]), prior + counted * (log_shared + log_deviation)
+            ),
+        ]
+    return found
 
 
 def _range_of(v: Floats) -> tuple[Floats, Floats]:
@@ -247,25 +270,21 @@ def _errors(
     columns: Columns,
     ranges: Sequence[tuple[Floats, Floats]],
     solutions: Floats,
-    places: NDArray[np.int64],
 ) -> Floats:
-    """Return each candidate's error, [C]: the mean square of the seasonal difference of the
-    residual on the validation part, and a tenth of the same on the train part.
+    """Return the mean square of the seasonal difference of what each candidate leaves of the
+    validation part, [C]; 0 without any.
 
-    solutions: [C, D]. places: [C], the number of the range that a candidate is cut to.
+    solutions: [C, 2, D], for features within each of the ranges.
     """
-    explained = np.zeros((len(history.values), len(solutions)))
+    steps = pairs(history.values, history.lags[0], history.validation)
+    if not len(steps):
+        return np.zeros(len(solutions))
+    first = int(steps[0]) - history.lags[0]
+    explained = np.zeros((len(history.values) - first, len(solutions)))
     for place, within in enumerate(ranges):
-        chosen = places == place
-        phi = features(np.clip(history.v, *within), history.positions, history.period, columns)
-        explained[:, chosen] = phi @ solutions[chosen].T
-    residuals = history.values[:, None] - explained
-    lag, errors = history.lags[0], np.zeros(len(solutions))
-    train, validation = history.train, history.validation
-    for steps, share in (
-        (pairs(history.values, lag, validation), 1.0),
-        (pairs(history.values, lag, train, train.start), TRAINING_SHARE),
-    ):
-        if len(steps):
-            errors += share * ((residuals[steps] - residuals[steps - lag]) ** 2).mean(axis=0)
-    return errors
+        v = np.clip(history.v[first:], *within)
+        phi = features(v, history.positions[first:], history.period, columns)
+        explained += phi @ solutions[:, place].T
+    left = history.values[first:, None] - explained
+    differences = left[steps - first] - left[steps - first - history.lags[0]]
+    return np.asarray((differences**2).mean(axis=0), dtype=np.float64)

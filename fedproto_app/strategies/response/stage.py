@@ -184,7 +184,8 @@ def _sums_sent(history: History, columns: Columns) -> Arrays:
     With fewer values than features, its differences could be computed from b.
     """
     sums = seasonal_sums(history, history.features(columns))
-    few = sums.differences < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
+    values = int(np.isfinite(history.values[history.train]).sum())
+    few = values < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
     arrays = {
         GRAM: sums.gram[np.triu_indices(len(sums.moment))],
         MOMENT: sums.moment,

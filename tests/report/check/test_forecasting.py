@@ -30,6 +30,7 @@ def test_every_kind_of_client_gets_its_verdict() -> None:
         ClientSeries("good", good, start=5),
         ClientSeries("gappy", gappy),
         ClientSeries("constant", np.full(480, -2.0)),
+        ClientSeries("young", good[:72]),
         ClientSeries("short", np.ones(3)),
         ClientSeries("empty", np.empty(0)),
     ]
@@ -41,15 +42,19 @@ def test_every_kind_of_client_gets_its_verdict() -> None:
         "good": "ok",
         "gappy": "ok",
         "constant": "constant",
+        "young": "newcomer",
         "short": "refused",
         "empty": "refused",
     }
     assert (clients["good"].length, clients["good"].start, clients["good"].period) == (480, 5, 24)
     assert clients["gappy"].missing_share == 0.25
     assert clients["constant"].largest == 2
-    assert "at least 107" in (clients["short"].refused or "")
+    assert clients["young"].young == (
+        "72 steps: trains on 49 values, validates on 7 and is tested on 15"
+    )
+    assert "data.scale" in (clients["short"].refused or "")
     assert (clients["empty"].missing_share, clients["empty"].largest) == (1, 0)
-    assert period_votes(list(clients.values())) == [(24, 2)]
+    assert period_votes(list(clients.values())) == [(24, 3)]
 
 
 def test_the_shorter_period_comes_first_on_a_tie() -> None:

@@ -17,8 +17,8 @@ from fedproto_app.strategies.response.fit import (
     evidence,
     fitted,
     lags_of,
-    mean_solution,
     pairs,
+    posterior,
     seasonal_sums,
     seen,
     seen_range,
@@ -101,9 +101,10 @@ def test_sums_are_those_of_the_pooled_differences() -> None:
         np.concatenate([changes(of.features(COLUMNS)) for of in (one, other)]),
         np.concatenate([changes(of.values) for of in (one, other)]),
     )
-    pooled = sum(part.differences * part.gram for part in sums)
+    counts = [4 * PERIOD, 8 * PERIOD]
+    pooled = sum(count * part.gram for count, part in zip(counts, sums, strict=True))
     np.testing.assert_allclose(pooled, phi.T @ phi, atol=1e-9)
-    moment = sum(part.differences * part.moment for part in sums)
+    moment = sum(count * part.moment for count, part in zip(counts, sums, strict=True))
     np.testing.assert_allclose(moment, phi.T @ values, atol=1e-9)
 
 
@@ -119,6 +120,18 @@ def test_noise_is_hardly_taken_for_a_response() -> None:
     values, noise = rng.normal(size=(2, 60 * PERIOD))
     response = own_response(history(values, noise, 48 * PERIOD)).values(noise[:, None], 0, PERIOD)
     assert changes(values - response).var() < 1.01 * changes(values).var()
+
+
+def test_a_response_that_reverses_costs_hardly_anything() -> None:
+    """It rises with x in the first half of the year and falls with it in the second."""
+    rng = np.random.default_rng(8)
+    x, noise = rng.normal(size=(2, 120 * PERIOD))
+    sign = np.where(np.arange(len(x)) < len(x) // 2, 1.0, -1.0)
+    values = 0.5 * sign * x + noise
+    response = own_response(history(values, x, 110 * PERIOD)).values(x[:, None], 0, PERIOD)
+    for half in (slice(0, 60 * PERIOD), slice(60 * PERIOD, None)):
+        left = changes((values - response)[half])
+        assert left.var() < 1.01 * changes(values[half]).var()
 
 
 def test_without_own_values_the_others_response_is_taken() -> None:
@@ -158,9 +171,9 @@ def test_the_evidence_is_that_of_a_normal_model() -> None:
         expected = -0.5 * np.linalg.slogdet(covariance)[1] - n / 2 * np.log(quadratic / (y @ y))
         assert log == pytest.approx(expected)
         np.testing.assert_allclose((sums.gram + penalty * np.eye(2)) @ solution, sums.moment)
-    assert 0.5 < mean_solution(sums)[0] < 1.5
+    assert 0.5 < posterior(sums, np.ones(2))[0][0] < 1.5
     noise = Sums(sums.gram, 0 * sums.moment, 1.0, 10.0)
-    assert not mean_solution(noise).any()
+    assert not posterior(noise, np.ones(2))[0].any()
 
 
 def test_a_column_that_does_not_matter_is_scaled_down() -> None:
@@ -172,16 +185,18 @@ def test_a_column_that_does_not_matter_is_scaled_down() -> None:
     assert weights[1] < 0.35
 
 
-def test_pooled_sums_are_means_worth_their_days() -> None:
-    own, everybody = (Sums(np.eye(1) * s, np.ones(1) * s, s, d) for s, d in ((1.0, 10), (4.0, 40)))
-    pooled = own.pooled(everybody, 2.0)
-    assert (pooled.gram[0, 0], pooled.moment[0], pooled.square) == (3.0, 3.0, 3.0)
-    assert pooled.days == pytest.approx(9 / (1 / 10 + 4 / 40))
+def test_what_a_response_leaves_has_its_own_sums() -> None:
+    rng = np.random.default_rng(6)
+    x, y, response = rng.normal(size=(30, 2)), rng.normal(size=30), np.array([0.5, -1.0])
+    left = y - x @ response
+    sums = Sums(x.T @ x, x.T @ y, float(y @ y), 1.0).without(response)
+    np.testing.assert_allclose(sums.moment, x.T @ left)
+    assert sums.square == pytest.approx(left @ left)
 
 
 def test_sums_of_nothing_are_zero() -> None:
     of = history(np.full(30, np.nan), np.zeros(30), 30)
     sums = seasonal_sums(of, of.features(COLUMNS))
     assert isinstance(sums, Sums)
-    assert sums.differences == 0
+    assert sums.square == 0
     assert not sums.gram.any()

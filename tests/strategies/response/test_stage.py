@@ -23,6 +23,8 @@ from fedproto_app.strategies.response.stage import (
     SEEN,
     MomentsStrategy,
     SumsStrategy,
+    _sums_sent,
+    history_of,
 )
 from tests.helpers.local_grid import run_small
 from tests.helpers.weather import CHANGES, COLUMNS, weather_series
@@ -153,9 +155,19 @@ def test_impossible_sums_are_refused(change: dict[str, Any], message: str) -> No
     assert message in of.fault(reply(**sums(**change)), Round())
 
 
-def test_a_client_with_too_few_values_sends_nothing(tmp_path: Path) -> None:
-    """The promotion and the temperature have 17 features, which need 51 differences."""
-    data = settings_from(CHANGES).data
+def sent_by(days: int) -> dict[str, Any]:
+    """Return what the first site sends with so many days of training."""
+    data = settings_from({**CHANGES, "data.test-start": "1970-01-20 00:00"}).data
     series = weather_series(data)[0]
-    assert moments_of(series, slice(0, 48), 24).clients.tolist() == [1, 1]
-    assert series.columns == COLUMNS
+    end = 19 * 24
+    client = make_windows(series.part(end - days * 24), data)
+    columns = moments_of(series, slice(0, end), 24).columns(COLUMNS)
+    return dict(_sums_sent(history_of(client, data, columns), columns))
+
+
+def test_a_client_with_too_few_values_sends_nothing() -> None:
+    """The temperature and the promotion have 17 features, which need 51 values."""
+    assert not any(array.any() for array in sent_by(2).values())
+    enough = sent_by(4)
+    assert enough[COUNTS][0] == 1
+    assert np.count_nonzero(enough[MOMENT]) == 17
