@@ -46,7 +46,7 @@ from fedproto_app.data.clock import clock_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.data.windows import ClientWindows, lookback, make_windows
+from fedproto_app.data.windows import ClientWindows, make_windows, scale_of
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT
@@ -61,7 +61,8 @@ OUTPUT = ROOT / "runs" / "results" / "covariates"
 DAY, TEST_DAYS = 24, 120
 DAYS = ("0", "1", "3", "7", "14", "28", "60", "all")  # of the newcomer
 SHORT = ("7", "28")  # of everybody
-MOST_ROWS = 24_000  # of trees
+WITH_TREES = ("everybody 7", "newcomer 7", "newcomer 28", "newcomer all")
+MOST_ROWS, FASTER = 16_000, {"learning_rate": 0.1}  # of trees
 
 # What forecasts: which response is taken off the series, and what forecasts the rest.
 NONE, OWN, SHARED, POOLED = "none", "own", "shared", "pooled"
@@ -147,15 +148,22 @@ class Start:
                 "data.test-start": str(time),
             }
         )
-        own = settings_from({**flat_settings(self.settings), "response.sharing": "none"})
-        shape = DataShape(known=series[0].columns)
-        self.own, self.all = (ForecastingTask(settings, shape) for settings in (own, self.settings))
+        self.shape = DataShape(known=series[0].columns)
+        self.task = ForecastingTask(self.settings, self.shape)
         self.kindred, self.ridge = (learner_of(self.settings, name) for name in (KINDRED, RIDGE))
+        scales = [scale_of(client, self.settings.data) for client in self.series]
+        self.means = np.array([(scale.mean, scale.std) for scale in scales])
+
+    def declared(self, client: int) -> str:
+        """Return the scale that a client declares where it has no values: the others' mean."""
+        mean, std = np.delete(self.means, client, axis=0).mean(axis=0)
+        return f"{mean},{std}"
 
     def windows(self, client: int, days: str) -> ClientWindows:
         """Return a client with so many days before the test part."""
         first = 0 if days == "all" else self.now - int(days) * DAY
-        return make_windows(self.series[client].part(first), self.settings.data)
+        data = self.settings.data.model_copy(update={"scale": self.declared(client)})
+        return make_windows(self.series[client].part(first), data)
 
     def totals(self, clients: Sequence[ClientWindows]) -> Arrays:
         """Return the totals of the two rounds in which clients share their response."""
@@ -164,7 +172,7 @@ class Start:
 
     def sent(self, kind: Any, clients: Sequence[ClientWindows], totals: Arrays) -> Arrays:
         """Return the sum of what these clients send in one of the rounds."""
-        learner = kind(self.settings.training, self.settings.response, self.all)
+        learner = kind(self.settings.training, self.settings.response, self.task)
         sums: Arrays = {}
         for client in clients:
             samples = learner.task.gather([client], 1)
@@ -176,10 +184,15 @@ class Start:
 
     def without_response(self, client: ClientWindows, totals: Arrays) -> ClientWindows:
         """Return a client without its response, which it learns alone if there are no totals."""
-        task = self.all if totals else self.own
-        shard = without_response(
-            Shard({client.name: client}, {}), [client.name], totals, task, STORE
-        )
+        (place,) = (n for n, series in enumerate(self.series) if series.name == client.name)
+        changes = {
+            "response.sharing": "all" if totals else "none",
+            "data.scale": self.declared(place),
+        }
+        settings = settings_from({**flat_settings(self.settings), **changes})
+        task = ForecastingTask(settings, self.shape)
+        node = Shard({client.name: client}, {})
+        shard = without_response(node, [client.name], totals, task, STORE)
         (ready,) = shard.clients.values()
         assert isinstance(ready, ClientWindows)
         return ready
@@ -332,7 +345,9 @@ def trees_of(clients: Sequence[Rows]) -> Any:
         lightgbm.Dataset(*map(np.concatenate, zip(*part, strict=True))) for part in parts
     )
     stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-    return lightgbm.train(PARAMETERS, train, MOST_TREES, valid_sets=[validation], callbacks=[stop])
+    return lightgbm.train(
+        PARAMETERS | FASTER, train, MOST_TREES, valid_sets=[validation], callbacks=[stop]
+    )
 
 
 # --- the figures ----------------------------------------------------------------------------------
@@ -341,10 +356,12 @@ def trees_of(clients: Sequence[Rows]) -> Any:
 class Figures:
     """All errors of a data set, kept in a file: by case, start, client, response and forecast."""
 
-    def __init__(self, name: str, *, again: bool) -> None:
-        self.file = OUTPUT / f"{name}.json"
-        text = self.file.read_text(encoding="utf-8") if self.file.exists() else "{}"
-        self.fits: dict[str, Fit] = json.loads(text)
+    def __init__(self, name: str, starts: Sequence[int] = (0, 1), *, again: bool = False) -> None:
+        self.files = {start: OUTPUT / f"{name}-{start}.json" for start in starts}
+        self.fits: dict[str, Fit] = {}
+        for file in self.files.values():
+            if file.exists():
+                self.fits |= json.loads(file.read_text(encoding="utf-8"))
         if again:
             keep = {k: v for k, v in self.fits.items() if k.split("/")[3] in (NONE, POOLED)}
             trees = {k: v for k, v in self.fits.items() if k.endswith(f"{OWN}/{TREES}")}
@@ -361,7 +378,8 @@ class Figures:
         for method, fit in fits.items():
             self.fits[f"{case}/{start}/{client}/{response}/{method}"] = fit
         OUTPUT.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps(self.fits), encoding="utf-8")
+        of_start = {k: v for k, v in self.fits.items() if k.split("/")[1] == str(start)}
+        self.files[start].write_text(json.dumps(of_start), encoding="utf-8")
 
     def has(self, case: str, start: int, client: str, response: str, method: str) -> bool:
         return f"{case}/{start}/{client}/{response}/{method}" in self.fits
@@ -468,9 +486,9 @@ def chosen(figures: Figures, case: str, row: Sequence[tuple[str, str]]) -> dict[
     for key, fit in figures.fits.items():
         of_case, start, client, *method = key.split("/")
         name = f"{start}/{client}"
-        if of_case == case and tuple(method) in row:
-            if name not in best or fit[0] < best[name][0]:
-                best[name] = fit
+        counts = of_case == case and tuple(method) in row
+        if counts and (name not in best or fit[0] < best[name][0]):
+            best[name] = fit
     return {name: test for name, (_, test) in best.items()}
 
 
@@ -507,22 +525,22 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--again", action="store_true", help="learn all responses again")
     parser.add_argument("--no-trees", action="store_true", help="leave out the trees")
+    parser.add_argument("--start", type=int, choices=(0, 1), help="only this starting time")
     parser.add_argument("--days", default=",".join(DAYS), help="of newcomers")
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name in arguments.sets or SETS:
-        figures = Figures(name, again=arguments.again)
+        starts = (0, 1) if arguments.start is None else (arguments.start,)
+        figures = Figures(name, starts, again=arguments.again)
         if not arguments.page_only:
             series = series_of(name)
-            for place, share in enumerate(SETS[name][1]):
-                start = Start(series, share)
+            for place in starts:
+                start = Start(series, SETS[name][1][place])
                 for days in SHORT:
                     short(figures, place, start, days)
                 newcomers(figures, place, start, arguments.days.split(","))
-            for place, share in enumerate(() if arguments.no_trees else SETS[name][1]):
-                start = Start(series, share)
-                for case in figures.cases:
+                for case in () if arguments.no_trees else WITH_TREES:
                     forests(figures, place, start, case)
         print("\n".join(table_texts(lines_of(figures, details=True))))
 
