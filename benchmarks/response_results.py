@@ -17,8 +17,12 @@ another ended.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -37,9 +41,11 @@ from benchmarks.history_results import (
     priors_of,
     temperatures_of,
 )
-from benchmarks.pages import ROOT, data_root, table_texts
-from benchmarks.parts import parser_of
+from benchmarks.machine import processors
+from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.parts import output_in, parser_of
 from benchmarks.pooled_trees import MOST_TREES, PARAMETERS, PATIENCE
+from fedproto_app.api import Run, run
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.clock import clock_of
@@ -77,6 +83,8 @@ ROWS = {  # the strongest by validation
     "both shared": [(SHARED, KINDRED)],
     "all data pooled": [(POOLED, TREES)],
 }
+WIND_COLUMNS = "u,v,wind_speed"
+LENGTH, ROUNDS, SEEDS = 4000, 8, (0, 1, 2)  # of other methods: hours, rounds
 Fit = tuple[float, float]  # the validation and the test MSE
 
 
@@ -332,7 +340,9 @@ def _thinned(samples: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     count = min(len(samples), max(1, rows // DAY))
     if not count:
         return samples
-    return samples[np.linspace(0, len(samples) - 1, count).round().astype(int)]
+    places = np.linspace(0, len(samples) - 1, count).round().astype(int)
+    thinned: NDArray[np.int64] = samples[places]
+    return thinned
 
 
 def trees_of(clients: Sequence[Rows]) -> Any:
@@ -479,6 +489,83 @@ def forests(figures: Figures, place: int, start: Start, case: str) -> None:
     print(f"start {place}: trees, {case}", flush=True)
 
 
+# --- other methods, masks and time ----------------------------------------------------------------
+
+
+def run_of(folder: Path, method: str, known: str, **changes: object) -> Run:
+    """Return a run of a method on wind, with or without columns."""
+    settings = {
+        "method": method,
+        "rounds": ROUNDS,
+        "data.source": "long-csv",
+        "data.path": str(data_root() / "gefcom2012_wind_hourly.csv.gz"),
+        "data.columns": "power",
+        "data.known": known,
+        "data.horizon": DAY,
+        "data.calendar": "phase",
+        "data.max-steps": LENGTH,
+        **output_in(folder, ""),
+    }
+    return run(config={**settings, **changes}, nodes=4, workers=1, progress=False)
+
+
+def other_methods() -> list[list[str]]:
+    """Return the table of methods that train, with and without the response."""
+    lines = [["method", "without", "with", "ratio"]]
+    with TemporaryDirectory() as folder:
+        for method in ("fuels", "fedavg"):
+            errors = np.array(
+                [
+                    [
+                        run_of(Path(folder), method, known, seed=seed).summary["mse"]
+                        for seed in SEEDS
+                    ]
+                    for known in ("", WIND_COLUMNS)
+                ]
+            )
+            cells = [f"{row.mean():.4f} ± {row.std(ddof=1):.4f}" for row in errors]
+            lines.append([method, *cells, f"{errors[1].mean() / errors[0].mean():.3f}"])
+            print(lines[-1], flush=True)
+    return lines
+
+
+def masked_difference() -> float:
+    """Return the largest difference of a client's test MSE between masked and plain sums."""
+    with TemporaryDirectory() as folder:
+        changes = {"data.max-steps": 3000, "rounds": 2, "seed": 0}
+        errors = [
+            run_of(Path(folder), "fedavg", WIND_COLUMNS, **changes, **masks).clients["mse"]
+            for masks in ({}, {"aggregation.secure": True})
+        ]
+    return float((errors[0] - errors[1]).abs().max())
+
+
+def stage_seconds() -> float:
+    """Return the processor seconds of a client for the stage: two years of hours, six columns.
+
+    The samples without the response count as well, because they are built again.
+    """
+    draws, hours = np.random.default_rng(0), 2 * 365 * DAY
+    known = np.sin(np.arange(hours)[:, None] / 50 + np.arange(6)) + draws.normal(size=(hours, 6))
+    clock = clock_of(np.array(["2020-01-01T00"], "datetime64[s]"), np.timedelta64(3600, "s"))
+    series = ClientSeries(
+        "a", known @ draws.normal(size=6), clock=clock, known=known, columns=tuple("abcdef")
+    )
+    start = Start([series, replace(series, name="b")], 0.8)
+    client = start.windows(0, "all")
+    totals = start.totals([client, client])
+    seconds = []
+    for _ in range(5):
+        before = time.process_time()
+        start.totals([client])
+        start.without_response(client, totals)
+        seconds.append(time.process_time() - before)
+    return min(seconds)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
 def chosen(figures: Figures, case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the test error by start and client, each of the method with the least validation
     error; without a validation part, of the first."""
@@ -520,6 +607,11 @@ def lines_of(figures: Figures, *, details: bool = False) -> list[list[str]]:
     return lines
 
 
+def made() -> str:
+    """Return when and on what machine figures are made."""
+    return f"{date.today().isoformat()}; {processors()}"
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
@@ -527,9 +619,24 @@ def main() -> None:
     parser.add_argument("--no-trees", action="store_true", help="leave out the trees")
     parser.add_argument("--start", type=int, choices=(0, 1), help="only this starting time")
     parser.add_argument("--days", default=",".join(DAYS), help="of newcomers")
+    parser.add_argument("--methods", action="store_true", help="FUELS and FedAvg on wind")
+    parser.add_argument("--masked", action="store_true", help="masked sums against plain ones")
+    parser.add_argument("--time", action="store_true", help="processor seconds of the stage")
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.methods:
+        note = (
+            f"`python -m {MAKER} --methods`: {LENGTH} hours of wind, {ROUNDS} rounds, seeds 0 to 2"
+        )
+        lines = [*table_texts(other_methods()), "", f"{note}; {made()}."]
+        write_section(PAGE, "methods", MAKER, lines)
+    if arguments.masked:
+        print(f"masked sums change a client's test MSE by at most {masked_difference():.1e}")
+    if arguments.time:
+        print(f"{stage_seconds():.2f} processor seconds a client")
+    if arguments.methods or arguments.masked or arguments.time:
+        return
     for name in arguments.sets or SETS:
         starts = (0, 1) if arguments.start is None else (arguments.start,)
         figures = Figures(name, starts, again=arguments.again)
