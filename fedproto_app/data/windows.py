@@ -64,6 +64,7 @@ class ClientWindows:
     block: the fewest steps that may stand behind anything sent (`block_of`); 0: any number.
     sends: whether the client may train for others. If not, it declares no train samples, so the
         server never asks it to train, and its batches serve its own model alone.
+    is_young: whether its look-back reaches before its series.
     """
 
     series: ClientSeries
@@ -80,6 +81,7 @@ class ClientWindows:
     missing_share: float
     block: int
     sends: bool = True
+    is_young: bool = False
 
     @property
     def name(self) -> str:
@@ -550,6 +552,7 @@ def make_windows(
         missing_share=float(1 - np.isfinite(series.values).mean()),
         block=cut.block,
         sends=cut.sends,
+        is_young=cut.is_young,
     )
 
 

@@ -88,10 +88,13 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     if not simulated:
         client_counts = {"clients": len(clients), "refused": len(shard.refused)}
         tell("roster", node=name_of(context, site), **client_counts, error=error or None)
+    samples = {client.name: client.train_samples for client in clients}
+    if least_samples:  # but 0 for those that only receive
+        samples = {name: least_samples if count else 0 for name, count in samples.items()}
     return NodeRoster(
         label=site.label,
         partitions=site.num_partitions if simulated else 0,
-        samples={client.name: least_samples or client.train_samples for client in clients},
+        samples=samples,
         groups={client.name: client.group for client in clients},
         missing_shares={
             client.name: 0.0 if least_samples else client.missing_share for client in clients

@@ -277,7 +277,7 @@ class Membership:
         for label in missing:
             tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
         self._agree_on_shape()
-        if not self.roster.clients():
+        if not any(self.roster.facts[key].samples for key in self.roster.clients()):
             raise FederationError("no node has a client that can train" + self._reasons_text())
         if self.roster.partitions():
             self._exchange.trust_nodes()

@@ -298,7 +298,7 @@ def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
         (
             "surce = 'wide-csv'",
             [],
-            "data.surce: unknown setting; did you mean data.source? known in",
+            "data.surce: unknown setting; did you mean data.source",
         ),
         ("path = 'a.csv'", [], "data-source is not set"),
         ("source = 'digits'", ["a.csv"], "path and --site: the site's file says what is read"),

@@ -38,7 +38,7 @@ def test_clients_and_a_summary(check: Fedproto, tmp_path: Path) -> None:
     assert "107 steps at period 24" in outcome.out
     assert "24 (2 clients)" in outcome.out
     assert ["missing", "4.95%", "of", "all", "values"] in table  # 24 of 485
-    assert "refused b: 5 steps" in outcome.out
+    assert "refused b: its first 24 values set its scale" in outcome.out
     assert "checked with" not in outcome.out
 
 
@@ -50,10 +50,19 @@ def test_another_period_than_the_checked_one_is_told(check: Fedproto, tmp_path: 
 
 def test_nobody_is_usable(check: Fedproto, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=wave(24, 240))
-    outcome = check(data, "--period", 200)
+    outcome = check(data, "--period", 2000)
     assert outcome.code == 1
     assert "2, of them 0 usable" in outcome.out
-    assert "refused a, b: 240 steps" in outcome.out
+    assert "refused a, b: its first 2000 values set its scale" in outcome.out
+
+
+def test_newcomers_are_told_what_they_get(check: Fedproto, tmp_path: Path) -> None:
+    young = np.where(np.arange(240) < 48, wave(24, 240), np.nan)
+    outcome = check(write_csv(tmp_path / "x.csv", a=wave(24, 240), b=young))
+    assert ["b", "48", "0", "-", "0.0%", "newcomer"] in rows(outcome.out)
+    printed = " ".join(outcome.out.split())
+    assert "newcomers with fewer before their test part: 1" in printed
+    assert "b, 48 steps: trains on 32 values, validates on 4 and is tested on 11" in printed
 
 
 def test_a_client_without_a_value_misses_all(check: Fedproto, tmp_path: Path) -> None:
@@ -68,7 +77,7 @@ def test_a_client_without_a_value_misses_all(check: Fedproto, tmp_path: Path) ->
 
 def test_the_line_is_for_when_there_is_enough_to_train_on(check: Fedproto, tmp_path: Path) -> None:
     (tmp_path / "readings.csv").write_text(LONG)
-    outcome = check(tmp_path / "readings.csv", "--period", 200, "--target", "load")
+    outcome = check(tmp_path / "readings.csv", "--period", 2000, "--target", "load")
     assert outcome.code == 1
     assert "once that is mended: fedproto run --set method=kindred" in outcome.out
 

@@ -152,9 +152,20 @@ def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:
     """Of seven days a validation part of a day is too much."""
     series(24 * 7).to_csv(tmp_path / "x.csv")
     assert plan(tmp_path / "x.csv").settings["data.horizon"] == 1
-    series(20).to_csv(tmp_path / "y.csv")
-    with pytest.raises(DataError, match="longest series has 20 steps, but a period of 24 needs"):
+    series(10).to_csv(tmp_path / "y.csv")
+    with pytest.raises(DataError, match="longest series has 10 steps, but a period of 24 needs"):
         plan(tmp_path / "y.csv")
+
+
+def test_newcomers_are_named(tmp_path: Path) -> None:
+    table = series(24 * 30)
+    table.iloc[: 24 * 27, 1] = np.nan
+    table.to_csv(tmp_path / "x.csv")
+    planned = plan(tmp_path / "x.csv", horizon=1)
+    assert (
+        f"newcomer {table.columns[1]}, 72 steps: trains on 49 values, validates on 7 and is "
+        "tested on 15"
+    ) in planned.facts
 
 
 def test_wishes_come_first(tmp_path: Path) -> None:

@@ -220,12 +220,17 @@ def test_a_run_cannot_move_a_part_by_days(tmp_path: Path) -> None:
     assert samples == [{3 * 168}, {3 * 168}, {2 * 168}, {2 * 168}]
 
 
-def test_clients_of_too_few_periods_or_samples_are_refused_by_name(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, method="kindred")  # 14 days: 7.7 to train on
+NOISE = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+
+
+@pytest.mark.parametrize("privacy", [{}, NOISE])
+def test_clients_of_too_few_periods_only_receive(tmp_path: Path, privacy: dict[str, Any]) -> None:
+    """They declare no samples, also where clients withhold their number."""
+    settings = small_settings(tmp_path, method="fedavg", **privacy)  # 14 days: 7.7 to train on
     roster = roster_of(tmp_path, "", settings, simulated=False)
-    assert not roster.samples
-    assert len(roster.refused) == 8
-    assert all("no whole block of 168 steps" in reason for reason in roster.refused.values())
+    assert roster.samples == dict.fromkeys(roster.samples, 0)
+    assert len(roster.samples) == 8
+    assert not roster.refused
 
 
 def test_a_client_needs_samples_enough() -> None:

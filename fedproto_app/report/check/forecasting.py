@@ -159,9 +159,9 @@ class ClientFacts:
 
     start, length, period: in steps, period None if there is none. missing_share: of its values, 1
     if all are missing. largest: the largest absolute value. refused: why a run would leave the
-    client out, or None. young: what a run does with a newcomer, "" for another client. oddities:
-    None for a refused client and for a newcomer, whose few values say little. worst: the place of
-    its farthest outlier in words, "" without outliers.
+    client out, or None. sends: whether it can train for others. young: what a run does with a
+    newcomer, "" for another client. oddities: None for a refused client and for a newcomer, whose
+    few values say little. worst: the place of its farthest outlier in words, "" without outliers.
     """
 
     name: str
@@ -172,6 +172,7 @@ class ClientFacts:
     largest: float
     constant: bool
     refused: str | None
+    sends: bool = False
     young: str = ""
     oddities: Oddities | None = None
     worst: str = ""
@@ -230,7 +231,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     ).print(all_rows)
     is_proposed = (fits or data is with_period) and period != settings.data.period
     proposed = {"data.period": period} if is_proposed else {}
-    return Checked(any(client.refused is None for client in clients), proposed)
+    return Checked(any(client.sends for client in clients), proposed)
 
 
 def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tuple[str, Cell]]:
@@ -267,6 +268,7 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
         largest=float(np.abs(present).max(initial=0)),
         constant=bool(len(present) and np.ptp(present) == 0),
         refused=refused,
+        sends=cut is not None and cut.sends,
         young=cut.words if cut and cut.is_young else "",
         oddities=oddities,
         worst=_where(series, oddities.outliers) if oddities and oddities.outliers else "",

@@ -110,6 +110,10 @@ class RandomFeatureForecaster(Model):
 # The arrays that clients send; they get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 
+# The weight of fits with priors at a young client, whose few days validate hardly anything. The
+# others have many times its history, which counts as at most this many times.
+YOUNG_BORROWS = 5.0
+
 VALUES_AT_ONCE = 2**22  # features or forecasts; bounds the memory
 
 
@@ -252,7 +256,8 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         """Fit the client in this row. The candidates of all clients at once are gigabytes."""
         means = Means(*(mean[row] for mean in context.own))
         periods = cohort.samples.batch_counts[row]
-        candidates = Candidates(list(self._families(means, priors, periods)))
+        is_young = cohort.samples.is_young[row]
+        candidates = Candidates(list(self._families(means, priors, periods, is_young)))
         validation_targets = cohort.samples.is_validation[row].double().sum()
         mixed = candidates.mean(
             self._squared_errors(cohort, row, candidates.fits) / validation_targets.clamp(min=1),
@@ -289,12 +294,15 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         errors -= 2 * (fits * means.moment).sum(dim=1)
         return errors.mean(dim=1).clamp(min=0)
 
-    def _families(self, means: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
+    def _families(
+        self, means: Means, priors: Sequence[Means], periods: int, is_young: bool
+    ) -> Iterator[Family]:
         """Yield all candidates of a client that trains on this many periods.
 
         All families have the same weight, except the naive forecasts, whose weight falls with the
-        number of periods. Fits with priors use only the largest penalty on values: weaker penalties
-        hardly ever helped. A client without a train sample has fits with priors alone.
+        number of periods, and a young client's fits with priors (`YOUNG_BORROWS`). Fits with priors
+        use only the largest penalty on values: weaker penalties hardly ever helped. A client
+        without a train sample has fits with priors alone.
         """
         section, penalties = self.section, self.section.penalties
         finer, blocks = section.finer_penalties, penalties[1:]
@@ -314,8 +322,12 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         if mixed:
             borrowing = Fits(mixed, self.model, {*penalties[:-1]})
             strongest = [(penalties[-1], finer[-2])]
-            yield from borrowing.with_blocks(strongest, penalties[1:-1], naive[:2])
-            yield borrowing.with_one_penalty(penalties[:-1])
+            families = [
+                *borrowing.with_blocks(strongest, penalties[1:-1], naive[:2]),
+                borrowing.with_one_penalty(penalties[:-1]),
+            ]
+            weight = YOUNG_BORROWS if is_young else 1.0
+            yield from (family._replace(weight=weight) for family in families)
 
 
 class Fits:

@@ -95,6 +95,7 @@ class CohortSamples:
     starts: list[int]  # on the source's clock, of each client's first sample
     blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
+    is_young: list[bool]  # see `ClientWindows`
     train_samples: list[int]  # that each client declares, its weight in sample-weighted means
     clients: Sequence[ClientWindows] = ()
     explained: Tensor | None = None  # [K, n, H], what has been taken off the targets
@@ -258,6 +259,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             lengths=[len(client.targets) for client in clients],
             clients=clients,
             explained=_explained(clients, targets).to(device) if _have_responses(clients) else None,
+            is_young=[client.is_young for client in clients],
             train_samples=[client.train_samples for client in clients],
         )
 
