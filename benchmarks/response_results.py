@@ -412,10 +412,8 @@ def newcomers(figures: Figures, place: int, start: Start, all_days: Sequence[str
             for other in others
         ]
         for case, newcomer in cases.items():
-            _, shared = DayAhead(newcomer).with_others(
-                start.kindred, plain[:row] + plain[row + 1 :]
-            )
-            figures.add(case, place, client.name, NONE, {KINDRED: shared})
+            rest = plain[:row] + plain[row + 1 :]
+            borrow(figures, case, place, start, DayAhead(newcomer), NONE, rest)
             both = _sum(totals, start.sent(SumsLearner, [newcomer], totals))
             residual = DayAhead(start.without_response(newcomer, both))
             borrow(figures, case, place, start, residual, SHARED, residuals)
@@ -430,8 +428,8 @@ def alone(figures: Figures, case: str, place: int, start: Start, windows: Client
     """Add what a client can do alone."""
     if not figures.has(case, place, windows.name, NONE, RIDGE):
         client = DayAhead(windows)
-        fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
-        figures.add(case, place, windows.name, NONE, fits | client.naive(start.kindred))
+        fits = client.naive(start.kindred) | {RIDGE: client.alone(start.ridge)[0]}
+        figures.add(case, place, windows.name, NONE, fits)
     if not figures.has(case, place, windows.name, OWN, RIDGE):
         client = DayAhead(start.without_response(windows, {}))
         fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
