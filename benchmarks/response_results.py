@@ -42,7 +42,7 @@ from benchmarks.history_results import (
     temperatures_of,
 )
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.pages import ROOT, UNKNOWN, data_root, table_texts, write_section
 from benchmarks.parts import output_in, parser_of
 from benchmarks.pooled_trees import MOST_TREES, PARAMETERS, PATIENCE
 from fedproto_app.api import Run, run
@@ -67,6 +67,7 @@ OUTPUT = ROOT / "runs" / "results" / "covariates"
 DAY, TEST_DAYS = 24, 120
 DAYS = ("0", "1", "3", "7", "14", "28", "60", "all")  # of the newcomer
 SHORT = ("7", "28")  # of everybody
+ORDER = [*(f"newcomer {days}" for days in DAYS), *(f"everybody {days}" for days in SHORT)]
 WITH_TREES = ("everybody 7", "newcomer 7", "newcomer 28", "newcomer all")
 MOST_ROWS, FASTER = 16_000, {"learning_rate": 0.1}  # of trees
 
@@ -587,21 +588,22 @@ def geometric(values: NDArray[np.float64]) -> float:
 
 
 def lines_of(figures: Figures, *, details: bool = False) -> list[list[str]]:
-    """Return the table of a data set."""
+    """Return the table of a data set. details: also each method that validation chooses among."""
     parts = {"/".join(m): [m] for row in ROWS.values() for m in row if len(row) > 1}
-    shown = {**ROWS, **(parts if details else {})}
-    last = ["both shared / columns, alone", "clients better", "both shared / best alone"]
-    lines = [["days", *list(shown)[1:], *last]]
-    for case in figures.cases:
+    shown = ROWS | (parts if details else {})
+    last = ["both / columns, alone", "clients better", "both / best alone"]
+    lines = [["who has how many days", *list(shown)[1:], *last]]
+    for case in ORDER:
         errors = {title: chosen(figures, case, row) for title, row in shown.items()}
-        base = errors["without columns, alone"]
-        gain = ratios(errors["both shared"], errors["columns, alone"])
-        best = ratios(errors["both shared"], chosen(figures, case, WITHOUT + ALONE_WITH))
-        if not len(gain):
+        base, both = errors["without columns, alone"], errors["both shared"]
+        if not both:
             continue
-        cells = [f"{geometric(ratios(errors[title], base)):.3f}" for title in list(shown)[1:]]
-        share = f"{np.mean(gain < 1):.0%}"
-        lines.append([case, *cells, f"{geometric(gain):.3f}", share, f"{geometric(best):.3f}"])
+        gain = ratios(both, errors["columns, alone"])
+        best = ratios(both, chosen(figures, case, WITHOUT + ALONE_WITH))
+        relative = [geometric(ratios(errors[title], base)) for title in list(shown)[1:]]
+        cells = [f"{value:.3f}" if np.isfinite(value) else UNKNOWN for value in relative]
+        figures_of_gain = [f"{geometric(gain):.3f}", f"{np.mean(gain < 1):.0%} of {len(gain)}"]
+        lines.append([case, *cells, *figures_of_gain, f"{geometric(best):.3f}"])
     return lines
 
 
@@ -647,7 +649,11 @@ def main() -> None:
                 newcomers(figures, place, start, arguments.days.split(","))
                 for case in () if arguments.no_trees else WITH_TREES:
                     forests(figures, place, start, case)
-        print("\n".join(table_texts(lines_of(figures, details=True))))
+        for line in zip(*lines_of(figures, details=True), strict=True):
+            print(f"{line[0]:25}", *(f"{cell:>13}" for cell in line[1:]))
+        if arguments.start is None:
+            note = f"`python -m {MAKER} {name}`: seed 0; {made()}."
+            write_section(PAGE, name, MAKER, [*table_texts(lines_of(figures)), "", note])
 
 
 if __name__ == "__main__":
