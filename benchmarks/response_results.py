@@ -364,128 +364,119 @@ def trees_of(clients: Sequence[Rows]) -> Any:
 # --- the figures ----------------------------------------------------------------------------------
 
 
+def kept(name: str, place: int) -> Path:
+    """Return the file of all errors of a start: by case, start, client, response and forecast."""
+    return OUTPUT / f"{name}-{place}.json"
+
+
+def read(name: str, places: Sequence[int] = (0, 1)) -> dict[str, Fit]:
+    """Return the errors of these starts that are kept."""
+    files = [file for place in places if (file := kept(name, place)).exists()]
+    return {key: fit for file in files for key, fit in json.loads(file.read_text("utf-8")).items()}
+
+
 class Figures:
-    """All errors of a data set, kept in a file: by case, start, client, response and forecast."""
+    """The errors of a start. again: forget all that depends on the response."""
 
-    def __init__(self, name: str, starts: Sequence[int] = (0, 1), *, again: bool = False) -> None:
-        self.files = {start: OUTPUT / f"{name}-{start}.json" for start in starts}
-        self.fits: dict[str, Fit] = {}
-        for file in self.files.values():
-            if file.exists():
-                self.fits |= json.loads(file.read_text(encoding="utf-8"))
+    def __init__(self, name: str, place: int, *, again: bool) -> None:
+        self.file, self.place, self.fits = kept(name, place), place, read(name, [place])
         if again:
-            keep = {k: v for k, v in self.fits.items() if k.split("/")[3] in (NONE, POOLED)}
-            trees = {k: v for k, v in self.fits.items() if k.endswith(f"{OWN}/{TREES}")}
-            self.fits = keep | trees
+            stay = (f"/{NONE}/", f"/{POOLED}/", f"/{TREES}")
+            self.fits = {k: fit for k, fit in self.fits.items() if any(part in k for part in stay)}
 
-    @property
-    def cases(self) -> list[str]:
-        """The cases that have a figure."""
-        return list(dict.fromkeys(key.split("/")[0] for key in self.fits))
-
-    def add(
-        self, case: str, start: int, client: str, response: str, fits: Mapping[str, Fit]
-    ) -> None:
+    def add(self, case: str, client: str, response: str, fits: Mapping[str, Fit]) -> None:
         for method, fit in fits.items():
-            self.fits[f"{case}/{start}/{client}/{response}/{method}"] = fit
+            self.fits[f"{case}/{self.place}/{client}/{response}/{method}"] = fit
         OUTPUT.mkdir(parents=True, exist_ok=True)
-        of_start = {k: v for k, v in self.fits.items() if k.split("/")[1] == str(start)}
-        self.files[start].write_text(json.dumps(of_start), encoding="utf-8")
+        self.file.write_text(json.dumps(self.fits), encoding="utf-8")
 
-    def has(self, case: str, start: int, client: str, response: str, method: str) -> bool:
-        return f"{case}/{start}/{client}/{response}/{method}" in self.fits
+    def has(self, case: str, client: str, response: str, method: str) -> bool:
+        return f"{case}/{self.place}/{client}/{response}/{method}" in self.fits
 
 
-def newcomers(figures: Figures, place: int, start: Start, all_days: Sequence[str]) -> None:
+def newcomers(figures: Figures, start: Start, all_days: Sequence[str]) -> None:
     """Each client once comes to the others, who have all their days."""
     everybody = [start.windows(client, "all") for client in range(len(start.series))]
     plain = [DayAhead(client).alone(start.kindred)[2] for client in everybody]
     for row, client in enumerate(everybody):
         cases = {f"newcomer {days}": start.windows(row, days) for days in all_days}
         for case, newcomer in cases.items():
-            alone(figures, case, place, start, newcomer)
-        if all(figures.has(case, place, client.name, SHARED, KINDRED) for case in cases):
+            alone(figures, start, case, newcomer)
+        if all(figures.has(case, client.name, SHARED, KINDRED) for case in cases):
             continue
-        others = everybody[:row] + everybody[row + 1 :]
+        others, rest = everybody[:row] + everybody[row + 1 :], plain[:row] + plain[row + 1 :]
         totals = start.totals(others)
         residuals = [
             DayAhead(start.without_response(other, totals)).alone(start.kindred)[2]
             for other in others
         ]
         for case, newcomer in cases.items():
-            rest = plain[:row] + plain[row + 1 :]
-            borrow(figures, case, place, start, DayAhead(newcomer), NONE, rest)
-            both = _sum(totals, start.sent(SumsLearner, [newcomer], totals))
+            sent = start.sent(SumsLearner, [newcomer], totals)
+            both = {**totals, **{name: totals[name] + array for name, array in sent.items()}}
             residual = DayAhead(start.without_response(newcomer, both))
-            borrow(figures, case, place, start, residual, SHARED, residuals)
-        print(f"start {place}: {client.name}", flush=True)
+            borrow(figures, start, case, DayAhead(newcomer), NONE, rest)
+            borrow(figures, start, case, residual, SHARED, residuals)
+        print(f"start {figures.place}: {client.name}", flush=True)
 
 
-def _sum(totals: Arrays, sent: Arrays) -> Arrays:
-    return {**totals, **{name: totals[name] + array for name, array in sent.items()}}
-
-
-def alone(figures: Figures, case: str, place: int, start: Start, windows: ClientWindows) -> None:
-    """Add what a client can do alone."""
-    if not figures.has(case, place, windows.name, NONE, RIDGE):
-        client = DayAhead(windows)
-        fits = client.naive(start.kindred) | {RIDGE: client.alone(start.ridge)[0]}
-        figures.add(case, place, windows.name, NONE, fits)
-    if not figures.has(case, place, windows.name, OWN, RIDGE):
-        client = DayAhead(start.without_response(windows, {}))
-        fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
-        figures.add(case, place, windows.name, OWN, fits)
-
-
-def borrow(
-    figures: Figures,
-    case: str,
-    place: int,
-    start: Start,
-    client: DayAhead,
-    response: str,
-    others: Sequence[Arrays],
-) -> None:
-    """Add what a client forecasts with and without what others sent."""
-    fits = client.with_others(start.kindred, others)
-    errors = dict(zip((ALONE, KINDRED), fits, strict=True))
-    if response == SHARED:
-        errors[RIDGE] = client.alone(start.ridge)[0]
-    figures.add(case, place, client.windows.name, response, errors)
-
-
-def short(figures: Figures, place: int, start: Start, days: str) -> None:
+def short(figures: Figures, start: Start, days: str) -> None:
     """Everybody has so many days."""
     case = f"everybody {days}"
     clients = [start.windows(client, days) for client in range(len(start.series))]
-    if all(figures.has(case, place, client.name, SHARED, KINDRED) for client in clients):
+    if all(figures.has(case, client.name, SHARED, KINDRED) for client in clients):
         return
     totals = start.totals(clients)
     without = [DayAhead(start.without_response(client, totals)) for client in clients]
     for response, forms in ((NONE, list(map(DayAhead, clients))), (SHARED, without)):
         sent = [client.alone(start.kindred)[2] for client in forms]
         for row, client in enumerate(forms):
-            alone(figures, case, place, start, clients[row])
-            borrow(figures, case, place, start, client, response, sent[:row] + sent[row + 1 :])
-    print(f"start {place}: {case}", flush=True)
+            alone(figures, start, case, clients[row])
+            borrow(figures, start, case, client, response, sent[:row] + sent[row + 1 :])
+    print(f"start {figures.place}: {case}", flush=True)
 
 
-def forests(figures: Figures, place: int, start: Start, case: str) -> None:
+def alone(figures: Figures, start: Start, case: str, windows: ClientWindows) -> None:
+    """Add what a client can do alone."""
+    client = DayAhead(windows)
+    if not figures.has(case, windows.name, NONE, RIDGE):
+        fits = client.naive(start.kindred) | {RIDGE: client.alone(start.ridge)[0]}
+        figures.add(case, windows.name, NONE, fits)
+    if not figures.has(case, windows.name, OWN, RIDGE):
+        client = DayAhead(start.without_response(windows, {}))
+        fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
+        figures.add(case, windows.name, OWN, fits)
+
+
+def borrow(
+    figures: Figures,
+    start: Start,
+    case: str,
+    client: DayAhead,
+    response: str,
+    others: Sequence[Arrays],
+) -> None:
+    """Add what a client forecasts with and without what others sent."""
+    fits = client.with_others(start.kindred, others)
+    figures.add(case, client.windows.name, response, dict(zip((ALONE, KINDRED), fits, strict=True)))
+
+
+def forests(figures: Figures, start: Start, case: str) -> None:
     """Add the trees of each client alone, and of all pooled."""
     kind, days = case.split()
-    clients = [Rows(DayAhead(start.windows(c, days))) for c in range(len(start.series))]
-    others = clients
-    if kind == "newcomer":
-        others = [Rows(DayAhead(start.windows(c, "all"))) for c in range(len(start.series))]
-    same = trees_of(clients) if kind == "everybody" else None
+    days_of_others = "all" if kind == "newcomer" else days
+    clients, others = (
+        [Rows(DayAhead(start.windows(client, each))) for client in range(len(start.series))]
+        for each in (days, days_of_others)
+    )
+    same = trees_of(clients) if days == days_of_others else None
     for row, rows in enumerate(clients):
         name = rows.windows.name
-        if not figures.has(case, place, name, OWN, TREES) and rows.can_fit:
-            figures.add(case, place, name, OWN, {TREES: rows.errors(trees_of([rows]))})
-        if not figures.has(case, place, name, POOLED, TREES):
+        if not figures.has(case, name, OWN, TREES) and rows.can_fit:
+            figures.add(case, name, OWN, {TREES: rows.errors(trees_of([rows]))})
+        if not figures.has(case, name, POOLED, TREES):
             trees = same or trees_of([*others[:row], rows, *others[row + 1 :]])
-            figures.add(case, place, name, POOLED, {TREES: rows.errors(trees)})
-    print(f"start {place}: trees, {case}", flush=True)
+            figures.add(case, name, POOLED, {TREES: rows.errors(trees)})
+    print(f"start {figures.place}: trees, {case}", flush=True)
 
 
 # --- other methods, masks and time ----------------------------------------------------------------
@@ -565,11 +556,11 @@ def stage_seconds() -> float:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def chosen(figures: Figures, case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
+def chosen(fits: Mapping[str, Fit], case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the test error by start and client, each of the method with the least validation
     error; without a validation part, of the first."""
     best: dict[str, Fit] = {}
-    for key, fit in figures.fits.items():
+    for key, fit in fits.items():
         of_case, start, client, *method = key.split("/")
         name = f"{start}/{client}"
         counts = of_case == case and tuple(method) in row
@@ -587,19 +578,19 @@ def geometric(values: NDArray[np.float64]) -> float:
     return float(np.exp(np.log(values).mean())) if len(values) else np.nan
 
 
-def lines_of(figures: Figures, *, details: bool = False) -> list[list[str]]:
+def lines_of(fits: Mapping[str, Fit], *, details: bool = False) -> list[list[str]]:
     """Return the table of a data set. details: also each method that validation chooses among."""
     parts = {"/".join(m): [m] for row in ROWS.values() for m in row if len(row) > 1}
     shown = ROWS | (parts if details else {})
     last = ["both / columns, alone", "clients better", "both / best alone"]
     lines = [["who has how many days", *list(shown)[1:], *last]]
     for case in ORDER:
-        errors = {title: chosen(figures, case, row) for title, row in shown.items()}
+        errors = {title: chosen(fits, case, row) for title, row in shown.items()}
         base, both = errors["without columns, alone"], errors["both shared"]
         if not both:
             continue
         gain = ratios(both, errors["columns, alone"])
-        best = ratios(both, chosen(figures, case, WITHOUT + ALONE_WITH))
+        best = ratios(both, chosen(fits, case, WITHOUT + ALONE_WITH))
         relative = [geometric(ratios(errors[title], base)) for title in list(shown)[1:]]
         cells = [f"{value:.3f}" if np.isfinite(value) else UNKNOWN for value in relative]
         figures_of_gain = [f"{geometric(gain):.3f}", f"{np.mean(gain < 1):.0%} of {len(gain)}"]
@@ -638,22 +629,22 @@ def main() -> None:
     if arguments.methods or arguments.masked or arguments.time:
         return
     for name in arguments.sets or SETS:
-        starts = (0, 1) if arguments.start is None else (arguments.start,)
-        figures = Figures(name, starts, again=arguments.again)
-        if not arguments.page_only:
-            series = series_of(name)
-            for place in starts:
-                start = Start(series, SETS[name][1][place])
-                for days in SHORT:
-                    short(figures, place, start, days)
-                newcomers(figures, place, start, arguments.days.split(","))
-                for case in () if arguments.no_trees else WITH_TREES:
-                    forests(figures, place, start, case)
-        for line in zip(*lines_of(figures, details=True), strict=True):
+        places = (0, 1) if arguments.start is None else (arguments.start,)
+        series = [] if arguments.page_only else series_of(name)
+        for place in places if series else ():
+            figures = Figures(name, place, again=arguments.again)
+            start = Start(series, SETS[name][1][place])
+            for days in SHORT:
+                short(figures, start, days)
+            newcomers(figures, start, arguments.days.split(","))
+            for case in () if arguments.no_trees else WITH_TREES:
+                forests(figures, start, case)
+        fits = read(name)
+        for line in zip(*lines_of(fits, details=True), strict=True):
             print(f"{line[0]:25}", *(f"{cell:>13}" for cell in line[1:]))
         if arguments.start is None:
             note = f"`python -m {MAKER} {name}`: seed 0; {made()}."
-            write_section(PAGE, name, MAKER, [*table_texts(lines_of(figures)), "", note])
+            write_section(PAGE, name, MAKER, [*table_texts(lines_of(fits)), "", note])
 
 
 if __name__ == "__main__":
