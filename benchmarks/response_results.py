@@ -320,7 +320,7 @@ class Rows:
     @property
     def can_fit(self) -> bool:
         """Whether it has rows to train and rows to choose the number of trees by."""
-        return bool(len(self.train(DAY)[1]) and len(self.validation(DAY)[1]))
+        return bool(len(self.train(MOST_ROWS)[1]) and len(self.validation(MOST_ROWS)[1]))
 
     def validation(self, most: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return at most so many rows of the validation part."""
