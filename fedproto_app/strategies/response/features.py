@@ -13,6 +13,7 @@ Shapes: T steps, k columns, D = 16 · k features.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,17 +85,43 @@ class Columns:
         return np.clip(v, -LARGEST, LARGEST)
 
 
+def _blocks(v: Floats, positions: NDArray[np.int64], period: int) -> Iterator[Floats]:
+    """Yield φ in its order, [T, some, k]."""
+    now, angle = v[:, :1], 2 * np.pi * (positions % period)[:, None, None] / period
+    yield v
+    for knot in _KNOTS:
+        yield np.maximum(v - knot, 0.0) - max(-knot, 0.0)
+    for wave in (np.cos(angle), np.sin(angle)):
+        for part in (now, np.maximum(now, 0.0)):
+            yield part * wave
+
+
 def features(v: Floats, positions: NDArray[np.int64], period: int, columns: Columns) -> Floats:
     """Return φ, [T, D], of standardised values [T, 3, k] at positions [T] on the source's clock."""
-    now, angle = v[:, 0], 2 * np.pi * (positions % period)[:, None] / period
-    parts = [v, *(np.maximum(v - knot, 0.0) - max(-knot, 0.0) for knot in _KNOTS)]
-    waves = [
-        part * wave
-        for wave in (np.cos(angle), np.sin(angle))
-        for part in (now, np.maximum(now, 0.0))
-    ]
-    phi = np.concatenate([np.concatenate(parts, axis=1), np.stack(waves, axis=1)], axis=1)
-    return phi.reshape(len(v), len(columns.features)) * columns.features
+    phi, place = np.empty((len(v), FEATURES, v.shape[2])), 0
+    for block in _blocks(v, positions, period):
+        phi[:, place : place + block.shape[1]] = block
+        place += block.shape[1]
+    flat = phi.reshape(len(v), len(columns.features))
+    flat[:, ~columns.features] = 0.0
+    return flat
+
+
+def explained(
+    v: Floats,
+    positions: NDArray[np.int64],
+    period: int,
+    columns: Columns,
+    coefficients: Floats,
+) -> Floats:
+    """Return θ · φ, [T, C], of the coefficients of C responses, [C, D], without holding φ."""
+    theta = (coefficients * columns.features).reshape(len(coefficients), FEATURES, v.shape[2])
+    total, place = np.zeros((len(v), len(theta))), 0
+    for block in _blocks(v, positions, period):
+        of_block = theta[:, place : place + block.shape[1]].reshape(len(theta), -1)
+        total += block.reshape(len(v), of_block.shape[1]) @ of_block.T
+        place += block.shape[1]
+    return total
 
 
 @dataclass(frozen=True)
@@ -128,8 +155,8 @@ class Response:
         response = np.zeros(len(known))
         for part in self.parts:
             if part.coefficients.any():
-                phi = features(part.cut(v), positions, period, self.columns)
-                response += phi @ part.coefficients
+                rows = part.coefficients[None]
+                response += explained(part.cut(v), positions, period, self.columns, rows)[:, 0]
         return response
 
     def numbers(self) -> dict[str, list[Any]]:

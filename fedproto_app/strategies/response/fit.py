@@ -37,6 +37,7 @@ from fedproto_app.strategies.response.features import (
     Floats,
     Part,
     Response,
+    explained,
     features,
 )
 
@@ -125,10 +126,11 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
     """Return the sums over the seasonal differences of the train part, zeros if it has none."""
     width, count = phi.shape[1], 0
     gram, moment, square = np.zeros((width, width)), np.zeros(width), 0.0
-    used = phi.any(axis=0)
+    used = phi[history.train].any(axis=0)
+    of_used = phi if used.all() else phi[:, used]
     for lag in history.lags:
         steps = pairs(history.values, lag, history.train, history.train.start)
-        of_features = phi[np.ix_(steps, used)] - phi[np.ix_(steps - lag, used)]
+        of_features = of_used[steps] - of_used[steps - lag]
         of_values = history.values[steps] - history.values[steps - lag]
         gram[np.ix_(used, used)] += of_features.T @ of_features
         moment[used] += of_features.T @ of_values
@@ -280,11 +282,9 @@ def _errors(
     if not len(steps):
         return np.zeros(len(solutions))
     first = int(steps[0]) - history.lags[0]
-    explained = np.zeros((len(history.values) - first, len(solutions)))
+    left = np.repeat(history.values[first:, None], len(solutions), axis=1)
     for place, within in enumerate(ranges):
-        v = np.clip(history.v[first:], *within)
-        phi = features(v, history.positions[first:], history.period, columns)
-        explained += phi @ solutions[:, place].T
-    left = history.values[first:, None] - explained
+        v, positions = np.clip(history.v[first:], *within), history.positions[first:]
+        left -= explained(v, positions, history.period, columns, solutions[:, place])
     differences = left[steps - first] - left[steps - first - history.lags[0]]
     return np.asarray((differences**2).mean(axis=0), dtype=np.float64)

@@ -64,7 +64,7 @@ class Moments(NamedTuple):
 
 def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
     """Return a client's moments over its train part; all 0 for a column without values there."""
-    known = series.known[: train.stop]
+    known = series.known[: max(1, train.stop)]  # a client may have no train part
     has_value = np.isfinite(known[train]).any(axis=0)
     wide = trailing_means(np.nan_to_num(filled(known)), period)[train]
     first = np.isfinite(known).argmax(axis=0)
