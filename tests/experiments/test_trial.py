@@ -394,7 +394,7 @@ def test_the_answer_says_what_columns_bring_alone_and_what_sharing_adds(tmp_path
     assert "best local model with the same columns" in trial.verdict
     best = {score.title: score.best_for for score in trial.scores}
     assert best["kindred, alone"] == best["kindred, together"] == 0
-    assert sum(best.values()) == 7  # the last client is too short
+    assert sum(best.values()) == 8
 
 
 @pytest.mark.exhaustive

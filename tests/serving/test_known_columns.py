@@ -203,7 +203,7 @@ def test_texts_that_the_training_never_saw_are_a_note(fitted: Forecaster) -> Non
         ),
         (
             FUTURE_ROWS.assign(ds=FUTURE_ROWS["ds"].dt.tz_localize("UTC")),
-            "future: the times of the frame of the future are in UTC, those of client 'c0' are lo",
+            "future: the frame of the future has times in UTC 1:00:00 apart, but client 'c0' has",
         ),
         ([1], "the frame is a list, expected a pandas DataFrame"),
     ],

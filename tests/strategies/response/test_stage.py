@@ -101,6 +101,11 @@ def test_another_unit_is_refused_by_its_name() -> None:
     assert unit_fault(moments(), both, ["wind"]) is None
 
 
+def test_a_client_without_a_train_part_has_no_moments() -> None:
+    series = weather_series(settings_from(CHANGES).data)[0]
+    assert not any(part.any() for part in moments_of(series, slice(0, 0), 24))
+
+
 def strategy(kind: type[Any]) -> Any:
     settings = settings_from({**CHANGES, "data.known": "wind"})
     return kind(settings, None, {})
