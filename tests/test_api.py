@@ -232,10 +232,10 @@ def test_a_check_gives_a_row_a_client(run: fedproto_app.Run, tmp_path: Path) -> 
     assert facts["verdict"].tolist() == ["ok"] * 4 + ["refused"]
     assert facts["period"].tolist()[:4] == [24] * 4
     assert facts["start"][0] == frame.index[0]
-    assert "need at least" in facts["notes"][4]
+    assert "data.scale = 'mean,std' gives a client without history" in facts["notes"][4]
     pd.testing.assert_frame_equal(fedproto_app.check(run.settings.data.path), facts[:4])
     strict = fedproto_app.check(frame, data__period=150)
-    assert strict["verdict"].unique().tolist() == ["refused"]
+    assert strict["verdict"].unique().tolist() == ["newcomer"]
     (tmp_path / "cars" / "train" / "a").mkdir(parents=True)
     (tmp_path / "cars" / "train" / "a" / "1.png").write_bytes(b"")
     with pytest.raises(FedProtoError, match="holds images"):

@@ -212,7 +212,7 @@ def test_runs_with_different_settings_of_the_method_differ(tmp_path: Path) -> No
 
 
 def test_the_tables_of_other_methods_may_be_there_and_are_left_alone() -> None:
-    settings = settings_from({"fuels.beta": 30.0, "gldp.balance": 7.0, "kindred.nothing": 1})
+    settings = settings_from({"fuels.beta": 30.0, "gldp.balance": 0.7, "kindred.features": 1})
     assert settings == settings_from({"fuels.beta": 30.0})
     assert "gldp" not in settings.model_dump(by_alias=True)
 

@@ -23,7 +23,6 @@ from fedproto_app.data.windows import (
     lookback,
     make_windows,
     parts_of,
-    why_refused,
     window_positions,
 )
 from fedproto_app.maths.ridge import sums
@@ -79,12 +78,12 @@ def _pair(figures: tuple[float, float] | None) -> str:
 def _run(
     victims: Victims, series: list[ClientSeries], limited: bool, method: str, **more: object
 ) -> tuple[Settings, CohortSamples] | None:
-    """Return what these clients train on in a run, None if the sites refuse all of them."""
+    """Return what these clients train on in a run, None if no client would send anything."""
     settings = victims.settings(method, **{**(LIMIT if limited else {}), **more})
-    if all(why_refused(client, settings.data) for client in series):
-        return None
     learner = victims.learner(method, **{**(LIMIT if limited else {}), **more})
     windows = [make_windows(client, settings.data) for client in series]
+    if not any(client.sends for client in windows):
+        return None
     return settings, learner.task.gather(windows, 1)
 
 

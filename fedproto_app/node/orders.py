@@ -215,10 +215,13 @@ class _Work:
     def replies(self) -> list[Reply]:
         """Return the replies of the cohorts, and of the clients that cannot take part."""
         absent = self.shard.absent(self.order.clients) if self.part.number == 0 else {}
+        silent = self._silent()
+        absent |= silent if self.part.number == 0 else {}
+        able = [name for name in self.order.clients if name not in silent]
         replies: list[Reply] = []
         place, start = 0, time.perf_counter()
         make_samples = samples_after_pretraining(self.settings, self.order.server_round)
-        for sized, clients in self.settings.by_width(self.order.clients):
+        for sized, clients in self.settings.by_width(able):
             shard, learner = self.shard, self._learner(sized, self.shard)
             planned = self._cohorts(learner, clients, place, has_samples=make_samples is None)
             place += len(planned)
@@ -233,6 +236,19 @@ class _Work:
                 learner = self._learner(sized, shard)
             replies += self._carried_out(learner, shard, shares)
         return [*replies, absent_reply(absent, time.perf_counter() - start)]
+
+    def _silent(self) -> dict[str, str]:
+        """Return why clients that the order names must not send anything.
+
+        They declare no train samples, so that no server asks them, and this one does.
+        """
+        if self.phase == "evaluate":
+            return {}
+        return {
+            name: "too few values stand behind what it would send, so it only receives"
+            for name in self.order.clients
+            if name in self.shard.clients and not self.shard.clients[name].train_samples
+        }
 
     def _learner(self, sized: Settings, shard: Shard) -> AnyLearner:
         """Return the learner of the clients with this width. sized: their settings."""

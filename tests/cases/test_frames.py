@@ -227,13 +227,10 @@ def test_later_values_after_a_gap_and_with_different_ends(forecaster: Forecaster
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda frame: frame.groupby("unique_id").tail(10), "10 steps from its first value"),
         (lambda frame: frame.iloc[::2], "has the step 2:00:00, but its model was trained on"),
     ],
 )
-def test_too_few_values_and_another_step_are_refused(
-    forecaster: Forecaster, change: Change, message: str
-) -> None:
+def test_another_step_is_refused(forecaster: Forecaster, change: Change, message: str) -> None:
     with pytest.raises(FedProtoError, match=message):
         forecaster.predict(new_df=change(base(days=21)))
 

@@ -45,33 +45,14 @@ def write_sites(folder: Path, **steps: int) -> Path:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
-def test_without_enough_rows_nothing_is_trained(
-    fedproto: Fedproto, tmp_path: Path, method: str
-) -> None:
-    sites = write_sites(tmp_path / "sites", a=60, b=60)
-    data = ["--set=data.source=csv-folder", f"--set=data.path={sites}"]
-    outcome = fedproto("run", f"--set=method={method}", f"--set=output.dir={tmp_path}/runs", *data)
-    assert outcome.code == 2
-    error = outcome.err.splitlines()[-1]
-    assert error.startswith("error: none of 2 clients can take part; 'a': 60 steps, but period 24")
-    assert list((tmp_path / "runs").iterdir()) == []
-
-
-@pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
-def test_a_site_with_too_few_rows_is_left_out_by_name(tmp_path: Path, method: str) -> None:
+def test_a_site_with_few_rows_takes_part_with_what_it_has(tmp_path: Path, method: str) -> None:
     sites = write_sites(tmp_path / "sites", a=600, b=600, short=60)
     data = {"data.source": "csv-folder", "data.path": str(sites), "data.clients": ""}
     folder, _ = run_small(tmp_path, nodes=1, method=method, rounds=2, **data)
     clients = read_clients(folder.path)
-    assert clients.clients == ["a", "b"]
+    assert clients.clients == ["a", "b", "short"]
     assert np.isfinite(clients["mse"]).all()
-    [(client, reason)] = {
-        (refusal["client"], refusal["reason"])
-        for line in read_rounds(folder.path)
-        for refusal in line["refused"]
-    }
-    assert client == "short"
-    assert reason.startswith("60 steps, but period 24")
+    assert not any(line["refused"] for line in read_rounds(folder.path))
 
 
 # --- r59: names of folders -----------------------------------------------------------------------

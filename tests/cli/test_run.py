@@ -191,7 +191,7 @@ def test_a_run_that_never_began_gives_its_name_back(
 ) -> None:
     flower("completed")
     command = ["run", "--set", "output.name=first"]
-    assert fedproto(*command, "--set", "data.max-steps=50").code == 2
+    assert fedproto(*command, "--set", "data.max-steps=5").code == 2
     assert fedproto(*command).code == 0
 
 
@@ -242,7 +242,7 @@ def test_a_folder_that_exists_is_never_written_over(
             ["--set", "data.source=wide-csv", "--set", "data.path=missing.csv"],
             "missing.csv: no such file",
         ),
-        (["--set", "data.max-steps=50"], "none of 24 clients can take part; "),
+        (["--set", "data.max-steps=5"], "none of 24 clients can take part; "),
         (["--set", "data.source=digits"], "'digits' holds images; set task = 'classification'"),
         (IMAGES, "'synthetic-traffic' holds series; set task = 'forecasting', or data.source to "),
         (

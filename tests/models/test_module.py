@@ -28,6 +28,7 @@ def task_with(module: str, **changes: Any) -> ForecastingTask:
         {
             "data.close-window": 2,
             "data.periodic-window": 3,
+            "data.lags": "",
             "model.module": f"tests.helpers.users_modules:{module}",
             **changes,
         }

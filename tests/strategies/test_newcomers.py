@@ -90,3 +90,18 @@ def test_a_client_that_only_receives_changes_nothing_for_others(
     without, with_newcomer = errors
     del with_newcomer["none"]
     assert with_newcomer == pytest.approx(without, rel=1e-5)
+
+
+def test_a_server_that_asks_a_silent_client_gets_nothing(tmp_path: Path) -> None:
+    traffic(tmp_path, {"none": 0})
+    settings = small_settings(tmp_path, method="analytic", **data_of(tmp_path))
+    _, grid = run_locally(settings, nodes_sharing(settings.data, 1, tmp_path / "state"))
+    sent = next(m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN)
+    order = read_order(sent)
+    assert "none" not in order.clients
+    forged = replace(order, clients=[*order.clients, "none"])
+    reply = grid.answer(write_order(forged, sent.metadata.dst_node_id, MessageType.TRAIN))
+    assert reply is not None
+    fields = read_record(reply.content, ReplyFields)
+    assert set(fields.names) == set(order.clients)
+    assert "so it only receives" in fields.failed["none"]
