@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import MessageType
 
 from fedproto_app.core.methods import methods_of
+from fedproto_app.core.wire import ReplyFields, read_order, read_record, write_order
+from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.experiments.invariants import SmallRuns, invariants_of
 from fedproto_app.report.runs import read_clients, read_rounds
+from tests.helpers.local_grid import run_locally, small_settings
 
 DAYS = {"none": 0, "one": 1, "three": 3, "seven": 7}
 OLD, HISTORY, TESTED = 4, 21, 4  # clients, and days
@@ -33,9 +38,12 @@ def traffic(folder: Path, newcomers: dict[str, int]) -> Path:
 
 
 def runs_of(method: str, folder: Path, **changes: object) -> SmallRuns:
-    data = {"data.source": "wide-csv", "data.path": str(folder / "traffic.csv")}
-    data["data.test-start"] = "2024-01-22"
-    return SmallRuns("forecasting", method, folder, **{**data, **changes})
+    return SmallRuns("forecasting", method, folder, **{**data_of(folder), **changes})
+
+
+def data_of(folder: Path) -> dict[str, object]:
+    path = str(folder / "traffic.csv")
+    return {"data.source": "wide-csv", "data.path": path, "data.test-start": "2024-01-22"}
 
 
 @pytest.mark.parametrize("method", methods_of("forecasting"))
@@ -94,7 +102,7 @@ def test_a_client_that_only_receives_changes_nothing_for_others(
 
 def test_a_server_that_asks_a_silent_client_gets_nothing(tmp_path: Path) -> None:
     traffic(tmp_path, {"none": 0})
-    settings = small_settings(tmp_path, method="analytic", **data_of(tmp_path))
+    settings = small_settings(tmp_path, method="analytic", **dict(data_of(tmp_path)))
     _, grid = run_locally(settings, nodes_sharing(settings.data, 1, tmp_path / "state"))
     sent = next(m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN)
     order = read_order(sent)
