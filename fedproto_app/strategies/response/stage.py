@@ -57,6 +57,7 @@ _DAY = np.timedelta64(1, "D")
 # Features are at most 3 in size, so their differences have squares of at most 36. The values have
 # mean square 1 and their differences 4. A spike that is carried over a gap can add to that.
 LARGEST_MEAN_SQUARE = 400.0
+MOST_DAYS = 40_000.0  # a century, so that no client makes the totals look better founded
 
 
 class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
@@ -66,6 +67,10 @@ class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
 
     def initial_parameters(self) -> dict[str, Tensor]:
         return {}
+
+    def begin(self, cohort: Cohort) -> None:
+        """Let every client count alike, however many samples it has: it sends means."""
+        cohort.shares = ()
 
     def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return _Received(guidance.arrays)
@@ -277,7 +282,8 @@ class SumsStrategy(_TotalStrategy):
         """Return why these cannot be the sums of one client, or None."""
         arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
         sends, days, square = arrays[COUNTS].tolist()
-        if sends not in (0, 1) or days < sends or not 0 <= square <= LARGEST_MEAN_SQUARE:
+        has_days = sends <= days <= MOST_DAYS
+        if sends not in (0, 1) or not has_days or not 0 <= square <= LARGEST_MEAN_SQUARE:
             return f"its sums count as {sends:g} clients with {days:g} days"
         if arrays[SEEN].min() < 0:
             return "it has seen fewer than 0 values"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import ClientReply, Round
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import make_windows
 from fedproto_app.experiments.invariants import SmallRuns, apart, invariants_of, results
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.response.moments import Moments, moments_of, unit_fault
 from fedproto_app.strategies.response.stage import (
     COUNTS,
@@ -26,6 +29,7 @@ from fedproto_app.strategies.response.stage import (
     _sums_sent,
     history_of,
 )
+from fedproto_app.tasks.table import make_task
 from tests.helpers.local_grid import run_small
 from tests.helpers.weather import CHANGES, COLUMNS, weather_series
 
@@ -63,6 +67,15 @@ def test_masked_totals_give_the_same_errors(tmp_path: Path) -> None:
     masked, _ = run_small(tmp_path / "masked", nodes=4, **changes, **{"aggregation.secure": True})
     deviation = apart(results(masked.path), results(plain.path), 1e-4)
     assert deviation.held, deviation
+
+
+def test_a_limit_of_samples_scales_no_means() -> None:
+    """`aggregation.weight-limit` lets long clients count less in sums of samples."""
+    data = settings_from({**CHANGES, "method": "naive"})
+    learner = make_learner(data, make_task(data, DataShape(known=COLUMNS)), 1)
+    cohort = SimpleNamespace(shares=[0.5])
+    learner.begin(cohort)  # type: ignore[arg-type]
+    assert not cohort.shares
 
 
 def test_errors_are_those_of_the_original_series() -> None:
@@ -147,6 +160,7 @@ def sums(**changes: Any) -> dict[str, Any]:
     [
         ({COUNTS: [2, 30, 4]}, "count as 2 clients"),
         ({COUNTS: [1, 0, 4]}, "with 0 days"),
+        ({COUNTS: [1, 1e9, 4]}, "with 1e+09 days"),
         ({COUNTS: [0, 0, 0]}, "says that it sends none"),
         ({SEEN: np.full((3, 1, 24), -1.0)}, "fewer than 0 values"),
         ({COUNTS: [1, 30, 0.01]}, "cannot be those of its values"),
