@@ -115,9 +115,9 @@ def lags_of(period: int, *, has_weeks: bool) -> tuple[int, ...]:
     return (period, WEEK * period) if has_weeks else (period,)
 
 
-def pairs(values: Floats, lag: int, part: slice, first: int = 0) -> NDArray[np.int64]:
-    """Return the steps of a part with a value and another a lag before, not before `first`."""
-    steps: NDArray[np.int64] = np.arange(max(part.start, first + lag), part.stop)
+def pairs(values: Floats, lag: int, part: slice) -> NDArray[np.int64]:
+    """Return the steps of a part with a value and another a lag before."""
+    steps: NDArray[np.int64] = np.arange(max(part.start, lag), part.stop)
     has_both: NDArray[np.bool_] = np.isfinite(values[steps]) & np.isfinite(values[steps - lag])
     return steps[has_both]
 
@@ -128,14 +128,17 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
     gram, moment, square = np.zeros((width, width)), np.zeros(width), 0.0
     used = phi[history.train].any(axis=0)
     of_used = phi if used.all() else phi[:, used]
+    of_used, values = of_used[history.train], history.values[history.train]
     for lag in history.lags:
-        steps = pairs(history.values, lag, history.train, history.train.start)
-        of_features = of_used[steps] - of_used[steps - lag]
-        of_values = history.values[steps] - history.values[steps - lag]
+        of_values = values[lag:] - values[:-lag]
+        has_both = np.isfinite(of_values)
+        of_values = np.where(has_both, of_values, 0.0)
+        of_features = of_used[lag:] - of_used[:-lag]
+        of_features[~has_both] = 0.0
         gram[np.ix_(used, used)] += of_features.T @ of_features
         moment[used] += of_features.T @ of_values
         square += float(of_values @ of_values)
-        count += len(steps)
+        count += int(has_both.sum())
     divisor = max(count, 1)
     days = history.train_days
     return Sums(gram / divisor, moment / divisor, square / divisor, days)
@@ -143,9 +146,11 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
 
 def seen(v: Floats, train: slice) -> Floats:
     """Return how many values of the train part lie in each bin of ±3, [3, k, bins]."""
+    shape = v.shape[1:]
     places = np.clip(((v[train] + LARGEST) * BINS / (2 * LARGEST)).astype(int), 0, BINS - 1)
-    counts: Floats = (places[..., None] == np.arange(BINS)).sum(axis=0).astype(float)
-    return counts
+    places += BINS * np.arange(np.prod(shape)).reshape(shape)
+    counts = np.bincount(places.ravel(), minlength=BINS * int(np.prod(shape)))
+    return counts.astype(float).reshape(*shape, BINS)
 
 
 def seen_range(counts: Floats) -> tuple[Floats, Floats]:

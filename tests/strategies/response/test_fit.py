@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.strategies.response import fit
-from fedproto_app.strategies.response.features import FEATURES, Columns, Floats, Response
+from fedproto_app.strategies.response.features import FEATURES, WIDTHS, Columns, Floats, Response
 from fedproto_app.strategies.response.fit import (
     BINS,
     History,
@@ -109,10 +109,19 @@ def test_sums_are_those_of_the_pooled_differences() -> None:
 
 
 def test_a_difference_needs_both_values_and_stays_in_the_train_part() -> None:
-    values = np.arange(10.0)
+    values, lag = np.arange(10.0) ** 2, 2
     values[4] = np.nan
-    np.testing.assert_array_equal(pairs(values, 2, slice(3, 9), first=2), [5, 7, 8])
-    np.testing.assert_array_equal(pairs(values, 2, slice(3, 9)), [3, 5, 7, 8])
+    np.testing.assert_array_equal(pairs(values, lag, slice(3, 9)), [3, 5, 7, 8])
+
+    phi = np.arange(10.0)[:, None] ** 3
+    no_column = np.zeros((10, WIDTHS, 1))
+    of = History(values, no_column, np.arange(10), slice(2, 9), slice(9, 10), (lag,), 4)
+    steps = np.array([5, 7, 8])  # 4 and 6 lack a value, and 2 and 3 begin before the train part
+    of_phi, of_values = phi[steps, 0] - phi[steps - lag, 0], values[steps] - values[steps - lag]
+    sums = seasonal_sums(of, phi)
+    assert sums.gram.item() == pytest.approx(np.mean(of_phi**2))
+    assert sums.moment.item() == pytest.approx(np.mean(of_phi * of_values))
+    assert sums.square == pytest.approx(np.mean(of_values**2))
 
 
 def test_noise_is_hardly_taken_for_a_response() -> None:
