@@ -57,7 +57,7 @@ def follow_run(
     verbose: bool,
     stop: WhenStopped,
 ) -> Path:
-    """Submit the run and follow it to its end; return its folder on the server.
+    """Submit the run, follow it to its end, and return its folder on the server.
 
     Exits with 1 if the run failed, and with 3 if the connection to the SuperLink was lost. The run
     continues if following it is interrupted.

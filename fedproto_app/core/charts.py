@@ -163,7 +163,7 @@ Chart = Lines | Dots | Bars | Matrix | Points
 class Section:
     """A heading, what there is to know about it in a few sentences, and charts.
 
-    choices: names of the charts, from which a reader chooses one; () where all are shown.
+    choices: names of the charts, from which a reader chooses one, or () where all are shown.
     """
 
     title: str

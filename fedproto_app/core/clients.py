@@ -20,7 +20,7 @@ _CODES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 
 def name_fault(name: str) -> str | None:
-    """Return why this cannot be a name that is stored, sent and printed; None if it can."""
+    """Return why this cannot be a name that is stored, sent and printed, or None if it can."""
     if len(name) > LONGEST_NAME:
         return f"has {len(name)} characters, at most {LONGEST_NAME} are possible"
     if _CODES.search(name):
@@ -59,8 +59,8 @@ def keys_of(arrays: Mapping[str, AnyArray]) -> list[ClientKey]:
 class ClientFacts:
     """A node's declaration of one client.
 
-    samples: train samples; 0 for a client that receives models and is never asked to train. group:
-    its true group or "". class_counts: train samples by stage and class, () where the node does not
+    samples: train samples, or 0 for a client that is never asked to train. group: its true group
+    or "". class_counts: train samples by stage and class, () where the node does not
     report them or the task has no classes. times: of its samples, None where the method does not
     use them.
     """

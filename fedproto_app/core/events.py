@@ -42,7 +42,7 @@ def shown(text: str, length: int = MOST_TEXT) -> str:
 
 
 def parse_event(line: str) -> dict[str, str]:
-    """Return the fields of an event line, with or without a prefix; {} for any other line."""
+    """Return the fields of an event line, with or without a prefix, or {} for any other line."""
     start = line.find("event=")
     if start < 0:
         return {}

@@ -56,8 +56,8 @@ class Order:
     run, token: the run's name and its random mark, which identify the node's state. clients: the
     node's clients to work on. evaluate: also evaluate the personal models after training.
     guidance: from the strategy; its arrays include the shared parameters. most_samples: the
-    largest number of samples that a client may count with in means and totals; 0: any number.
-    longest_step: the length to which steps are shortened; 0: any length.
+    largest number of samples that a client may count with in means and totals, or 0 for any number.
+    longest_step: the length to which steps are shortened, or 0 for any length.
     """
 
     run: str
@@ -71,7 +71,7 @@ class Order:
 
 
 def limited_samples(samples: int, limit: int) -> int:
-    """Return the number of samples that a client counts with. limit: the most; 0: any number."""
+    """Return the samples that a client counts with, at most `limit`, or any number if that is 0."""
     return min(samples, limit) if limit else samples
 
 
@@ -172,7 +172,7 @@ class MaskingReply:
 class SampleTimes(NamedTuple):
     """When a client's samples are, by the positions of their first targets.
 
-    clock: what a position means, equal for clients that have one clock; "" where a source only
+    clock: what a position means, equal for clients that have one clock, or "" where a source only
     counts. first: of the samples that are trained on. trained, end: after the last of these, and
     after the last of all.
     """

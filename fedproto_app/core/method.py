@@ -110,7 +110,7 @@ class Pretraining:
     Texts are "package.module:NAME", imported when they are needed.
 
     table: the table of `Settings` that both halves get.
-    rounds: how many rounds it adds to the method's; 0 where the settings name its result.
+    rounds: how many rounds it adds to the method's, or 0 where the settings name its result.
     check: raises `SettingsError` before a simulation starts if its server lacks a file.
     model: what makes the clients' models where the settings name no module:
         (settings, `DataShape`) → `Model`.

@@ -70,7 +70,7 @@ def require_known(name: str) -> str:
 
 
 def method_named(name: str) -> Method:
-    """Return the record for ``method = name``; raise `SettingsError` if there is none."""
+    """Return the record for ``method = name``, or raise `SettingsError` if there is none."""
     if name in METHODS:
         return METHODS[name]
     setting = f"method = {name!r}"

@@ -141,13 +141,13 @@ class Received:
         return self._latest.get(key)
 
     def stacked(self, name: str, clients: Sequence[ClientKey] | None = None) -> NDArray[np.float32]:
-        """Return the latest arrays of N ≥ 1 of these clients, [N, …]; None: of `clients`."""
+        """Return the latest arrays of N ≥ 1 of these clients, [N, …], of `clients` by default."""
         keys = self.clients if clients is None else clients
         return np.stack([self._latest[key][name] for key in keys])
 
     def totals(self) -> Arrays:
         """Return the sum of each remembered array over the clients, added in the order of names,
-        float32; {} before any client sent one."""
+        float32, or {} before any client sent one."""
         sums: dict[str, NDArray[np.float64]] = {}
         for key in self.clients:
             for name, array in self._latest[key].items():

@@ -76,7 +76,7 @@ def require_unwritten(folder: Path) -> None:
 
 
 def _is_taken(file: int) -> bool:
-    """Try to take the lock for a moment; return whether another process has it."""
+    """Try to take the lock for a moment and return whether another process has it."""
     deadline = time.monotonic() + _DYING
     while True:
         try:

@@ -73,10 +73,10 @@ class Sends:
     weight: the weight of a client in a mean of parameters; in means of arrays all weigh the same.
     remember: whether the server uses this round's values or the latest values of every client.
     of_present: what replaces all clients' latest values where masked sums show only a total over
-        the round's participants, in words; "" if nothing can.
+        the round's participants, in words, or "" if nothing can.
     when: with every training, where the round is evaluated, or in answer to a question.
     clip: how far one client can change the values: by a "step" from the parameters that it
-        received, by "rows" of bounded length, by "sums" of samples of bounded length; "" if the
+        received, by "rows" of bounded length, by "sums" of samples of bounded length, or "" if the
         change has no bound, so noise cannot protect the client.
     any_size: clients may differ by any factor, as in sums of samples; then the method itself
         rejects impossible values.

@@ -86,14 +86,14 @@ FIRST_TASK = "forecasting"  # of runs whose artefacts do not say
 
 
 def task_record(task: str) -> TaskRecord:
-    """Return the row of a task; raise `FedProtoError` if this version lacks it."""
+    """Return the row of a task, or raise `FedProtoError` if this version lacks it."""
     if task not in TASKS:
         raise FedProtoError(f"task = {task!r}: unknown here; known: {', '.join(TASKS)}")
     return TASKS[task]
 
 
 def require_known_task(task: str) -> str:
-    """Return the name of a task in the table; raise `ValueError` for any other."""
+    """Return the name of a task in the table, or raise `ValueError` for any other."""
     if task not in TASKS:
         raise ValueError(
             f"task = {task!r}: unknown; {did_you_mean(task, TASKS)}known: "

@@ -74,7 +74,7 @@ def make_private(folder: Path) -> None:
 
 
 def put_in_place(beside: Path, path: Path) -> None:
-    """Give the finished file its name; return when file and name are on the disk."""
+    """Give the finished file its name and return when file and name are on the disk."""
     flush(beside)
     os.replace(beside, path)
     flush(path.parent)

@@ -183,7 +183,7 @@ def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRe
 def read_record(
     content: RecordDict, kind: type[FieldsT], name: str = FIELDS, most_bytes: int = MOST_BYTES
 ) -> FieldsT:
-    """Return a message's fields; raise `Unusable`, whatever it holds.
+    """Return a message's fields, or raise `Unusable`, whatever it holds.
 
     most_bytes: of the JSON; more than `MOST_BYTES` is never read.
     """
@@ -234,7 +234,7 @@ def _with_protocol(record: ConfigRecord) -> ConfigRecord:
 
 
 def read_order(message: Message) -> Order:
-    """Return the order in a message of any phase; raise `Unusable` if there is none."""
+    """Return the order in a message of any phase, or raise `Unusable` if there is none."""
     fields = read_record(message.content, OrderFields)
     arrays, first_phase = (_arrays_of(message.content, name) for name in (ARRAYS, FIRST_PHASE))
     guidance = Guidance(arrays, fields.guided, fields.classes, fields.options, first_phase)
@@ -254,11 +254,10 @@ def read_array(
     shape: tuple[int, ...] | None = None,
     kind: type[np.number[Any]] = np.float32,
 ) -> AnyArray:
-    """Return an array of numbers from Flower's NumPy serialisation; raise `Unusable`, whatever it
-    holds.
+    """Return an array of numbers from Flower's NumPy serialisation, or raise `Unusable`.
 
     Memory is allocated only for bytes that were received. shape: the expected shape, with numbers
-    of this kind; None for any.
+    of this kind, or None for any.
     """
     try:
         file = BytesIO(array.data)
@@ -308,12 +307,12 @@ def is_answer(reply: Message, order: Message) -> bool:
 
 
 def read_masking_order(message: Message) -> MaskingOrder | None:
-    """Return a message's masking order, None without one; raise `Unusable` if it is malformed."""
+    """Return a message's masking order or None, or raise `Unusable` if it is malformed."""
     return required_masking_order(message) if OF_MASKING in message.content else None
 
 
 def required_masking_order(message: Message) -> MaskingOrder:
-    """Return the order of a step of a masked sum; raise `Unusable` if there is none."""
+    """Return the order of a step of a masked sum, or raise `Unusable` if there is none."""
     return MaskingOrder(**dict(read_record(message.content, MaskingOrderFields, OF_MASKING)))
 
 
@@ -377,7 +376,7 @@ def masking_query(order: MaskingOrder, node_id: int) -> Message:
 
 
 def read_masking_reply(message: Message) -> MaskingReply:
-    """Return the node's reply to a masking step; raise `Unusable` if it is malformed."""
+    """Return the node's reply to a masking step, or raise `Unusable` if it is malformed."""
     return MaskingReply(**dict(read_record(message.content, MaskingReplyFields, OF_MASKING)))
 
 

@@ -76,7 +76,7 @@ class WorkerGrid(EngineGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the answers that have arrived; raise `FederationError` if a worker has ended."""
+        """Return the answers that have arrived, or raise `FederationError` if a worker ended."""
         self._news = False
         done = [
             message_id
@@ -143,8 +143,8 @@ class WithState(Persistence):
     """A checkpoint after the first round, then every few seconds.
 
     Before each the workers write their nodes' state; where that takes long, checkpoints are rarer,
-    so that it takes a fifth of the time at most. interval: seconds between two checkpoints; 0 where
-    state is not cached in memory: the disk has the newest states, which must not be ahead of the
+    so that it takes a fifth of the time at most. interval: seconds between two checkpoints, or 0
+    where state is not cached in memory, so that the disk has the newest states, which must not be ahead of the
     checkpoint.
     """
 
@@ -164,7 +164,7 @@ class WithState(Persistence):
 def simulate(
     settings: Settings, nodes: int, pool: WorkerPool, workers: int, show: Show
 ) -> RunFolder:
-    """Run on this number of nodes; return the folder of the finished run.
+    """Run on this number of nodes and return the folder of the finished run.
 
     workers: how many of the pool's work. show: called with each line of rounds.jsonl. Raises
     `FedProtoError` for what stops the run, after writing it to ``error.txt``.
@@ -202,7 +202,7 @@ def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunF
 
 
 def _memory_for(nodes: int, workers: int) -> int:
-    """Return the bytes for the state of a node; 0 where several workers share its state."""
+    """Return the bytes for the state of a node, or 0 where several workers share its state."""
     if workers > nodes:
         return 0
     all_of_it = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -121,7 +121,7 @@ def read_data(start: bytes) -> None:
 
 
 def flushed() -> bytes:
-    """Write all cached state; return the answer, with the reason if writing failed."""
+    """Write all cached state and return the answer, with the reason if writing failed."""
     try:
         store.flush()
     except (FedProtoError, OSError) as fault:

@@ -191,7 +191,7 @@ def _claimed_name(settings: Settings, output: Path) -> str:
 
 
 def require_writable(folder: Path, option: str) -> None:
-    """Make the folder of several runs; raise `SettingsError`, with the option that names it."""
+    """Make the folder of several runs, or raise `SettingsError`, with the option that names it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

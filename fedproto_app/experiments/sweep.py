@@ -246,7 +246,7 @@ def _with_listed(tried: Sequence[FrozenTrial], plan: Plan) -> list[dict[str, obj
 
 
 def read_plan(folder: Path) -> Plan:
-    """Return the plan of the sweep in this folder; raises `SettingsError` if it has none."""
+    """Return the plan of the sweep in this folder, or raise `SettingsError` if it has none."""
     file = folder / STUDY
     if not file.exists():
         raise SettingsError(f"{folder}: holds no sweep: there is no {STUDY} in it")
@@ -301,7 +301,7 @@ def _require_growth(folder: Path, before: Plan, after: Plan, extend: bool) -> No
 
 
 def _study(file: Path) -> optuna.Study:
-    """Read the study, or make it if there is none; raises `SettingsError`."""
+    """Read the study, or make it if there is none. Raise `SettingsError` if that fails."""
     with storage_errors(file):
         url = URL.create("sqlite", database=str(file)).render_as_string()
         storage = RDBStorage(url, engine_kwargs={"poolclass": NullPool})

@@ -66,7 +66,7 @@ class SweepTable(Section):
 
     @classmethod
     def read(cls, table: object) -> Self:
-        """Read the table; raises `SettingsError` with one line for all faults."""
+        """Read the table, or raise `SettingsError` with one line for all faults."""
         try:
             return cls.model_validate(table)
         except ValidationError as error:

@@ -155,7 +155,7 @@ def choices(results: Sequence[Result]) -> list[Result]:
 def write_results(
     folder: Path, plan: Plan, results: Sequence[Result], chosen: Sequence[Result]
 ) -> dict[int, Mean]:
-    """Write ``sweep.csv`` and ``sweep.json``; return the chosen trials' test errors by number."""
+    """Write ``sweep.csv`` and ``sweep.json``, and return the chosen trials' test errors."""
 
     def cells(name: str, mean: Mean | None, error: str) -> dict[str, float | None]:
         return {name: mean and mean.mean, error: mean and mean.error}
@@ -258,7 +258,7 @@ def sweep_charts(
 def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
     """Return the trials that differ from the first choice only in this setting, by its value.
 
-    The choice is included; [] without a choice.
+    The choice is included, or [] without a choice.
     """
 
     def other_settings(result: Result) -> str:

@@ -134,7 +134,7 @@ class _Process:
         self._orders.close()
 
     def end(self) -> str:
-        """End the process if it has not ended; return why the run failed, or ""."""
+        """End the process if it has not ended and return why the run failed, or ""."""
         self.close()
         code = self._process.wait()
         with self._output as output:

@@ -80,7 +80,7 @@ def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
 
 
 def class_means(moment: Tensor, counts: Tensor) -> Tensor:
-    """Return µ_c [..., C, D] from moment [..., C, D] and counts [..., C]; 0 without samples."""
+    """Return µ_c [..., C, D] from moment [..., C, D] and counts [..., C], or 0 without samples."""
     return moment / counts.clamp(min=1e-9).unsqueeze(-1)
 
 
@@ -146,7 +146,7 @@ def _samples(sums: ClassSums) -> Tensor:
 
 
 def overall_mean(sums: ClassSums) -> Tensor:
-    """Return the mean m [..., D] of all samples; 0 without any."""
+    """Return the mean m [..., D] of all samples, or 0 without any."""
     return sums.moment.sum(dim=-2) / sums.counts.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
@@ -178,7 +178,7 @@ def log_prior(counts: Tensor) -> Tensor:
 
 
 def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Return −log p of the true class, the mean over each client's samples, [K]; 0 without any."""
+    """Return −log p of the true class, averaged over each client's samples, [K], 0 without any."""
     losses = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
     weights = present.double()
     return (losses * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)

@@ -78,7 +78,7 @@ class _Clusters:
         return (int(self._clients[first]), int(self._clients[second])), height
 
     def _nearest_pair(self) -> tuple[int, int, float]:
-        """Remove two clusters from the chain's end; return them in order, and their distance."""
+        """Remove two clusters from the chain's end and return them in order, and their distance."""
         chain = self._chain
         if not chain:
             chain.append(int(self._gone.argmin()))

@@ -58,7 +58,7 @@ def pairwise_divergence(prototypes: Tensor) -> Tensor:
 def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: Indices) -> Tensor:
     """Return the divergences after some clients reported: A's reuse under participation ratio α.
 
-    divergence: [M, M] of the first M clients before the update; None if there is none (M = 0).
+    divergence: [M, M] of the first M clients before the update, or None if there is none (M = 0).
         Without newcomers (M = N) it is overwritten, because 10,000 clients take 400 MB and a copy
         would double that.
     prototypes: [N, B, d], N ≥ M, of all clients, including the unchanged.
@@ -184,7 +184,7 @@ def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _mean_of_members(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
-    """Return the mean of the member rows of flat: [K, N] bool, [N, D] → [K, D]; 0 without any."""
+    """Return the mean of the member rows of flat: [K, N] bool, [N, D] → [K, D], 0 without any."""
     return members.to(flat.dtype) @ flat / members.sum(dim=1, keepdim=True).clamp(min=1)
 
 

@@ -48,7 +48,7 @@ def gru_states(
     parameters: ``<prefix>weight_ih`` [K, I, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
         ``bias_hh`` [K, 3H].
     window: [K, B, T·I], the I inputs of each of T ≥ 1 steps side by side.
-    state: [K, B, H], the initial state; None for 0.
+    state: [K, B, H], the initial state, or None for 0.
     """
     weight_ih, weight_hh = parameters[prefix + "weight_ih"], parameters[prefix + "weight_hh"]
     bias_ih = parameters[prefix + "bias_ih"].unsqueeze(1)  # [K, 1, 3H]

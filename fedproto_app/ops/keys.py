@@ -355,7 +355,7 @@ def certificates_in(folder: Path) -> list[CertificateEnd]:
 
 
 def servers_certificate(connection: str) -> CertificateEnd | None:
-    """Return the certificate that a server shows; None if it shows none in time.
+    """Return the certificate that a server shows, or None if it shows none in time.
 
     connection: a name in Flower's $FLWR_HOME/config.toml.
     """

@@ -81,7 +81,7 @@ class Nodes:
         return [_known_node(node) for node in in_order]
 
     def register(self, public_key: Path, name: str) -> bool:
-        """Register a key under a name; return whether it was new.
+        """Register a key under a name and return whether it was new.
 
         Raises `SettingsError` for a file without a public key, for a revoked key, which Flower
         never accepts again, and for a key that is registered under another name.

@@ -56,6 +56,6 @@ class Quota(Generic[_Reply]):
                 self._bytes[node] = total
 
     def abandon(self, node: Hashable) -> _Reply | None:
-        """Return the reply that the node has begun, once; None without such a reply."""
+        """Return the reply that the node has begun, once, or None without such a reply."""
         with self._lock:
             return self._begun.pop(node, None)

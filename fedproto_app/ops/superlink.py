@@ -86,7 +86,7 @@ class Connection:
         return str(self.ask("run", str(app), self._name, *flags)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
-        """Return the run's status; raise `ConnectionLost` if the SuperLink does not report it."""
+        """Return the run's status, or raise `ConnectionLost` if the SuperLink is silent."""
         try:
             runs = self.ask("list", self._name, "--run-id", run_id)["runs"]
         except FederationError as error:
@@ -271,7 +271,7 @@ def free_port() -> int:
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """Return the last lines of a log file, without colours; "" if the file does not exist."""
+    """Return the last lines of a log file, without colours, or "" if the file does not exist."""
     if not log.exists():
         return ""
     text = _ESCAPE.sub("", log.read_text(encoding="utf-8", errors="replace"))

@@ -112,7 +112,7 @@ class RunFolder:
         write_whole(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
 
     def resume(self) -> Checkpoint | None:
-        """Return to the run's newest complete checkpoint, and return it; None if there is none."""
+        """Restore the run's newest complete checkpoint and return it, or None if there is none."""
         checkpoint, faults = newest_checkpoint(self.path / CHECKPOINT)
         for fault in faults:
             tell("checkpoint-refused", WARNING, reason=fault)

@@ -178,7 +178,7 @@ class Rivals:
         return {client: errors.test for client, errors in self.best(run).items()}
 
     def best(self, run: Run) -> dict[str, Errors]:
-        """Return each client's best errors; {} without a run to compare with.
+        """Return each client's best errors, or {} without a run to compare with.
 
         Each group that has the same question contributes its run with the same
         seed and backtest window, or else its first run, of the same window in a backtest.

@@ -184,7 +184,7 @@ class EventLog:
     """Writes one file of events into a folder; the file is complete after each call.
 
     first_round: TensorBoard ignores what earlier files of the folder say about this and later
-    rounds; 0 if there are no earlier files.
+    rounds, or 0 if there are no earlier files.
     """
 
     def __init__(self, folder: Path, first_round: int = 0) -> None:
@@ -269,7 +269,7 @@ def write_events(runs: Sequence[Run], output: Path | None) -> list[Path]:
 
 
 def write_mlflow(runs: Sequence[Run], output: str) -> str:
-    """Write each run into the MLflow experiment named after its dataset; return the address.
+    """Write each run into the MLflow experiment named after its dataset and return the address.
 
     output: the address of a tracking server or database, or a folder for a database and files. ""
     stands for the value of MLFLOW_TRACKING_URI, or the folder ``mlflow`` without it.
@@ -296,7 +296,7 @@ class _MlflowStore:
             self._files = (folder / "files").as_uri()
 
     def write(self, runs: Sequence[Run]) -> None:
-        """Add the runs; raises `FedProtoError` if one was added before, or the store fails."""
+        """Add the runs, or raise `FedProtoError` if one was added before, or the store fails."""
         try:
             self._client = self._mlflow.MlflowClient(self.address)
             for run in runs:

@@ -37,7 +37,7 @@ class CsvTable:
     numbers: Mapping[str, NDArray[np.float64]]
 
     def __getitem__(self, column: str) -> NDArray[np.float64]:
-        """Return a column of numbers [N]; raises `FedProtoError` if the file has no such column."""
+        """Return a column of numbers [N], or raise `FedProtoError` if the file lacks it."""
         if column not in self.numbers:
             raise FedProtoError(f"{self.file}: no column {column!r}")
         return self.numbers[column]
@@ -134,7 +134,7 @@ def _record(text: str) -> Record:
 
 
 def parsed(file: Path, parse: Callable[[str], Parsed]) -> Parsed:
-    """Return what `parse` makes of a file's text; raises `FedProtoError` that names the file."""
+    """Return what `parse` makes of a file's text, or raise `FedProtoError` that names the file."""
     try:
         return parse(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -149,7 +149,7 @@ def enumerated(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over seeds; None without enough values."""
+    """Mean and sample standard deviation over seeds, or None without enough values."""
 
     mean: float | None
     std: float | None
@@ -200,7 +200,7 @@ class Group:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a finished run; raises `FedProtoError` naming the file if one cannot be used."""
+    """Read a finished run, or raise `FedProtoError` naming the file if one cannot be used."""
     settings = parsed(folder / "settings.toml", tomllib.loads)
     return Run(folder, read_record(folder / "summary.json"), flat(settings))
 
@@ -213,7 +213,7 @@ def read_task(folder: Path) -> str:
 
 
 def read_rounds(folder: Path) -> list[Record]:
-    """Return the records of ``rounds.jsonl``, one per round; [] if no round has ended."""
+    """Return the records of ``rounds.jsonl``, one per round, or [] if no round has ended."""
     file = folder / "rounds.jsonl"
     return read_records(file) if file.exists() else []
 

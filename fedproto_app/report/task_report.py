@@ -157,7 +157,7 @@ def kept_model(summary: Record) -> str:
 
 
 def report_for(task: str) -> TaskReport:
-    """Return the report of a task; raises `FedProtoError` if this version lacks the task."""
+    """Return the report of a task, or raise `FedProtoError` if this version lacks the task."""
     module = import_module(f"fedproto_app.report.{task_record(task).folder}.report")
     report: TaskReport = module.REPORTS[task]()
     return report

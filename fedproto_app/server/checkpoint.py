@@ -174,7 +174,7 @@ def _digest(path: Path) -> str:
 
 
 def stored_settings(folder: Path) -> Settings:
-    """Return the settings of the run in this folder; raise `SettingsError` without a run."""
+    """Return the settings of the run in this folder, or raise `SettingsError` without a run."""
     file = folder / "settings.toml"
     if not file.is_file():
         raise SettingsError(f"{folder}: holds no run that could be resumed, no settings.toml")

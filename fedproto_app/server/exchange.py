@@ -98,7 +98,7 @@ class Exchange:
         *,
         least: int = 0,
     ) -> list[Message]:
-        """Send the messages, one per node; return the replies that arrive within the deadline.
+        """Send the messages, one per node and return the replies that arrive within the deadline.
 
         deadline: in seconds. least: the number of replies that is needed whatever the share.
         """
@@ -325,7 +325,7 @@ class Probes:
         return list(self._sent)
 
     def answered(self, message_id: str) -> Probe | None:
-        """Remove and return the probe of this id, which has been answered; None if unknown."""
+        """Remove and return the probe of this id, which has been answered, or None if unknown."""
         return self._sent.pop(message_id, None)
 
     def send(self, grid: Grid, nodes: Iterable[int]) -> None:
@@ -343,7 +343,7 @@ class Probes:
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str]:
-    """Send the messages without waiting; return the ids of the messages that Flower accepted."""
+    """Send the messages without waiting and return the ids of the messages that Flower accepted."""
     return (
         [message_id for message_id in grid.push_messages(messages) if message_id]
         if messages

@@ -86,7 +86,7 @@ class Federation:
         grid: Grid | None = None,
     ) -> None:
         """token: the run's random mark. plan: how noise protects clients, None without noise.
-        grid: where a method's questions go; None if it asks none."""
+        grid: where a method's questions go, or None if it asks none."""
         self.settings, self.token, self._grid = settings, token, grid
         self.spending = Spending(plan, settings.all_rounds)
         self.averaging = Averaging(settings.aggregation, plan)

@@ -53,7 +53,7 @@ class Listener:
         """Called after each round."""
 
     def stops(self, next_round: int) -> str:
-        """Return why this round must not be run, in one word; "" if it may."""
+        """Return why this round must not be run, in one word, or "" if it may."""
         return ""
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Patience(Listener):
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._allowed = settings.patience  # evaluations without improvement; 0: any number
+        self._allowed = settings.patience  # evaluations without improvement, or 0 for any number
         self._criterion = task_class(settings.task).metrics.validation.metric
         self._best, self._waited = math.inf, 0
 
@@ -132,7 +132,7 @@ class Patience(Listener):
             self.take(float(np.median(errors)) if errors else None)
 
     def take(self, validation_error: float | None) -> None:
-        """Count an evaluation; None: no client has an error."""
+        """Count an evaluation, or None for no client has an error."""
         if validation_error is not None and validation_error < self._best:
             self._best, self._waited = validation_error, 0
         else:

@@ -132,7 +132,7 @@ class Roster:
         )
 
     def partitions(self) -> int:
-        """Return the number of simulated nodes, as the nodes report it; 0 in deployment."""
+        """Return the number of simulated nodes, as the nodes report it, or 0 in deployment."""
         counts = {member.clients.partitions for member in self.members.values()}
         return counts.pop() if len(counts) == 1 else 0
 
@@ -167,7 +167,7 @@ class Membership:
     """The nodes of a run and their clients, as they come and go.
 
     refuse: called with nodes and clients that cannot take part.
-    most_samples: the largest number of samples that a client may count with; 0: any number. It
+    most_samples: the largest number of samples that a client may count with, 0 for any number. It
     changes only when nodes join, before a round.
     shape: the shape of the run's data, which all nodes must have: the most frequent shape when the
     first round begins.
@@ -206,7 +206,7 @@ class Membership:
 
     @property
     def stages(self) -> int:
-        """The largest number of stages of a client's data; 1 before any node has joined."""
+        """The largest number of stages of a client's data, or 1 before any node has joined."""
         members = self.roster.members.values()
         return max([1, *(member.clients.stages for member in members)])
 
@@ -216,7 +216,7 @@ class Membership:
         return self.roster.partitions() > 0
 
     def first_with(self, client: str) -> str | None:
-        """Return the node that declared a client of this name first; None if no node has."""
+        """Return the node that declared a client of this name first, or None if no node has."""
         return self.roster.first_with.get(client)
 
     def node_id(self, node: str) -> int:
@@ -251,7 +251,7 @@ class Membership:
         self._expected, self.shape, self._shape_is_known = set(labels), shape, True
 
     def await_nodes(self, grid: Grid) -> None:
-        """Wait until enough nodes have declared their clients; raise `FederationError` if too late.
+        """Wait until enough nodes have declared their clients, or raise `FederationError`.
 
         Simulated nodes report how many nodes there are, so the first round starts with all of them.
         A resumed run waits for all nodes that it had. At the deadline it continues without missing
@@ -283,7 +283,7 @@ class Membership:
             self._exchange.trust_nodes()
 
     def await_clients(self, grid: Grid) -> None:
-        """Refresh the nodes before a round; raise `FederationError` if none is back in time."""
+        """Refresh the nodes before a round, or raise `FederationError` if none is back in time."""
         deadline = time.monotonic() + self._settings.nodes.start_deadline
         self.refresh(grid)
         while not self.roster.clients():

@@ -145,7 +145,7 @@ class NodeRegister:
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Return a key's fingerprint as `ssh-keygen -l` prints it; "" for anything else.
+    """Return a key's fingerprint as `ssh-keygen -l` prints it, or "" for anything else.
 
     public_key: in PEM or OpenSSH format.
     """
@@ -194,14 +194,14 @@ class Identity:
         return set(connected)
 
     def key(self, node_id: int) -> str:
-        """Return the fingerprint of the node's key; "" for a simulated node."""
+        """Return the fingerprint of the node's key, or "" for a simulated node."""
         if node_id not in self._keys:
             node = self._known.get(node_id)
             self._keys[node_id] = fingerprint(node.public_key) if node else ""
         return self._keys[node_id]
 
     def given_name(self, node_id: int) -> str:
-        """Return the name that the operator gave the node; "" without one."""
+        """Return the name that the operator gave the node, or "" without one."""
         node = self._known.get(node_id)
         return node.name if node and self.key(node_id) else ""
 
@@ -210,7 +210,7 @@ class Identity:
         return self.given_name(node_id) == label != self.given_name(other_id)
 
     def label(self, node_id: int, says: str) -> str:
-        """Return the label of a node that reports the name `says`; raise `NotItsNameError`."""
+        """Return the label of a node that reports the name `says`, or raise `NotItsNameError`."""
         label = self.given_name(node_id) or says or str(node_id)
         if says and says != label:
             raise NotItsNameError(
@@ -222,7 +222,7 @@ class Identity:
         return label
 
     def fault(self, node_id: int, label: str) -> str | None:
-        """Return why the node may not use this label; None if it may."""
+        """Return why the node may not use this label, or None if it may."""
         key = self.key(node_id)
         if not key:
             return None

@@ -187,7 +187,7 @@ class Pipeline:
         return [request.message for request in self._requests]
 
     def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
-        """Send a phase's orders; return the replies that arrive before the round's deadline.
+        """Send a phase's orders and return the replies that arrive before the round's deadline.
 
         Where sums are masked, nodes exchange keys first; nodes that fail to get no orders.
         """

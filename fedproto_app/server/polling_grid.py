@@ -94,7 +94,7 @@ class PollingGrid(Grid):
             self._announced[metadata.reply_to_message_id] = _Announced(metadata, list(part_ids))
 
     def _pull_parts(self, announced: _Announced) -> bool:
-        """Pull the parts that have arrived; return whether these are all.
+        """Pull the parts that have arrived and return whether these are all.
 
         Raises `ObjectPullError` if the SuperLink has deleted a part.
         """

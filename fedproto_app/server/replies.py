@@ -44,7 +44,7 @@ class Asked:
 
     server_round: the order's round, the newest that a kept model can come from. start: the model
     that was sent, if the reply must tell how far clients moved from it. longest_step: how far they
-    may; 0: any length.
+    may, or 0 for any length.
     """
 
     server_round: int
@@ -65,9 +65,9 @@ LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is s
 
 
 def read_roster(message: Message, multiple: int) -> NodeRoster:
-    """Return a node's roster; raise `Unusable` with the reason if it is invalid.
+    """Return a node's roster, or raise `Unusable` with the reason if it is invalid.
 
-    multiple: every client's train samples are a multiple of it; 0 for a client that is never asked
+    multiple: every client's train samples are a multiple of it, 0 for a client that is never asked
     to train.
     """
     if fault := protocol_fault(message.content, "node", "server"):
@@ -151,7 +151,7 @@ def read_reply(
 
 
 def received_bytes(message: Message) -> int:
-    """Return the bytes of a reply's records as Flower counts them; 0 if it fails to."""
+    """Return the bytes of a reply's records as Flower counts them, or 0 if it fails to."""
     try:
         return sum(record.count_bytes() for record in message.content.values())
     except Exception:  # a malformed record breaks Flower's count in many ways
@@ -199,7 +199,7 @@ def _decode(
 
 
 def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arrays:
-    """Return the required arrays; raise `Unusable` for missing arrays, wrong shapes or dtypes.
+    """Return the required arrays, or raise `Unusable` for missing arrays, wrong shapes or dtypes.
 
     rows: number of classes of all clients together. A node without clients sends no arrays.
     """
@@ -215,7 +215,7 @@ def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arr
 
 
 def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
-    """Return the masked vector of a reply; raise `Unusable` if there is none of this size."""
+    """Return the masked vector of a reply, or raise `Unusable` if there is none of this size."""
     record = message.content.array_records.get(VECTOR, ArrayRecord())
     if set(record) != {VECTOR}:
         raise Unusable("its arrays are not masked")
@@ -233,7 +233,7 @@ def _classes(reported: list[list[int]], clients: int, spec: Expected) -> list[li
 
 
 def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
-    """Return the clients with impossible values; raise `Unusable` if a mean has some."""
+    """Return the clients with impossible values, or raise `Unusable` if a mean has some."""
     mean = {name: reply.arrays[name] for name in spec.mean if name in reply.arrays}
     wrong = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
     if fault := next(iter(wrong), None) or growth_fault(mean, before):

@@ -97,7 +97,7 @@ class History:
 
     @property
     def usual_step(self) -> float:
-        """The median length of a step in the latest round with enough clients; 0 before one."""
+        """The median length of a step in the latest round with enough clients, or 0 before one."""
         steps = self.log.steps
         return median_low(steps) if len(steps) >= FEWEST_STEPS else self._usual_step
 

@@ -63,7 +63,7 @@ def _one_round(
     server_round: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Train, aggregate, evaluate; return the seconds of each."""
+    """Train, aggregate, evaluate and return the seconds of each."""
     ask = federation.pipeline.ask
     start = time.perf_counter()
     messages = strategy.configure_train(server_round, progress.model, ConfigRecord(), grid)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def parts_of(task: str) -> TaskParts:
-    """Return the parts of a task; raise `FedProtoError` for an unknown task."""
+    """Return the parts of a task, or raise `FedProtoError` for an unknown task."""
     folder = import_module(f"fedproto_app.tasks.{task_record(task).folder}")
     parts: TaskParts = folder.PARTS[task]
     return parts

@@ -120,7 +120,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the task's built-in model, as the settings choose and size it."""
 
     def special_model(self, shape: object, pretraining: bool = False) -> Model | None:
-        """Return the model that the method brings for this task; None if it takes the settings'.
+        """Return the model that the method brings for this task, or None if it takes the settings'.
 
         shape: of the samples, which the method's function gets. pretraining: whether the model of
         the method's first phase serves where it brings none for the second.
@@ -223,7 +223,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the head's predictions [k, B, outputs] for representations [k, B, D].
 
         batch: the samples of these representations, for heads that need more of a sample than its
-        representation; None if there are no samples.
+        representation, or None if there are no samples.
         """
         return self.model.predict(parameters, representation)
 

@@ -116,7 +116,7 @@ class CnfgnnLearner(Answers, SoloLearner):
         return gradient
 
     def _with_graph(self, samples: CohortSamples, guidance: Guidance) -> CohortSamples:
-        """Return the samples with their phases and g from the guidance; 0 where it has none."""
+        """Return the samples with their phases and g from the guidance, or 0 where it has none."""
         size, length, _ = samples.inputs.shape
         graph = samples.inputs.new_zeros(size, length, self.model.graph_width)
         if GRAPH in guidance.arrays:

@@ -135,7 +135,7 @@ class GraphLearning:
 
     @torch.no_grad()
     def outputs(self, encoded: Encoded) -> GraphOutputs:
-        """Return g at all time steps; 0 where a client has no sample."""
+        """Return g at all time steps, or 0 where a client has no sample."""
         size = self._section.server_batch
         network = {name: value[0] for name, value in self._values.items()}
         parts = [
@@ -291,7 +291,7 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
         round_.figures |= {"graph_steps": steps, "shortened_gradients": shortened}
 
     def _encoded(self, round_: Round, ask: Ask) -> Encoded | None:
-        """Return the clients' encodings; None if no client sent any."""
+        """Return the clients' encodings, or None if no client sent any."""
         times = self._times(self.eligible(self.federation.members.clients()))
         if not times:
             return None
@@ -406,7 +406,7 @@ def _graph_of(clients: Sequence[ClientKey], outputs: GraphOutputs) -> Guidance:
 
 
 def clipped_to_median(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
-    """Clip the gradients [N, …] to `longest` × the median norm; return the number of clipped too.
+    """Clip gradients [N, …] to `longest` × the median norm, and return the number of clipped too.
 
     The median is over norms above 0. No gradient can then dominate the mean.
     """

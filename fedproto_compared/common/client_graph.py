@@ -106,7 +106,7 @@ class ClientGraph:
         return np.array(places, dtype=np.float64).reshape(-1, 2)
 
     def _name(self, key: ClientKey) -> str | None:
-        """Return the client's name in the file; None if another node declared the name first.
+        """Return the client's name in the file, or None if another node declared the name first.
 
         A node that took the name of another node's client would get its neighbours.
         """

@@ -41,7 +41,7 @@ class ServerImages:
 
 
 def server_images(settings: Settings, federation: Federation) -> ServerImages:
-    """Return the server's images; raise `SettingsError` or `DataError` if there are none."""
+    """Return the server's images, or raise `SettingsError` or `DataError` if there are none."""
     shape = federation.shape
     if path := os.environ.get(AUXILIARY):
         pool = _load(path, AUXILIARY, settings, shape)

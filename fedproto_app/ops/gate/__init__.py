@@ -12,7 +12,7 @@ _TOKEN = 3  # the descriptor through which docker/gate/ hands over Flower's toke
 
 
 def replace_steps(module: str, **ours: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Replace the module's functions of these names; return the original functions.
+    """Replace the module's functions of these names and return the original functions.
 
     Flower does not guarantee these names. If one is missing, nothing may run: SystemExit.
     """

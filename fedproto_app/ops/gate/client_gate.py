@@ -135,7 +135,7 @@ class Gate:
         return reply
 
     def _ask(self, app: App, message: Message, context: Context, site: Site) -> Message:
-        """Return the separate process's reply to the order; raises `Ended`."""
+        """Return the separate process's reply to the order, or raise `Ended`."""
         installed = site.code.run == INSTALLED
         header = {
             "app": INSTALLED if installed else BROUGHT,
@@ -162,7 +162,7 @@ class Gate:
 
 
 def refused(app: App, message: Message, context: Context, site: Site, too_many: bool) -> str:
-    """Return why the site refuses the order, "" if it does not; may raise `SettingsError`.
+    """Return why the site refuses the order, "" if it does not, which may raise `SettingsError`.
 
     too_many: whether `limits.orders-an-hour` orders came within the last hour.
     """

@@ -93,7 +93,7 @@ class Apart:
         return bytes(answer)
 
     def _hand_over(self, job: bytes, deadline: float, too_late: str) -> None:
-        """Write the job to the process, which may read slowly or not at all; raise `Ended`."""
+        """Write the job to the process, which may read slowly or not at all, or raise `Ended`."""
         os.set_blocking(self._job, False)
         view = memoryview(frame(job))
         try:
@@ -108,7 +108,7 @@ class Apart:
             os.close(self._job)
 
     def end(self) -> int:
-        """End the process and its descendants; return how many of these were still running."""
+        """End the process and its descendants and return how many of these were still running."""
         leftover = end_descendants() - {self._pid}
         pid = os.fork()
         if pid == 0:  # root without capabilities cannot remove another user's files

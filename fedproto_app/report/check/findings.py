@@ -28,7 +28,7 @@ class Checked:
     """The result of a check.
 
     could_start: whether a run could start. proposed: settings that suit the data, by dotted keys.
-    charts: the clients' classes; None for data without classes.
+    charts: the clients' classes, or None for data without classes.
     """
 
     could_start: bool
@@ -132,7 +132,7 @@ def refusals(refused: Mapping[str, str | None]) -> list[str]:
 def most_affected(
     sizes: Mapping[str, float], text: str, strength: Callable[[float], float] = abs
 ) -> list[str]:
-    """Return a line about these clients, the strongest first; [] without any.
+    """Return a line about these clients, the strongest first, or [] without any.
 
     text: with a place for the strongest client's size.
     """

@@ -193,7 +193,7 @@ class ClientFacts:
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print the source's clients, all or the first; return whether any is usable.
+    """Print the source's clients, all or the first and return whether any is usable.
 
     Without ``data.period`` the data are checked with their own period, which is proposed to a run.
     """

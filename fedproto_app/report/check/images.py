@@ -62,7 +62,7 @@ class Partition:
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print facts about the images and how a run would deal them; return whether it could start.
+    """Print facts about the images and how a run would deal them and return whether it could start.
 
     all_rows: list all classes.
     """

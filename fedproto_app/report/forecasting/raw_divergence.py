@@ -39,7 +39,7 @@ def mean_day(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64
 def rank_correlation(first: NDArray[np.floating], second: NDArray[np.floating]) -> float | None:
     """Return Spearman's correlation of two symmetric [N, N] matrices over the pairs of clients.
 
-    Pairs that are NaN in either matrix are left out; None where the correlation is undefined.
+    Pairs that are NaN in either matrix are left out, or None where the correlation is undefined.
     """
     from scipy.stats import spearmanr
 

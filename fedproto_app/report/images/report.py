@@ -178,7 +178,7 @@ def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
 def balanced_accuracy(right: NDArray[np.float64], total: NDArray[np.float64]) -> float | None:
     """Return the mean over the classes of their accuracy: [C] right answers of [C] test images.
 
-    Classes without test images do not count; None if there are no test images.
+    Classes without test images do not count, or None if there are no test images.
     """
     tested = total > 0
     return float((right[tested] / total[tested]).mean()) if tested.any() else None
@@ -189,7 +189,7 @@ def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
 
     rounds: [M] accuracies by stage of each round, None for a stage that has not started and for a
     round without evaluation. The forgetting of a stage is at least 0. A stage without an earlier
-    accuracy does not count; None if no stage counts.
+    accuracy does not count, or None if no stage counts.
     """
     evaluated = [stages for stages in rounds if stages]
     if not evaluated:
@@ -260,7 +260,7 @@ def _stages_by_model(results: Results) -> dict[str, list[float | None] | None]:
 def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | None:
     """Return [M] accuracies on each stage's test data, the means over the clients that have some.
 
-    None for a stage that has not started; None in total without the model or its counts.
+    None for a stage that has not started, or None in total without the model or its counts.
     """
     if accuracy is None:
         return None
@@ -281,7 +281,7 @@ def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | N
 def _class_scores(
     federation: Federation, accuracy: Metric | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return [C] right answers and [C] test samples of all clients; 0 without the model."""
+    """Return [C] right answers and [C] test samples of all clients, or 0 without the model."""
     results, classes = federation.history.results, range(len(federation.shape.classes))
     if accuracy is None:
         return np.zeros(len(classes)), np.zeros(len(classes))

@@ -105,7 +105,7 @@ def methods_table(
 
 
 def pairs_table(groups: Sequence[Group]) -> PageTable | None:
-    """Return each group against the best local model; None if no groups compare."""
+    """Return each group against the best local model, or None if no groups compare."""
     compared = pairs(groups)
     if not compared:
         return None

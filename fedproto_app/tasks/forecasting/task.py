@@ -87,7 +87,7 @@ class CohortSamples:
     inputs: Tensor  # [K, n, …], see `WindowLayout`
     targets: Tensor  # [K, n, H]
     present: Tensor  # [K, n, H] float, 0 where the target is missing or padding
-    batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
+    batches: Tensor  # [K, S, B] int64 sample numbers, or 0 in padding
     batch_counts: list[int]
     is_validation: Tensor  # [K, n, H] float
     is_test: Tensor  # [K, n, H] float
@@ -494,7 +494,7 @@ def _divisor(sizes: Tensor) -> Tensor:
 
 
 def mean_day(samples: CohortSamples) -> Tensor:
-    """Return the mean of each client's train targets by phase, [K, p]; 0 if all are missing."""
+    """Return the mean of each client's train targets by phase, [K, p], or 0 if all are missing."""
     rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
     targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
     present = samples.present[rows, samples.batches][..., 0].clone()
