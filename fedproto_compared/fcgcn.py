@@ -35,7 +35,7 @@ from fedproto_compared.common.vertices import Vertices, reported_days
 
 
 class CommunityGcn(LinearHeadModel):
-    """Compute a client's row of Y from samples [K, B, M·v + M + j]; its community has M members.
+    """Compute a client's row of Y from samples [K, B, M·v + M + j]. Its community has M members.
 
     A sample holds the v values of each member's row of Â X, member by member, then the client's row
     of Â, then the numbers of the time. What is beside the target, such as its calendar, is added to

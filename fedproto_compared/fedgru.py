@@ -50,7 +50,7 @@ from fedproto_compared.common.client_graph import PROFILE, ClientGraph, profile
 class StackedGru(LinearHeadModel):
     """r is the last state of the uppermost GRU, followed by the calendar of the first target.
 
-    It reads the values at the largest distance first, the newest value last; each GRU reads the
+    It reads the values at the largest distance first, the newest value last. Each GRU reads the
     states of the GRU below.
     """
 
@@ -346,7 +346,7 @@ class FedGruStrategy(Asks, FedAvgStrategy):
         return Guidance()
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """Average each cluster's models; a cluster without any keeps its model."""
+        """Average each cluster's models. A cluster without any keeps its model."""
         if self.section.clusters == 1:
             return super().average(models, round_)
         merged = dict(self.model)
@@ -366,7 +366,7 @@ class FedGruStrategy(Asks, FedAvgStrategy):
         """Return all clients that ever connected, and the organisation and cluster of each.
 
         Both depend only on these clients, so they are the same after a resumption. Clients without
-        a place or profile do not count; an organisation of such clients is in cluster 0.
+        a place or profile do not count. An organisation of such clients is in cluster 0.
         """
         clients = sorted(self.federation.members.facts)
         organisations = self._organisations(clients)

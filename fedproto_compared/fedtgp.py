@@ -3,7 +3,7 @@ Contrastive Learning for data and model heterogeneity in federated learning", AA
 
 A client trains a personal model on cross-entropy plus λ times the mean squared difference between
 its images' representations and the global prototypes of their classes. It sends the mean
-representation of each of its classes by the trained encoder. It predicts with its own model; the
+representation of each of its classes by the trained encoder. It predicts with its own model. The
 prediction by the nearest global prototype, which the authors' code uses, is reported too.
 
 The server trains the global prototypes. Each round a small network learns a prototype for every
@@ -74,7 +74,7 @@ def contrastive_loss(
 ) -> Tensor:
     """Return the mean cross-entropy of softmax(−φ).
 
-    φ is the distance of a received prototype to each generated prototype; the distance to its own
+    φ is the distance of a received prototype to each generated prototype. The distance to its own
     class's is lengthened by the margin.
 
     generated_prototypes: [C, D]; prototypes: [n, D]; labels: [n].

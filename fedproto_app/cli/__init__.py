@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 def results_console(*, highlight: bool = True, stderr: bool = False) -> Console:
-    """Return a console for results on stdout; a file or a pipe has room for wide tables.
+    """Return a console for results on stdout. A file or a pipe has room for wide tables.
 
     The environment variable COLUMNS sets another width.
     """

@@ -56,11 +56,11 @@ class DataOption:
 
     @property
     def type(self) -> type:
-        """The type of its value; the settings check its range."""
+        """The type of its value. The settings check its range."""
         return type(next(iter(self.fields.values())).default)
 
     def parameter(self, name: str) -> inspect.Parameter:
-        """Return the option as a parameter of a command; its default is None."""
+        """Return the option as a parameter of a command. Its default is None."""
         fields = self.fields.values()
         words = dict.fromkeys(word for setting in fields for word in get_args(setting.annotation))
         meanings = dict.fromkeys(without_markdown(setting.description or "") for setting in fields)
@@ -81,7 +81,7 @@ class DataOption:
 
 
 def data_options() -> dict[str, DataOption]:
-    """Return all options by parameter name; a name in two tables is a single option."""
+    """Return all options by parameter name. A name in two tables is a single option."""
     options: dict[str, DataOption] = {}
     for record in TASKS.values():
         for setting_or_table in record.options:
@@ -139,7 +139,7 @@ DRAWN = list(dict.fromkeys(record.holds for record in TASKS.values() if record.d
 
 
 class _Check(TyperCommand):
-    """The command, whose help names the formats; they are slow to import."""
+    """The command, whose help names the formats, which are slow to import."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         from fedproto_app.data.format import all_formats, sources_of
@@ -331,7 +331,7 @@ def _find(
 
 
 def _read(asked: _Asked) -> TaskRecord:
-    """Return the task whose kind of data the source holds; a user's function is called."""
+    """Return the task whose kind of data the source holds. A user's function is called."""
     if ":" in asked.source and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
     if "task" not in asked.table:

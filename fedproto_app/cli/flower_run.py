@@ -202,8 +202,8 @@ def simulate_in_flower(
 ) -> None:
     """Run on simulated SuperNodes. Exits with 1 if the run failed.
 
-    app: the folder of a Flower app, None for an app without code. cpus, gpus: of each node; gpus =
-    None: all GPUs in equal shares if the device uses GPUs.
+    app: the folder of a Flower app, None for an app without code. cpus, gpus: of each node. Without
+    gpus all are shared equally if the device uses GPUs.
     """
     require_modules(settings)
     import_path = folder_of_users_code(settings)
@@ -255,7 +255,7 @@ def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
     import torch  # imported already
 
     share = torch.cuda.device_count() / min(nodes, max(1, (os.cpu_count() or 1) // cpus))
-    # Flower accepts shares below one, or whole GPUs; rounded down so that all nodes fit.
+    # Flower accepts shares below one, or whole GPUs. Rounded down so that all nodes fit.
     return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
 
 

@@ -124,7 +124,7 @@ def forecast(
     and should include the newest values. A client needs as many steps as
     its model looks back: the largest of period × periodic-window, data.lags
     and close-window. Series are scaled as in training. Gaps are filled with
-    the value before them, also at the end; the first forecast is for the
+    the value before them, also at the end. The first forecast is for the
     step after the newest value of any client. Forecasts are in the series'
     units, with the data's decimals, and never negative where the data never
     are. Weekdays and times of day that never have a value get no forecast.

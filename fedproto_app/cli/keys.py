@@ -48,7 +48,7 @@ def keys(
 
     With --host: DIR/ca.crt, ca.key, server.pem and server.key. An existing
     CA is used again. With --node: DIR/nodes/NAME and
-    NAME.pub; a site can do this on its own machine, so that its private
+    NAME.pub. A site can do this on its own machine, so that its private
     key never leaves it, and send NAME.pub. Existing files are never
     overwritten. Private files are readable by you alone.
 

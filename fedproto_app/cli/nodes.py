@@ -104,7 +104,7 @@ def register(
     ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Register a node's key under its name; repeating it changes at most the key's end.
+    """Register a node's key under its name. Repeating it changes at most the key's end.
 
     [bold]Example[/bold]
 
@@ -242,7 +242,7 @@ def unban(name: Name, runs: Runs = Path("runs")) -> None:
 
 @nodes_app.command()
 def release(name: Name, runs: Runs = Path("runs")) -> None:
-    """Release a name from its key; the next node that uses the name gets it.
+    """Release a name from its key. The next node that uses the name gets it.
 
     This is needed if keys are registered without names, and a site has a new
     key. Keys that are registered under a name need no release: the newest key

@@ -240,7 +240,7 @@ def export(
 
 
 def _finished(places: Sequence[Path]) -> list[Run]:
-    """Return the finished runs in these places; say which folders hold none."""
+    """Return the finished runs in these places. Say which folders hold none."""
     runs, without = find_runs(places)
     for folder in without:
         typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)

@@ -106,7 +106,7 @@ def run(
 
     Defaults are overridden by the pyproject.toml of an app, if there is one,
     then by CONFIG.toml, then by --set. A simulation checks settings and data
-    before it starts. Ctrl-C ends a simulation and prints how to resume it; a
+    before it starts. Ctrl-C ends a simulation and prints how to resume it. A
     run on real nodes continues.
     Exit code: 0 completed, 1 the run failed, 2 wrong settings or data,
     3 connection to the run lost, 128 + n ended by signal n.

@@ -206,7 +206,7 @@ def _plan(
 def _by_key(
     option: str, texts: Sequence[str] | None, read: Callable[[str], Any]
 ) -> dict[str, object]:
-    """Return the values of a repeated option ``KEY=…``; each key may occur once."""
+    """Return the values of a repeated option ``KEY=…``. Each key may occur once."""
     table: dict[str, object] = {}
     for text in texts or []:
         key, equals, values = (part.strip() for part in text.partition("="))

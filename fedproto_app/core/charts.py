@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.stored import AnyArray
 
-MOST_POINTS = 600  # of a line; more would be finer than a screen
+MOST_POINTS = 600  # of a line. More would be finer than a screen
 _WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -104,9 +104,9 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar from 0 for each name, green above 0 and orange below; values [n] are fractions.
+    """A bar from 0 for each name, green above 0 and orange below. Values [n] are fractions.
 
-    A bar longer than `limit` is cut there; the number beside it gives its length."""
+    A bar longer than `limit` is cut there. The number beside it gives its length."""
 
     title: str
     text: str

@@ -29,7 +29,7 @@ def name_fault(name: str) -> str | None:
 
 
 class ClientKey(NamedTuple):
-    """A client's name in the federation; sorts by client name, so shards do not matter."""
+    """A client's name in the federation, which sorts by client name, so shards do not matter."""
 
     client: str
     node: str

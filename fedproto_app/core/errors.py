@@ -17,7 +17,7 @@ class SettingsError(FedProtoError):
 
 
 class DataError(FedProtoError):
-    """A data source, or one client of it, that cannot be used; names the file or client."""
+    """A data source, or one client of it, that cannot be used, with the file or client."""
 
 
 class FederationError(FedProtoError):
@@ -43,7 +43,7 @@ def system_fault(error: OSError) -> str:
 def optional(module: str, extra: str, user: str) -> Any:
     """Return the module of an extra's library.
 
-    user: the part of the program that needs it; error messages begin with it. Raise
+    user: the part of the program that needs it. Error messages begin with it. Raise
     `SettingsError`, which names the extra, if the library is missing or cannot be imported.
     """
     try:

@@ -27,7 +27,7 @@ def tell(event: str, level: int = INFO, **fields: Value) -> None:
 
 
 def event_line(event: str, **fields: Value) -> str:
-    """Return ``event=… key=value …``; texts with blanks, quotes or "=" are quoted as in JSON."""
+    """Return ``event=… key=value …``. Texts with blanks, quotes or "=" are quoted as in JSON."""
     pairs = {"event": event, **fields}
     return " ".join(f"{key}={_text(value)}" for key, value in pairs.items() if value is not None)
 

@@ -85,8 +85,8 @@ class Reply:
     names: the clients that worked. samples: the train samples that each counts with. losses and
     metrics: values per client. kept_rounds: the round each client's kept model comes from (empty
     if not evaluated). failed: clients that failed, with the reason. seconds: the node's working
-    time. classes: for each client the classes of its rows of arrays by class; empty if there are no
-    such arrays. steps: how far each client's model moved; empty if the run has no
+    time. classes: for each client the classes of its rows of arrays by class, empty if there are no
+    such arrays. steps: how far each client's model moved, empty if the run has no
     `aggregation.step-limit`. node: the name of the node, at the server.
 
     Of a cohort only: place: its position in the order. totals: the shared parameters, summed over

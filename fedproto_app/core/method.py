@@ -141,7 +141,7 @@ class Method:
 
     name: in tables, run folders and summaries; of the app's own methods also in the settings.
     strategy, learner: the server's and the clients' half.
-    settings: the class of its table of settings; both halves get the table.
+    settings: the class of its table of settings. Both halves get the table.
     tasks: those that it works with; empty: all.
     table: the name of its table in the settings; "": the method's name.
     model: what makes its own models, "package.module:function": of series (settings,

@@ -1,6 +1,6 @@
 """All methods by name.
 
-A method is a module or a folder in ``strategies/`` with a record ``METHOD``; the file's name, with
+A method is a module or a folder in ``strategies/`` with a record ``METHOD``. The file's name, with
 dashes, is the method's. Nothing else lists it. The package ``fedproto_compared`` beside the app has
 further ones in the same form, and where it is not installed these are not listed. A method from
 outside is a `Method` in a module of the user's, ``package.module:NAME``. A method's module is

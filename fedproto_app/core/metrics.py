@@ -35,7 +35,7 @@ class Metric:
     rule: str = ""
 
     def __str__(self) -> str:
-        """For people to read in refusals; nothing takes it apart."""
+        """For people to read in refusals. Nothing takes it apart."""
         model = "" if self.model is Model.USED else self.model.value
         parts = (model, "global" if self.shared else "", self.rule, self.name)
         return "-".join(part for part in parts if part)
@@ -47,6 +47,6 @@ def metric_row(metric: Metric) -> tuple[str, Model, bool, str]:
 
 
 def metric_of(row: Sequence[Any]) -> Metric:
-    """The metric that `metric_row` wrote; raises ValueError for an unknown model."""
+    """Return the metric that `metric_row` wrote. Raise ValueError for an unknown model."""
     name, model, shared, rule = row
     return Metric(name, Model(model), shared, rule)

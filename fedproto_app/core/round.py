@@ -183,7 +183,7 @@ class Received:
         self, name: str, classes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
         """Return the mean of each class over this round's clients that have it, [C, …], zeros for a
-        class that no client has; and whether any client has the class, [C]. None if no client sent
+        class that no client has, and whether any client has the class, [C]. None if no client sent
         a row."""
         if self._total is not None and name not in self._total.values:
             return None

@@ -24,7 +24,7 @@ from fedproto_app.core.events import tell
 LOCK = "lock"
 _DYING = 1.0  # seconds until a killed holder's lock is released
 _LOOK_EVERY = 0.05
-# Errors of file systems without locks; network file systems raise the last two.
+# Errors of file systems without locks. Network file systems raise the last two.
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EIO)
 
 
@@ -52,7 +52,7 @@ class RunLock:
             raise
 
     def close(self) -> None:
-        """Release the lock; the file remains, empty."""
+        """Release the lock. The file remains, empty."""
         if self._file is not None:
             with suppress(OSError):
                 os.ftruncate(self._file, 0)

@@ -46,7 +46,7 @@ def kebab(name: str) -> str:
 
 
 class Section(BaseModel):
-    """One frozen table of settings; keys are kebab-case in files and snake_case here."""
+    """One frozen table of settings. Keys are kebab-case in files and snake_case here."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, alias_generator=kebab, populate_by_name=True

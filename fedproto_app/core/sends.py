@@ -133,9 +133,9 @@ def model(*parameters: str, **fields: object) -> Sends:
 class Expected:
     """The arrays that a node's reply must have, by name: their shapes.
 
-    mean: one array a node, the mean over its clients. per_client: one a client; the shape is
+    mean: one array a node, the mean over its clients. per_client: one a client, and the shape is
     without the client axis. per_class: one for each class that a client has, of `classes` there
-    are; the shape is without the client and the class axis.
+    are. The shape is without the client and the class axis.
     models: the arrays of per_client that belong to the client's copy of the received model.
     of_any_size: arrays that may differ between clients by any factor.
     masked: whether the node sends one masked vector in place of the arrays, so that it is validated

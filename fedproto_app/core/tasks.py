@@ -17,8 +17,8 @@ from fedproto_app.core.errors import FedProtoError, did_you_mean
 class TaskRecord:
     """The facts of a task.
 
-    folder: the name of its folder in every room; tasks on the same data share them.
-    holds: what its data are, in words; tasks with the same word share their sources.
+    folder: the name of its folder in every room. Tasks on the same data share them.
+    holds: what its data are, in words. Tasks with the same word share their sources.
     targets: "classes" or "real numbers", where sources of one kind hold either; else "".
     options: names of settings and tables of `[data]` that apply to its data.
     draws: whether its check can draw which client holds which data.

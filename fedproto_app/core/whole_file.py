@@ -66,7 +66,7 @@ def _lives(process: int) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder for this user alone; missing ones above it get the usual mode.
+    """Make the folder for this user alone. Missing ones above it get the usual mode.
 
     A folder that exists keeps its mode.
     """

@@ -76,7 +76,7 @@ MetricRow = tuple[Name, Model, bool, Name]  # of `metric_row`
 
 
 class Unusable(ValueError):
-    """The whole message is refused; the text is the reason."""
+    """The whole message is refused. The text is the reason."""
 
 
 class _Fields(BaseModel):
@@ -103,7 +103,7 @@ class OrderFields(_Fields):
 
 
 class ReplyFields(_Fields):
-    """A `Reply` without its arrays; losses and metrics have a value for each of the names.
+    """A `Reply` without its arrays. Losses and metrics have a value for each of the names.
 
     Its seconds are a float64 field: as decimal digits they would give two runs with the same seed
     different numbers of bytes.
@@ -185,7 +185,7 @@ def read_record(
 ) -> FieldsT:
     """Return a message's fields, or raise `Unusable`, whatever it holds.
 
-    most_bytes: of the JSON; more than `MOST_BYTES` is never read.
+    most_bytes: of the JSON. More than `MOST_BYTES` is never read.
     """
     record = content.get(name)
     text = record.get(JSON) if isinstance(record, ConfigRecord) else None

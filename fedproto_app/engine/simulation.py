@@ -131,7 +131,7 @@ class WorkerGrid(EngineGrid):
 
 
 def _put_together(answers: list[bytes], message: Message) -> Message:
-    """Return the node's reply; an error of one worker is the node's error."""
+    """Return the node's reply. An error of one worker is the node's error."""
     for answer in answers:
         if answer[:1] == frames.REPLY:
             return from_bytes(answer[1:])
@@ -142,10 +142,10 @@ def _put_together(answers: list[bytes], message: Message) -> Message:
 class WithState(Persistence):
     """A checkpoint after the first round, then every few seconds.
 
-    Before each the workers write their nodes' state; where that takes long, checkpoints are rarer,
+    Before each the workers write their nodes' state. Where that takes long, checkpoints are rarer,
     so that it takes a fifth of the time at most. interval: seconds between two checkpoints, or 0
-    where state is not cached in memory, so that the disk has the newest states, which must not be ahead of the
-    checkpoint.
+    where state is not cached in memory. Then the disk has the newest states, which must not be
+    ahead of the checkpoint.
     """
 
     def __init__(self, pool: WorkerPool, interval: float = CHECKPOINT_EVERY) -> None:

@@ -180,7 +180,7 @@ _FOR_ALL_METHODS: Mapping[str, Invariant] = {
 def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
     """Return the invariants of a task in words, each with its check.
 
-    method: the method to check; fewer invariants apply to models that cannot forecast on their own.
+    method: the method to check. Fewer invariants apply to models that cannot forecast on their own.
     """
     if not task_record(task).forecasts or (method and method_named(method).cannot_forecast):
         return _FOR_ALL_METHODS

@@ -44,9 +44,9 @@ def simulate_here(
 ) -> None:
     """Run a simulation in this process and worker processes.
 
-    workers: None for one per core, as far as there is work; there are none if a setting names what
-    a script or notebook defines. on_round: called with each line of rounds.jsonl, its keys dotted;
-    what it raises ends the run. Raises `FedProtoError` if the run fails.
+    workers: None for one per core, as far as there is work. There are none if a setting names what
+    a script or notebook defines. on_round: called with each line of rounds.jsonl, its keys dotted.
+    What it raises ends the run. Raises `FedProtoError` if the run fails.
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
@@ -55,7 +55,7 @@ def simulate_here(
         imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        # removes the folder even if this process is killed; workers end by themselves
+        # removes the folder even if this process is killed. Workers end by themselves
         Guardian(Path(home)),
     ):
         progress.stage("checking the data")

@@ -74,7 +74,7 @@ class SweepTable(Section):
 
 
 class Plan(SweepTable):
-    """A consistent sweep; its settings are checked elsewhere.
+    """A consistent sweep. Its settings are checked elsewhere.
 
     base: the settings that all runs share, with dotted keys.
     """
@@ -221,7 +221,7 @@ def trials_of(parameters: Iterable[Mapping[str, object]], first: int = 1) -> lis
 
 
 def _range(key: str, text: str) -> Axis:
-    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``; integer ends give integers."""
+    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``. Integer ends give integers."""
     match = _RANGE.fullmatch(text)
     try:
         if match is None:
@@ -240,7 +240,7 @@ def _range(key: str, text: str) -> Axis:
 
 
 def _rounded(value: object, axis: Axis) -> object:
-    """Round a number to few digits within its range; keep integers and texts."""
+    """Round a number to few digits within its range. Keep integers and texts."""
     if not (isinstance(axis, FloatDistribution) and isinstance(value, float)):
         return value
     return min(max(float(f"{value:.{_DIGITS}g}"), axis.low), axis.high)

@@ -57,7 +57,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a trial; mappings are by seed.
+    """The result of a trial. Mappings are by seed.
 
     question: trials with different questions have different data, so their errors cannot be
     compared. folders: of the finished runs. validation: mean validation errors over clients

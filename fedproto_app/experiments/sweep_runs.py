@@ -46,7 +46,7 @@ _LOOK_EVERY = 0.1  # seconds
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a trial; its settings are complete and name its folder."""
+    """One run of a trial. Its settings are complete and name its folder."""
 
     trial: Trial
     seed: int
@@ -80,7 +80,7 @@ def make_runs(
     ended: Callable[[Job, str], None],
     look: Callable[[], None],
 ) -> None:
-    """Make the runs that are not finished; an error ends all processes.
+    """Make the runs that are not finished. An error ends all processes.
 
     nodes: simulated nodes of each run. parallel: runs at a time. starts: called with each run
     before it starts. ended: called with each ended run, and why it failed or "". look: called
@@ -177,7 +177,7 @@ class SweepProgress:
         self._bar.stop()
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Add the next runs; later trials are assumed to be as long as these."""
+        """Add the next runs. Later trials are assumed to be as long as these."""
         self.jobs += jobs
         self._ended |= {job.name for job in jobs if job.finished}
         for job in jobs:

@@ -190,7 +190,7 @@ def sums_fault(
     """Return why these cannot be one client's sums, or None.
 
     samples: the largest number of samples. largest: the largest mean square of a feature. gram:
-    [D, D]. sample_weight: the least that a sample counts for; below 1 counts need not be whole.
+    [D, D]. sample_weight: the least that a sample counts for. Below 1 counts need not be whole.
     """
     gram, moment, counts = sums
     whole, slack = sample_weight == 1, 0.0 if sample_weight == 1 else _SLACK

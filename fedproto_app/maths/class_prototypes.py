@@ -28,7 +28,7 @@ def class_means(
 def moving_average(
     old: Tensor, old_known: Tensor, new: Tensor, new_known: Tensor, memory: float
 ) -> tuple[Tensor, Tensor]:
-    """Return β·old + (1 − β)·new (GLDP, eqs. 9 and 11); a class on one side only is unchanged.
+    """Return β·old + (1 − β)·new (GLDP, eqs. 9 and 11). A class on one side only is unchanged.
 
     old, new: […, C, D]; old_known, new_known: […, C] bool. Returns the same two, updated.
     """

@@ -1,7 +1,7 @@
 """The similarity of clients' heads and the resulting clusters: Fed-REACT in one round.
 
 Paper: Fed-REACT, section 2 (docs/fed-react.md lists what it leaves open). Shapes: N clients, P
-parameters of a head. Matrices [N, N] are float32, 400 MB for 10,000 clients; sums are float64.
+parameters of a head. Matrices [N, N] are float32, 400 MB for 10,000 clients. Sums are float64.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def head_similarity(
     """Return W of heads [N, outputs, D + 1] by ``fed-react.similarity``: [N, N].
 
     "class-norms" (ours) compares only the centred norms of the class rows. They show which classes
-    a client has seen, and clusters of clients differ in their classes; the rows' directions are
+    a client has seen, and clusters of clients differ in their classes. The rows' directions are
     mostly the noise of a few samples. "predictions" (ours, mainly for regression) compares the
     heads' outputs for the vector `probe`, [D], which only this kind needs.
     """

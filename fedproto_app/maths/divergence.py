@@ -29,13 +29,13 @@ Indices = Sequence[int] | Tensor
 # (members [K, N] bool, the N clients' values [N, D], whose rows these are [K]) → [K, D]
 Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-TILE_ROWS = 16  # 16 x 32 pairs at a time measured best; smaller tiles wait for Python
+TILE_ROWS = 16  # 16 x 32 pairs at a time measured best. Smaller tiles wait for Python
 TILE_COLUMNS = 32
 TILE_VALUES = 1024  # a longer prototype is summed in pieces: float32 inside, float64 across
 
 CONTRAST_ROWS = 512  # clients per matrix product when contrast prototypes are made
 
-# The largest float32 not above ln 2; float32(ln 2) itself is rounded up.
+# The largest float32 not above ln 2. The number float32(ln 2) itself is rounded up.
 LARGEST_DIVERGENCE = np.nextafter(np.float32(math.log(2)), np.float32(0))
 
 
@@ -62,7 +62,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
         Without newcomers (M = N) it is overwritten, because 10,000 clients take 400 MB and a copy
         would double that.
     prototypes: [N, B, d], N ≥ M, of all clients, including the unchanged.
-    changed: the clients whose rows and columns are computed; must include all clients from M on.
+    changed: the clients whose rows and columns are computed, among them all clients from M on.
     Returns [N, N] float32, bitwise equal to `pairwise_divergence`: `divergence` itself, or a new
     matrix if there are newcomers.
     Raises ValueError if `changed` names a client beyond N or lacks a newcomer.
@@ -125,7 +125,7 @@ def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta:
     divergence: [N, N], symmetric.
     kind: "percentile" takes β (0 ... 100) as a percentile of the divergences of all pairs of two
         different clients, linearly interpolated; "absolute" takes it as nats.
-    A single client has no pairs; its percentile is 0.
+    A single client has no pairs. Its percentile is 0.
     """
     if kind == "absolute":
         return beta
@@ -193,7 +193,7 @@ def _scaled_halves(prototypes: Tensor) -> NDArray[np.float32]:
 
     Scaled by d, log of a nearly uniform row is nearly 0, and the entropies, which cancel, become
     distances from the uniform distribution: small numbers keep their digits. Nothing is exactly 0,
-    so x log x needs no special case; the smallest normal float32 changes no sum.
+    so x log x needs no special case. The smallest normal float32 changes no sum.
     """
     halves = prototype_distributions(prototypes).mul_(prototypes.shape[-1] / 2)
     return halves.float().clamp_(min=torch.finfo(torch.float32).tiny).flatten(1).numpy()

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def evenly(groups: NDArray[np.str_], limit: int) -> NDArray[np.intp]:
-    """Return min(N, limit) clients, ascending; each true group keeps its share of all N.
+    """Return min(N, limit) clients, ascending. Each true group keeps its share of all N.
 
     groups: [N] text, "" if unknown.
     """

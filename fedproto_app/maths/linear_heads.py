@@ -1,6 +1,6 @@
 """Task heads: linear models of a frozen encoder's vectors.
 
-A head is [outputs, D + 1]; its last column is the bias. All heads of a run have one shape,
+A head is [outputs, D + 1]. Its last column is the bias. All heads of a run have one shape,
 whatever classes a client has, so that they can be compared and averaged (Fed-REACT, section 2).
 """
 
@@ -13,7 +13,7 @@ Head = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Exact = NDArray[np.float64]
 
-_MOST_ITERATIONS = 100  # Newton's steps; about five are usual
+_MOST_ITERATIONS = 100  # Newton's steps. About five are usual
 _SHORTEST_STEP = 2.0**-20  # below, only rounding keeps the objective from falling
 
 

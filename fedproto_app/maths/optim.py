@@ -164,7 +164,7 @@ class TimeSmoothed(CohortOptimizer):
     ) -> None:
         self._smoothed, self.state = smoothed, smoothed.state
         self._window, self._factor = window, factor
-        # The last w gradients, [K, w, …] each; step t of a client writes its row t mod w.
+        # The last w gradients, [K, w, …] each. Step t of a client writes its row t mod w.
         self._last = {
             name: value.new_zeros(len(value), window, *value.shape[1:])
             for name, value in parameters.items()
@@ -199,7 +199,7 @@ class ScaledSteps(CohortOptimizer):
 
     f acts as a factor of the learning rate, because Adam's and SGD's steps are linear in it.
 
-    factors: f by parameter; other parameters' steps are unchanged, bit for bit. state: the other
+    factors: f by parameter. Other parameters' steps are unchanged, bit for bit. state: the other
     optimiser's.
     """
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_SLACK = 1e-3  # relative; a node's mean travels in float32
+_SLACK = 1e-3  # relative. A node's mean travels in float32
 
 
 def shortened_steps(

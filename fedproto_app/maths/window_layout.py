@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-MOST_PHASES = 24  # columns of a period; a longer one has one column for several steps
+MOST_PHASES = 24  # columns of a period. A longer one has one column for several steps
 WEEK = 7
 
 Samples = TypeVar("Samples", Tensor, NDArray[np.float32])

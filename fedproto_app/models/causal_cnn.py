@@ -3,7 +3,7 @@
 Paper: Franceschi, Dieuleveut and Jaggi, "Unsupervised Scalable Representation Learning for
 Multivariate Time Series", NeurIPS 2019, https://arxiv.org/abs/1901.10738. Blocks of two causal
 convolutions with weight normalisation (Salimans and Kingma 2016), leaky ReLU after each, and a
-residual connection without an activation after it; the dilation is 1, 2, 4, … block by block.
+residual connection without an activation after it. The dilation is 1, 2, 4, … block by block.
 Then the maximum over time and a linear layer.
 
 Internally, a client's features are rows [K, T·B, C], step by step. A step's past is then a slice in
@@ -155,7 +155,7 @@ def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def _convolve(rows: Tensor, kernel: Tensor, bias: Tensor, shift: int) -> Tensor:
-    """Apply causal convolution and leaky ReLU; the newest tap sees row n, the next n − shift, ….
+    """Apply causal convolution and leaky ReLU. The newest tap sees row n, the next n − shift, ….
 
     rows: [K, N, in], 0 before the first; kernel: [K, taps, in, out]; bias: [K, out]. Returns
     [K, N, out].

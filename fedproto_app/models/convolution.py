@@ -21,7 +21,7 @@ Module = Callable[[Mapping[str, Tensor], str, Tensor], Tensor]  # parameters, pr
 def conv_parameters(
     inputs: int, outputs: int, kernel: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return one client's weight [outputs, inputs, kernel, kernel]; no bias, as a norm follows.
+    """Return a client's weight [outputs, inputs, kernel, kernel]. A norm follows, so no bias.
 
     N(0, 2 / (outputs · kernel²)): He et al. 2015 over the fan-out, as in torchvision's ResNet.
     """
@@ -41,7 +41,7 @@ def conv2d(weight: Tensor, inputs: Tensor, *, stride: int = 1, padding: int = 0)
     weight: [K, out, in, k, k]. inputs: [K, B, in, H, W]. Returns [K, B, out, H', W'].
     """
     clients = weight.shape[0]
-    images = _merged(inputs).contiguous()  # the layout for the norm that follows; see max_pool2d
+    images = _merged(inputs).contiguous()  # the layout for the norm that follows. See max_pool2d
     outputs = F.conv2d(images, weight.flatten(0, 1), stride=stride, padding=padding, groups=clients)
     return _parted(outputs, clients)
 

@@ -1,6 +1,6 @@
 """A one-layer GRU over short windows, batched over clients.
 
-Every parameter has a leading client axis, [K, …]; the equations follow `torch.nn.GRU`
+Every parameter has a leading client axis, [K, …]. The equations follow `torch.nn.GRU`
 (Cho et al. 2014), gates in its order reset, update, new. Matrices are stored as [in, out], the
 transpose of torch's. Their gradients are then contiguous; otherwise fused Adam would make a copy as
 expensive as the step itself.
@@ -36,7 +36,7 @@ def recurrent_parameters(
 def gru_last_hidden(
     parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
 ) -> Tensor:
-    """Return the hidden state after the last value of the window, [K, B, H]; see `gru_states`."""
+    """Return the hidden state after the last value of the window, [K, B, H]. See `gru_states`."""
     return gru_states(parameters, prefix, window, state)[-1]
 
 

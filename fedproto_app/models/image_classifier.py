@@ -31,7 +31,7 @@ BLOCK, LINEAR = "blocks.", "linear."
 def small_cnn_parameters(
     shape: tuple[int, int, int], width: int, representation_dim: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return one client's parameters for images of shape (C, H, W); width is a multiple of 4."""
+    """Return one client's parameters for images of shape (C, H, W). Width is a multiple of 4."""
     inputs, height, breadth = shape
     parts = {}
     for block in range(CNN_BLOCKS):

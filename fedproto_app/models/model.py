@@ -40,7 +40,7 @@ class Model(ABC):
         """Return one client's initial head, without the client axis."""
 
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return one client's model; the head is drawn last, so it does not affect the encoder."""
+        """Return one client's model. The head is drawn last, so it does not affect the encoder."""
         return {**self.encoder_parameters(generator), **self.head_parameters(generator)}
 
     @abstractmethod

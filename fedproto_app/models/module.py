@@ -192,7 +192,7 @@ def _outputs(module: nn.Module, batch: tuple[Tensor, ...], shape: ModuleShape) -
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Return whether the user defined `forward`; a Sequential's cannot pass lengths on."""
+    """Return whether the user defined `forward`. A Sequential's cannot pass lengths on."""
     return type(module).forward not in (nn.Module.forward, nn.Sequential.forward)
 
 
@@ -203,7 +203,7 @@ def _shape_text(value: object) -> str:
 class ModuleModel(Model):
     """The module's children `encoder` and `head`, or the module itself as the encoder.
 
-    Its parameters start with the factory's values; the generator arguments are not used.
+    Its parameters start with the factory's values. The generator arguments are not used.
     """
 
     def __init__(

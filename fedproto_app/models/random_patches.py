@@ -21,7 +21,7 @@ from fedproto_app.models.model import LinearHeadModel
 LARGEST_PATCH = 6
 POOLED = 2  # regions a side, over which responses are averaged
 ENCODED_AT_ONCE = 32  # images, of all clients together: their responses then stay in the cache
-THRESHOLD = 0.5  # of a response; pixels lie in −2 … 2
+THRESHOLD = 0.5  # of a response. Pixels lie in −2 … 2
 
 # Brightness, red against blue, green against both: the strength that each has in natural images.
 _COLOURS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
@@ -79,7 +79,7 @@ class RandomPatchClassifier(LinearHeadModel):
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
     """Draw filters [count, channels, patch, patch] with N(0, 1) coefficients on whitened patches.
 
-    The coefficients refer to the cosine transform and the colours above; each is divided by its
+    The coefficients refer to the cosine transform and the colours above. Each is divided by its
     strength in natural images.
     """
     basis = cosine_basis(patch)

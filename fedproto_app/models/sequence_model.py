@@ -17,7 +17,7 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 # A one-layer LSTM over padded sequences of any length, batched over clients.
 #
-# Every parameter has a leading client axis, [K, …]; the equations follow `torch.nn.LSTM`
+# Every parameter has a leading client axis, [K, …]. The equations follow `torch.nn.LSTM`
 # (Hochreiter and Schmidhuber 1997, with a forget gate), gates in its order input, forget, cell,
 # output. Matrices are stored as [in, out], the transpose of torch's, as in ``models/gru.py``.
 #
@@ -39,7 +39,7 @@ def lstm_last_hidden(
 
     parameters: ``<prefix>weight_ih`` [K, d, 4H], ``weight_hh`` [K, H, 4H], ``bias_ih`` and
         ``bias_hh`` [K, 4H].
-    inputs: [K, B, T, d]; values after a sequence's end change nothing.
+    inputs: [K, B, T, d]. Values after a sequence's end change nothing.
     lengths: [K, B] int64, each 1 … T.
     Returns [K, B, H].
     """

@@ -6,7 +6,7 @@
 Whoever reaches the users' port may submit runs, without a password, so sites must not reach it. Up
 to version 1.39 Flower has a port of their own for SuperNodes, which speak gRPC. From 1.40 on they
 speak HTTP, on the users' port. There this program listens at the sites' port and passes on calls of
-the Fleet API, /v1/fleet/..., and no others. This module knows the difference; nothing else does.
+the Fleet API, /v1/fleet/..., and no others. This module knows the difference. Nothing else does.
 
 Flower stores replies of any size. Here a reply that is larger than --largest-reply is refused
 before it is stored, with a status at which a SuperNode gives that reply up and goes on.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-# Flower cuts arrays into parts of 5 MB; a node's other requests are smaller than its app, 10 MB.
+# Flower cuts arrays into parts of 5 MB. A node's other requests are smaller than its app, 10 MB.
 LARGEST_BODY = 64 * 2**20
 # The SuperLink reads a request into memory before it looks at the signature.
 LARGEST_SUM = 2**30  # bytes of the requests that are passed on at one time
@@ -257,7 +257,7 @@ def _serves_nodes_with_grpc() -> bool:
 
 
 def _connections() -> int:
-    """Return how many connections of nodes fit; each may need one to the SuperLink as well.
+    """Return how many connections of nodes fit. Each may need one to the SuperLink as well.
 
     Raises the limit of open files for this process and the SuperLink as far as it may.
     """
@@ -440,7 +440,7 @@ async def _serve(
     connections: int,
     quota: FleetQuota,
 ) -> None:
-    """Wait until the SuperLink answers; pass on the nodes' calls until it or this program ends."""
+    """Wait until the SuperLink answers. Pass on the nodes' calls until it or this program ends."""
     import httpx
     import uvicorn
 

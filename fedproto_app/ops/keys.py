@@ -72,7 +72,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[
     """Make the keys and certificates that `folder` lacks: all files appear, or none.
 
     hosts: DNS names and IP addresses of the server. With any, a server certificate is issued by the
-    folder's CA, or by a new CA if the folder has none. nodes: names of nodes; each gets a key pair.
+    folder's CA, or by a new CA if the folder has none. nodes: names of nodes. Each gets a key pair.
     They need no CA.
 
     Raises `SettingsError` for an invalid name, for a file that exists, and for a folder that other
@@ -364,7 +364,7 @@ def servers_certificate(connection: str) -> CertificateEnd | None:
         entry = tomllib.loads((home / "config.toml").read_text())["superlink"][connection]
         host, _, port = str(entry["address"]).rpartition(":")
         context = ssl.create_default_context(cafile=entry["root-certificates"])
-        context.check_hostname = False  # Flower checks; here it is read
+        context.check_hostname = False  # Flower checks it, here it is read
         context.verify_mode = ssl.CERT_NONE
         with (
             socket.create_connection((host, int(port)), _SECONDS) as plain,

@@ -3,7 +3,7 @@
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
 run and that no command stops. The SuperLink of a run lives in a temporary FLWR_HOME on a free port.
 It ends with its ``with`` block, with all processes that it started; if this process is killed, a
-guardian ends them. Flower's programs do the work; this module does not import Flower.
+guardian ends them. Flower's programs do the work. This module does not import Flower.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ConnectionLost(FederationError):
-    """The SuperLink did not say how a run stands; the run itself may go on."""
+    """The SuperLink did not say how a run stands. The run itself may go on."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Connection:
         return RunStatus(runs[0]["status"], runs[0]["status-details"])
 
     def follow(self, run_id: str, log: Path) -> subprocess.Popen[bytes]:
-        """Start writing the run's log to the file ``log``; the process ends when the run does."""
+        """Start writing the run's log to the file ``log``. The process ends when the run does."""
         with log.open("wb") as file:
             return self._start(["flwr", "log", run_id, self._name, "--stream"], file)
 
@@ -162,7 +162,7 @@ class NamedSuperLink(Connection):
 class SuperLink(Connection):
     """A simulating SuperLink on a free loopback port, for the length of a ``with`` block.
 
-    home: an empty folder for Flower's and Ray's files; its path marks every process started.
+    home: an empty folder for Flower's and Ray's files. Its path marks every process started.
     import_path: a folder whose modules the nodes may import (a user's own data source), or None.
     programs: the folder of flower-superlink and flwr.
 
@@ -287,7 +287,7 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # we run in the app's environment
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leaves the GPUs visible; the app chooses
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leaves the GPUs visible. The app chooses
         "PYTHONUNBUFFERED": "1",  # the log is read while it grows
         "SPT_NOENV": "1",  # Ray's renamed processes keep the environment that marks them as ours
         # SuperLink and SuperExec find Flower's other programs by name.

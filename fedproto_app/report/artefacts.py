@@ -59,7 +59,7 @@ PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
 class RunFolder:
-    """The only writer of one run's artefacts; each file is written completely or not at all.
+    """The only writer of one run's artefacts. Each file is written completely or not at all.
 
     Holds the run's lock until `close`, or for a ``with`` block. Raises `SettingsError` if another
     process holds it, if the folder already holds a run, or, with ``output.resume``, if it holds no
@@ -256,7 +256,7 @@ def round_line(
     evaluated: bool,
     task: str = FIRST_TASK,
 ) -> Record:
-    """Return a round's line of rounds.jsonl; losses are plain means over the trained clients."""
+    """Return a round's line of rounds.jsonl. Losses are plain means over the trained clients."""
     terms = sorted({name for losses in log.losses.values() for name in losses})
     losses = {
         name: float(np.mean([log.losses[key].get(name, 0.0) for key in sorted(log.losses)]))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
     from fedproto_app.serving import ClientForecast
 
-MOST_METHODS = 12  # rows of dots, or lines; more cannot be distinguished
+MOST_METHODS = 12  # rows of dots, or lines. More cannot be distinguished
 _TRAFFIC = "numbers sent, up and down, all clients"
 
 MOST_CLIENTS = 6  # forecasts in one picture
@@ -131,7 +131,7 @@ def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
 
 
 def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> list[Lines]:
-    """Return the charts of the curves by round and by traffic; curves without values are left out.
+    """Return the charts of the curves by round and by traffic. Curves without values are left out.
 
     prefix: a word before the figure's name in the titles.
     """

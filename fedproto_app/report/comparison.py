@@ -203,7 +203,7 @@ class Rivals:
         return rivals
 
     def _errors_of_run(self, run: Run) -> dict[str, Errors]:
-        """Return the errors of a run; each run is read only once."""
+        """Return the errors of a run. Each run is read only once."""
         if run.folder not in self._errors_by_folder:
             self._errors_by_folder[run.folder] = client_errors(run, self._metrics)
         return self._errors_by_folder[run.folder]
@@ -248,7 +248,7 @@ def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two methods compared over the clients that both have; errors are means over seeds.
+    """Two methods compared over the clients that both have. Errors are means over seeds.
 
     dataset: the question's title. differences: of the clients' errors in the order of their names,
     negative where the method is better.

@@ -92,7 +92,7 @@ _CHART_STYLE: Look = STYLE | {
     "ytick.color": _QUIET,
     **{f"{axis}tick.{kind}.size": 0 for axis in "xy" for kind in ("major", "minor")},
 }
-_HALF, _FULL, _HEIGHT = 420.0, 860.0, 245.0  # points; a page of 920 pixels does not scale them
+_HALF, _FULL, _HEIGHT = 420.0, 860.0, 245.0  # points. A page of 920 pixels does not scale them
 _POINTS, _DPI = 72, 150  # an inch
 _LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
 _LONGEST_NAME, _LONGEST_NAME_NARROW, _LONGEST_LABEL = 28, 18, 54  # letters
@@ -100,7 +100,7 @@ _NAMED_ROWS, _NAMED_BARS = 40, 12
 _NAMED_KINDS = 20  # more colours cannot be distinguished
 _MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
 _LARGEST = 1e30  # larger values are drawn at the end of the axis, so that sums stay finite
-_WIDEST = 1e9  # ratio on a logarithmic axis; smaller values lie on its linear part
+_WIDEST = 1e9  # ratio on a logarithmic axis. Smaller values lie on its linear part
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _ATTRIBUTES = (
     *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray"),
@@ -109,7 +109,7 @@ _ATTRIBUTES = (
 
 
 def look(place: int) -> Look:
-    """Return colour and dashes of the line with this number; the first 28 differ."""
+    """Return colour and dashes of the line with this number. The first 28 differ."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": DASHES[place % len(DASHES)],
@@ -117,7 +117,7 @@ def look(place: int) -> Look:
 
 
 def chart_svg(chart: Chart, *, narrow: bool = False) -> Markup:
-    """Return the chart as SVG for a page; every text in it is escaped.
+    """Return the chart as SVG for a page. Every text in it is escaped.
 
     narrow: draw a wide chart for a phone.
     """
@@ -226,7 +226,7 @@ class _Panel:
         self.tips[identifier] = texts
 
     def _write_names(self, axis: str, names: Mapping[float, str], turn: float = 0) -> None:
-        """Set ticks with these names; a shortened name has its full text as a tooltip."""
+        """Set ticks with these names. A shortened name has its full text as a tooltip."""
         longest = self._longest_name if axis == "y" else _LONGEST_NAME
         texts = [_short(name, longest) for name in names.values()]
         ticks = getattr(self.axes, f"set_{axis}ticks")(list(names), texts, rotation=turn)
@@ -525,7 +525,7 @@ def are_rows(chart: Bars) -> bool:
 
 
 def category_colours(count: int) -> list[Any]:
-    """Return a colour for each kind; beyond twenty kinds, neighbours look alike."""
+    """Return a colour for each kind. Beyond twenty kinds, neighbours look alike."""
     from matplotlib import colormaps
 
     if count <= len(COLOURS):
@@ -557,7 +557,7 @@ def _text(value: float, axis: Axis) -> str:
 
 
 def _short(text: str, longest: int) -> str:
-    """Return a text that can be drawn; long texts lose their middle, since names begin alike."""
+    """Return a text that can be drawn. Long texts lose their middle, since names begin alike."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
     if len(text) <= longest:
         return text
@@ -596,7 +596,7 @@ def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup
 def _shape(
     element: ElementTree.Element, tag: str, shapes: Mapping[str | None, str]
 ) -> tuple[str, dict[str, str]]:
-    """Return the element's tag and position; shared shapes are repeated for each use."""
+    """Return the element's tag and position. Shared shapes are repeated for each use."""
     place = {name: _rounded(element.get(name, "")) for name in ("x", "y") if element.get(name)}
     if tag == "path":
         return tag, {"d": _rounded(element.get("d", ""))}
@@ -627,7 +627,7 @@ def _smaller(picture: str) -> str:
 
 
 def _attributes(style: str) -> dict[str, str]:
-    """Return a style as attributes, which the page's policy allows; fonts are the page's."""
+    """Return a style as attributes, which the page's policy allows. Fonts are the page's."""
     pairs = (part.split(":", 1) for part in style.split(";") if ":" in part)
     styles = {name.strip(): value.strip() for name, value in pairs}
     look = {name: value for name, value in styles.items() if name in _ATTRIBUTES}

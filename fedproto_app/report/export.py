@@ -77,7 +77,7 @@ def plain(name: str) -> str:
 
 
 def by_plain_names(values: Mapping[str, Item]) -> dict[str, Item]:
-    """Return the values by their `plain` names; the first wins if two names become equal."""
+    """Return the values by their `plain` names. The first wins if two names become equal."""
     plain_values: dict[str, Item] = {}
     for name, value in values.items():
         plain_values.setdefault(plain(name), value)
@@ -181,7 +181,7 @@ def require_tensorboard(option: str) -> None:
 
 
 class EventLog:
-    """Writes one file of events into a folder; the file is complete after each call.
+    """Writes one file of events into a folder. The file is complete after each call.
 
     first_round: TensorBoard ignores what earlier files of the folder say about this and later
     rounds, or 0 if there are no earlier files.

@@ -1,7 +1,7 @@
 """A table for a terminal that breaks no cell: where columns do not fit, they are stacked.
 
 rich squeezes the columns of a table that is too wide until words break. Here every column is as
-wide as its cells; what does not fit beside the others follows below them, with the rows' names
+wide as its cells. What does not fit beside the others follows below them, with the rows' names
 again.
 """
 
@@ -23,7 +23,7 @@ _LEAST_NAME = 12  # letters of a row's name that stay in a line
 class FittingTable:
     """Rows of texts below titles.
 
-    texts: number of columns from the left without numbers; they are repeated where columns are
+    texts: number of columns from the left without numbers. They are repeated where columns are
     stacked. heading, caption: lines above and below. marked: the places of rows in bold.
     """
 

@@ -41,7 +41,7 @@ _LATEST = {
 class MetricsFile:
     """The run's numbers for Prometheus: a text file, replaced after each round.
 
-    The format is https://prometheus.io/docs/instrumenting/exposition_formats/; the textfile
+    The format is https://prometheus.io/docs/instrumenting/exposition_formats/. The textfile
     collector of node_exporter reads a folder of such files. FEDPROTO_METRICS names the folder;
     without it, nothing is written.
 

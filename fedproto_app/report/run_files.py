@@ -101,7 +101,7 @@ def _numbers(column: str, cells: Sequence[str]) -> NDArray[np.float64]:
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows as CSV; a cell that a spreadsheet would run as a formula starts with '."""
+    """Return the rows as CSV. A cell that a spreadsheet would run as a formula starts with '."""
     text = io.StringIO()
     csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
     return text.getvalue()

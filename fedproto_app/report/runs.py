@@ -287,7 +287,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
     """Return a name for each group: its method, and the settings that distinguish it.
 
     Only settings that differ between groups of the same dataset and method are named, for example
-    ``fuels inter-weight=1.0``; keys of the method's own section and of the data's omit the
+    ``fuels inter-weight=1.0``. Keys of the method's own section and of the data's omit the
     sections' names.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)

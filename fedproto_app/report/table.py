@@ -210,7 +210,7 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
 
 
 def pairs_csv(pairs: Sequence[Pair]) -> str:
-    """Return CSV, one row per pair; numbers are not rounded, unknown numbers are empty."""
+    """Return CSV, one row per pair. Numbers are not rounded, unknown numbers are empty."""
     rows = [pair.figures for pair in pairs]
     for row in rows:
         row |= {key: str(row[key]).removesuffix(NOT_CONVERGED) for key in ("method", "against")}
@@ -233,7 +233,7 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int)
 def comparison_csv(groups: Sequence[Group]) -> str:
     """Return CSV, one row per group of one task.
 
-    Numbers are not rounded, accuracies are fractions; each figure has columns for its mean,
+    Numbers are not rounded, accuracies are fractions. Each figure has columns for its mean,
     standard deviation and standard error.
     """
     figures = [shown.name for shown in report_for(groups[0].task).metrics.comparison]

@@ -101,7 +101,7 @@ class Candidate:
     known: KnownColumns
 
     def promise(self, metrics: TaskMetrics) -> tuple[int, float, str]:
-        """Return the sort key that chooses a candidate; the smallest wins.
+        """Return the sort key that chooses a candidate. The smallest wins.
 
         First the number of clients without an error, then the validation error of the best round,
         the mean over clients and seeds.

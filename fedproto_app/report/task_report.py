@@ -1,6 +1,6 @@
 """The interface between reports and tasks: the files, tables and charts of a kind of task.
 
-Folder, progress, tables and comparison are the same for every task; what they contain follows from
+Folder, progress, tables and comparison are the same for every task. What they contain follows from
 the task's metrics. Each task adds a `TaskReport`, in the folder with the task's name.
 """
 
@@ -43,7 +43,7 @@ class TaskReport(ABC):
 
     @abstractmethod
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """Return the rows of each CSV file, by file name; the first row names the columns."""
+        """Return the rows of each CSV file, by file name. The first row names the columns."""
 
     @abstractmethod
     def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
@@ -67,7 +67,7 @@ class TaskReport(ABC):
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Return the task's own sections of a page on runs with one dataset.
 
-        runs: the run folders by label; a run's position sets the look of its lines. first: the
+        runs: the run folders by label. A run's position sets the look of its lines. first: the
         label of the run that the page is mostly about.
         """
         sections: list[Section] = self._charts().sections(runs, first)

@@ -272,7 +272,7 @@ class _Phase:
         return self._sent.get(node, math.inf)
 
     def _look_for_returns(self) -> None:
-        """Send lost orders again to nodes that are connected; give up on nodes that stay away."""
+        """Send lost orders again to nodes that are connected. Give up on nodes that stay away."""
         connected = set(self._grid.get_node_ids()) if self._lost else set()
         for node, lost in list(self._lost.items()):
             if node in connected:

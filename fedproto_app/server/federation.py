@@ -49,7 +49,7 @@ class Selection:
         return select(clients, share, set(newcomers), seed, server_round)
 
     def evaluates(self, server_round: int) -> bool:
-        """Whether this round's models are evaluated; the last round's always are.
+        """Whether this round's models are evaluated. The last round's always are.
 
         Before the method's own rounds there is nothing to evaluate.
         """

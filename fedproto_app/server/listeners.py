@@ -47,7 +47,7 @@ class RoundEnd:
 
 
 class Listener:
-    """Base class of listeners; does nothing."""
+    """Base class of listeners, which does nothing."""
 
     def round_ended(self, ended: RoundEnd) -> None:
         """Called after each round."""
@@ -68,7 +68,7 @@ class Listener:
 
 
 def reason_to_stop(listeners: Sequence[Listener], next_round: int) -> str:
-    """Return why this round must not be run, "" if it may; the last listener takes precedence."""
+    """Return why this round must not be run, "" if it may. The last listener takes precedence."""
     reasons = (listener.stops(next_round) for listener in reversed(listeners))
     return next((reason for reason in reasons if reason), "")
 
@@ -115,7 +115,7 @@ class Costs(Listener):
 
 
 class Patience(Listener):
-    """Stops the run when the validation error no longer falls; it never looks at test errors.
+    """Stops the run when the validation error no longer falls. It never looks at test errors.
 
     The error is the median over the clients, so that no single report decides when a run ends.
     """

@@ -332,7 +332,7 @@ class Membership:
             tell("limited-weight", clients=len(above), first=first, samples=self.most_samples)
 
     def _is_to_ask(self, node_id: int) -> bool:
-        if node_id in self._queries:  # however long it takes; probes tell whether it is lost
+        if node_id in self._queries:  # however long it takes. Probes tell whether it is lost
             return False
         given_name = self._identity.given_name(node_id)
         if self._named and given_name and given_name not in self._named:
@@ -435,7 +435,7 @@ class Membership:
             raise Unusable(f"its data are {_shape_text(shape)}; the run's are {of_run}")
 
     def _agree_on_shape(self) -> None:
-        """Set the run's shape to the most frequent shape; turn nodes with another shape away.
+        """Set the run's shape to the most frequent shape. Turn nodes with another shape away.
 
         Raise `FederationError` for a tie, because otherwise the fastest node would decide.
         """

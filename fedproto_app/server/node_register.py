@@ -67,7 +67,7 @@ class Binding:
 class Names:
     """The register's content: bindings by name, and the banned keys by banned name.
 
-    ends: until when a key may be used, as `now` writes it, by fingerprint; other keys have no end.
+    ends: until when a key may be used, as `now` writes it, by fingerprint. Other keys have no end.
     """
 
     bound: dict[str, Binding] = field(default_factory=dict)

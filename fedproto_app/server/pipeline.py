@@ -189,7 +189,7 @@ class Pipeline:
     def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
         """Send a phase's orders and return the replies that arrive before the round's deadline.
 
-        Where sums are masked, nodes exchange keys first; nodes that fail to get no orders.
+        Where sums are masked, nodes exchange keys first. Nodes that fail to get no orders.
         """
         messages = self.sums.prepare(grid, list(messages))
         nodes = {message.metadata.dst_node_id for message in messages}

@@ -54,7 +54,7 @@ class _Announced:
 
 
 def without_waiting(grid: Grid) -> Grid:
-    """Return a grid that waits for no node; grids of simulations never wait."""
+    """Return a grid that waits for no node. Grids of simulations never wait."""
     # Not at the top of the file: it takes a second, and Flower has imported it wherever it matters.
     from flwr.superlink.grid.http_grid import HttpGrid
 

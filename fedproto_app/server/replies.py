@@ -1,7 +1,7 @@
 """Validation of nodes' replies (design rule 5).
 
 A reply may hold anything: records of other types, arrays with false headers, NaN, undeclared
-counts. `wire` checks the form; the readers here check every value before it is used. They return
+counts. `wire` checks the form. The readers here check every value before it is used. They return
 the valid part and a `Refusal` for each invalid part. Whatever a message holds, they raise only the
 documented errors.
 """
@@ -61,7 +61,7 @@ LONGEST_LOSS_NAME = 64  # characters
 # Bytes of a reply's JSON: names of metrics, and 5,000 numbers of each client.
 MOST_JSON, MOST_JSON_PER_CLIENT = 2**20, 2**17
 MOST_SECONDS = 1e9  # a node's own working time, which is added up
-LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
+LARGEST_LOSS = 1e38  # float32 holds it. The sum over any number of clients is still finite
 
 
 def read_roster(message: Message, multiple: int) -> NodeRoster:
@@ -121,7 +121,7 @@ def read_reply(
     reported. fault: returns why a client's metrics are impossible, or None. before: the root mean
     square of the model in the order. asked: what else the order bounds.
     A fault of one client (a NaN in its prototype, a wrong count, a name without an order) refuses
-    that client; a fault in a part that clients share (an averaged model, missing records) refuses
+    that client. A fault in a part that clients share (an averaged model, missing records) refuses
     the node's whole reply.
     """
     try:

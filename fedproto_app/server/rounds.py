@@ -100,7 +100,7 @@ class Checkpoints(Listener):
     """Writes the run's checkpoints.
 
     write: writes a checkpoint into the run's folder. state: returns the strategy's state.
-    listeners: the listeners whose memory a checkpoint holds; they are called before this one.
+    listeners: the listeners whose memory a checkpoint holds. They are called before this one.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Figure:
     """A number about a client, and its fields in the run's files.
 
     metric: what is measured, of which model. over: the name of a metric of the same model that it
-    is divided by, "" for none; a client where that is 0 has no such figure. column: in clients.csv.
+    is divided by, "" for none. A client where that is 0 has no such figure. column: in clients.csv.
     round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
     label: its name in the chart of the clients' distributions, "" if the chart leaves it out.
     jumps: whether tiny differences in predictions may change it a lot.
@@ -110,7 +110,7 @@ class TaskMetrics:
     is_accuracy: whether the test figure is the share of right answers, 0 … 1; else it is an error.
     name, axis: of the test figure in titles and on axes. kept_error, error: the names of the errors
     of `kept` and `compared`, 1 minus an accuracy. caption: the text below a comparison.
-    inputs: the settings of ``[data]`` that change the models' inputs but not the test part; runs
+    inputs: the settings of ``[data]`` that change the models' inputs but not the test part. Runs
     that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
     summary.json by which a comparison can be sorted, the default first; {}: by the headline.
     verdict: further figures of the kept models, smaller is better, that a verdict states and holds

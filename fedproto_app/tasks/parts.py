@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TaskParts(ABC):
-    """What a task is made of; every task's folder has a subclass.
+    """What a task is made of. Every task's folder has a subclass.
 
     small: settings of a run of seconds with 8 clients, for checks of methods.
     """

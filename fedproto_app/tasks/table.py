@@ -53,7 +53,7 @@ def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Load every `partitions`-th client of the source, from the `partition`-th on (0 and 1: all).
 
-    Raises `DataError` if the source fits another task or cannot be read; clients that cannot take
+    Raises `DataError` if the source fits another task or cannot be read. Clients that cannot take
     part are listed.
     """
     require_fitting_source(settings)
@@ -84,7 +84,7 @@ def _require_names(clients: Iterable[str]) -> None:
 
 
 def require_fitting_source(settings: Settings) -> None:
-    """Raise `DataError` for a source of another task; users' functions are not checked here."""
+    """Raise `DataError` for a source of another task. Users' functions are not checked here."""
     from fedproto_app.data.format import all_sources, sources_of
 
     chosen = task_record(settings.task)
@@ -117,7 +117,7 @@ def fitting_task(holds: str, targets: str) -> str:
 
 
 def record_of_source(settings: DataSettings) -> TaskRecord:
-    """Return the first task for the kind of data in the source; a user's function is called.
+    """Return the first task for the kind of data in the source. A user's function is called.
 
     Raises `DataError` for an unknown source.
     """

@@ -80,7 +80,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
     @classmethod
     def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
-        """Return the metrics that `evaluate` always reports; it may report more.
+        """Return the metrics that `evaluate` always reports. It may report more.
 
         A metric of the kept model is sent only for the model that a client keeps.
         """

@@ -41,7 +41,7 @@ FIRST, COUNT, STEPS = "first", "count", "steps"
 
 
 class CnfgnnLearner(Answers, SoloLearner):
-    """Train the server's model on the supervised loss; the server takes the unweighted mean."""
+    """Train the server's model on the supervised loss. The server takes the unweighted mean."""
 
     @classmethod
     def sends(cls, section: object, sizes: Sizes) -> Sequence[Sends]:

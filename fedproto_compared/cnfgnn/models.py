@@ -142,7 +142,7 @@ class Seq2SeqForecaster(GraphForecaster):
 
 
 class GuidedForecaster(GraphForecaster):
-    """FUELS's forecaster, whose decoder gets g after r; h is r."""
+    """FUELS's forecaster, whose decoder gets g after r. H is r."""
 
     def __init__(self, representation_dim: int, layout: WindowLayout, graph_width: int) -> None:
         super().__init__(layout, graph_width)

@@ -186,7 +186,7 @@ class GraphLearning:
         }
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore what `state` returned; other arrays are ignored."""
+        """Restore what `state` returned. Other arrays are ignored."""
         kinds = {"value": self._values, **self._adam.state}
         for key, array in state.items():
             if key.startswith(_NETWORK):
@@ -195,7 +195,7 @@ class GraphLearning:
 
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
-# A client's gradient may be this many times as long as the median; longer ones are shortened. All
+# A client's gradient may be this many times as long as the median. Longer ones are shortened. All
 # losses are of standardised series.
 LONGEST = 10.0
 MOST_LENGTHS = 10  # a client may begin or end this many usual lengths before or after the others
@@ -256,7 +256,7 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
         return [key for key in clients if key in of_it.keys() - faults.keys()]
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients that sent their encodings this round; the others have no g."""
+        """Return the clients that sent their encodings this round. The others have no g."""
         able = self.eligible(clients)
         if not self.section.server_epochs:
             return able

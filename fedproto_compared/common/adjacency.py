@@ -67,7 +67,7 @@ def normalised(adjacency: Adjacency) -> Adjacency:
 def communities(adjacency: Adjacency, seed: int) -> NDArray[np.int64]:
     """Return the community of each vertex by Louvain's method (Blondel et al. 2008): [N].
 
-    Communities are numbered by their first vertices; a vertex without edges is a community.
+    Communities are numbered by their first vertices. A vertex without edges is a community.
     """
     import networkx as nx  # slow to import
 

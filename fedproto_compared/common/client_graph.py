@@ -132,6 +132,6 @@ class ClientGraph:
         return {_STATE + name: array for name, array in self._profiles.state().items()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of `state`; arrays without the prefix are ignored."""
+        """Restore the arrays of `state`. Arrays without the prefix are ignored."""
         profiles = {n.removeprefix(_STATE): a for n, a in state.items() if n.startswith(_STATE)}
         self._profiles.restore(profiles)

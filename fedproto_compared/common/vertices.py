@@ -75,7 +75,7 @@ class Vertices:
     def adjacency(
         self, names: Sequence[str | None], profiles: NDArray[np.float32] | None = None
     ) -> Adjacency:
-        """Return the adjacency of these clients, [N, N]; unknown or unnamed clients have no edges.
+        """Return the adjacency of these clients, [N, N]. Unknown or unnamed clients have no edges.
 
         profiles: [N, B] of the same clients, NaN if missing; needed for source "profiles" only.
         """
@@ -117,7 +117,7 @@ def reported_days(samples: CohortSamples, settings: Settings) -> Tensor:
 def read_weights(path: Path, names: str = "") -> tuple[tuple[str, ...], NDArray[np.float32]]:
     """Return the clients' names and the weights [M, M], the larger of the two directions.
 
-    The first line has the names; the first column may have them too. If the file has only numbers,
+    The first line has the names. The first column may have them too. If the file has only numbers,
     the names are in the header of another file, `names`. The diagonal is set to 0.
     """
     table = _table(path).to_numpy(dtype=str)

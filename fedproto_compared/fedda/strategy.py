@@ -53,7 +53,7 @@ def two_view_clusters(
     """Run k-means on the patterns and on the places in turns, each from the other's clusters.
 
     Stops when the clusters of the patterns no longer change, or after 20 turns. Without places it
-    is k-means of the patterns. Labels [N] are numbered by first appearance; equal points can leave
+    is k-means of the patterns. Labels [N] are numbered by first appearance. Equal points can leave
     fewer than C. patterns: [N, m]; places: [N, 2]; clusters: C ≤ N; seed: for the first centres
     (k-means++).
     """
@@ -356,7 +356,7 @@ class FedDaStrategy(Asks, FedAvgStrategy):
     def begin(self, round_: Round) -> None:
         """Ask the connected clients for statistics that they have not sent yet.
 
-        The first statistics give the clusters and the quasi-global model; training begins with
+        The first statistics give the clusters and the quasi-global model. Training begins with
         that model.
         """
         clusters = self._clusters

@@ -1,8 +1,8 @@
 """Labelled images at the server, for methods that also learn there.
 
 Where nodes share one data set (a simulation, or a ``partition-id``), the run reserves images for
-the server, which reads the run's source as nodes do. Sites with data of their own reserve nothing;
-there the server's operator names images in its environment. A run's configuration cannot point such
+the server, which reads the run's source as nodes do. Sites with data of their own reserve nothing.
+There the server's operator names images in its environment. A run's configuration cannot point such
 a server at a file.
 """
 
@@ -32,7 +32,7 @@ UNLABELLED = "FEDPROTO_UNLABELLED"  # further images, whose labels are not read
 class ServerImages:
     """The server's images.
 
-    labelled: a few of every class. unlabelled: [m, channels, height, width] uint8; the labelled
+    labelled: a few of every class. unlabelled: [m, channels, height, width] uint8. The labelled
     images if there are no others.
     """
 

@@ -10,7 +10,7 @@ from fedproto_app.strategies.solo import SoloLearner
 
 
 class FedicLearner(SoloLearner):
-    """FedAvg's local training; nodes do not average."""
+    """FedAvg's local training. Nodes do not average."""
 
     needs_representation = True
 

@@ -79,15 +79,15 @@ def teacher(
 def distillation(target: Tensor, student: Tensor, temperature: float) -> Tensor:
     """Return KL(softmax(z_T / T) ‖ softmax(z_S / T)), the mean over images.
 
-    target, student: logits [n, C]; the target has no gradient. Not multiplied by T², as in the
-    authors' code.
+    target, student: logits [n, C]. The target has no gradient, and nothing is multiplied by
+    T², as in the authors' code.
     """
     target_log = (target.detach() / temperature).log_softmax(dim=1)
     student_log = (student / temperature).log_softmax(dim=1)
     return (target_log.exp() * (target_log - student_log)).sum(dim=1).mean()
 
 
-LARGEST_LOGIT = 1e4  # of a client's model; larger logits would dominate every mean
+LARGEST_LOGIT = 1e4  # of a client's model. Larger logits would dominate every mean
 
 Parameters = dict[str, Tensor]  # [1, …] or [K, …] each
 Loss = Callable[[Mapping[str, Tensor]], Tensor]

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import flush
 
-MOST_BYTES = 16 * 2**20  # of one file; there are two
+MOST_BYTES = 16 * 2**20  # of each of two files
 MOST_TEXT = 300  # characters of a stranger's text
 MOST_ENTRIES = 50  # of one table or list
 _TAIL = 8192  # bytes of a file's end that are read first
@@ -102,7 +102,7 @@ class Chain:
 def verify(file: Path, noted: str = "") -> Chain:
     """Check that each line follows from the line before, in the older file and in this one.
 
-    noted: a hash that an earlier check gave; its line must still be there. Raises `DataError`
+    noted: a hash that an earlier check gave. Its line must still be there. Raises `DataError`
     naming the first line that does not follow, or for a file without any entry, and `OSError` if
     the log cannot be read.
     """
@@ -189,7 +189,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append the line to the disk completely or not at all; raises OSError."""
+    """Append the line to the disk completely or not at all. Raise OSError if that fails."""
     is_new = not file.exists()
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:

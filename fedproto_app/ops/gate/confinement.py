@@ -32,7 +32,7 @@ _ENDING = 20.0  # seconds within which all descendants must have ended
 
 
 class Ended(Exception):
-    """The separate process gave no answer; the message says why."""
+    """The separate process gave no answer. The message says why."""
 
 
 def frame(*parts: bytes) -> bytes:

@@ -39,7 +39,7 @@ class Checked:
 def with_own_clients(data: DataSettings, table: str, has_clients: bool) -> DataSettings:
     """Return the settings with the clients that the source names, unless others were asked for.
 
-    table: "partition" or "clusters"; asking for others is to set anything in that table.
+    table: "partition" or "clusters". Asking for others is to set anything in that table.
     """
     dealing = getattr(data, table)
     if not has_clients or dealing.model_fields_set:
@@ -86,7 +86,7 @@ def _table(rows: Sequence[Sequence[Cell]]) -> Table:
     first = rows[1]
     for number, title in enumerate(rows[0]):
         is_text = number == 0 or isinstance(first[number], Text)
-        # Numbers keep their width; long names and notes are wrapped.
+        # Numbers keep their width. Long names and notes are wrapped.
         table.add_column(
             _cell(title), justify="left" if is_text else "right", no_wrap=not is_text,
             overflow="fold",

@@ -35,7 +35,7 @@ from fedproto_app.report.check.findings import (
 )
 from fedproto_app.settings import DataSettings, Settings
 
-FARTHEST = 10  # robust deviations; normal values are farther with probability 10⁻²³
+FARTHEST = 10  # robust deviations. Normal values are farther with probability 10⁻²³
 LARGEST_SHIFT = 1.0  # of the mean, in train deviations: adds 1 to the MSE
 LARGEST_RATIO = 2.0  # of deviations, either way
 LARGEST_SCALED = 1e15  # in train deviations: its square is the largest error that servers accept

@@ -33,8 +33,8 @@ from fedproto_app.settings import DataSettings, Settings
 
 Counts = NDArray[np.int64]
 
-MOST_DECODED = 5000  # images; a larger source is sampled
-_BYTES_AT_ONCE = 2**26  # of pixels; bounds the memory for decoding
+MOST_DECODED = 5000  # images. A larger source is sampled
+_BYTES_AT_ONCE = 2**26  # of pixels, which bounds the memory for decoding
 
 
 @dataclass(frozen=True)

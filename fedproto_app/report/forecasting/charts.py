@@ -33,10 +33,10 @@ from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 
 _MOST_LINES = 8  # of errors by step
-_MOST_METHODS = 3  # in one chart of forecasts; more lines would hide the bands
+_MOST_METHODS = 3  # in one chart of forecasts. More lines would hide the bands
 _MOST_CHOICES, _MOST_OF_ONE_RUN = 40, 12  # clients whose forecasts a page offers
 _MOST_MATRICES = 4
-_MOST_CLIENTS = 1000  # rows of a matrix; clustering costs their square
+_MOST_CLIENTS = 1000  # rows of a matrix. Clustering costs their square
 _MOVED = 0.01  # relative to the start value of a filter's entry
 _PHASE_LABELS = 8  # approximate number on an axis
 
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
+    """Return the sections that the runs' artefacts allow. See `TaskReport.sections`."""
     most = _MOST_CHOICES if len(runs) > 1 else _MOST_OF_ONE_RUN
     return [
         *_steps(runs, first),
@@ -134,7 +134,7 @@ def forecasts_beside(
 ) -> tuple[dict[str, dict[str, Forecast]], Settings]:
     """Return several runs' forecasts for the same clients, and the first run's settings.
 
-    The clients are the first run's `ranked_clients`; the forecasts are by the clients' titles and
+    The clients are the first run's `ranked_clients`. The forecasts are by the clients' titles and
     the runs' labels. A run without models, or whose data have changed, is left out. Raises
     `FedProtoError` if this is the first run.
     """
@@ -166,7 +166,7 @@ def forecasts_beside(
 def _forecast(
     title: str, by_label: Mapping[str, Forecast], period: int, labels: list[str]
 ) -> Lines:
-    """Return a client's chart; only the first run has bands, since several would overlap."""
+    """Return a client's chart. Only the first run has bands, since several would overlap."""
     label, first = next(iter(by_label.items()))
     steps = last_periods(first, period)
     lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]

@@ -1,6 +1,6 @@
 """Forecasts of single clients of a finished simulation, by their kept models.
 
-A simulation leaves its nodes' state in the run folder; the state of deployed nodes stays on them.
+A simulation leaves its nodes' state in the run folder. The state of deployed nodes stays on them.
 The clients with the best, the median and the worst test error are shown.
 """
 
@@ -55,7 +55,7 @@ class Forecast:
     truth: [n], NaN where missing. forecast: [n], H values at once, every H steps. half_widths:
     [L, n], half widths of the forecasts' intervals. positions: [n] on the source's clock. phases:
     [n] of the period at these positions. mse: over all samples, on the standardised scale. scale:
-    of the series. floor: 0 for values that are never negative, else -inf; forecasts are as the
+    of the series. floor: 0 for values that are never negative, else -inf. Forecasts are as the
     model gives them.
     """
 

@@ -30,7 +30,7 @@ _ACCURACY = Axis("test accuracy", percent=True, limits=(0.0, 1.0))
 
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
+    """Return the sections that the runs' artefacts allow. See `TaskReport.sections`."""
     by_class = class_charts({first: runs[first], **runs})
     stages = stage_charts(runs[first])
     return [

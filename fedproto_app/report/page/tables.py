@@ -21,7 +21,7 @@ from fedproto_app.settings import defaults_of, without_other_methods
 from fedproto_app.settings.reading import written
 from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics, percent_text
 
-MOST_CLIENTS = 2000  # rows; a page with more is slow
+MOST_CLIENTS = 2000  # rows. A page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table
 _FEWEST_TO_FILTER = 8
 _MOST_REFUSALS = 100  # rows
@@ -91,7 +91,7 @@ class PageTable:
 def methods_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable:
-    """Return one row per group of one task and dataset; seeds are shown if a group has several."""
+    """Return one row per group of one task and dataset. Seeds are shown if a group has several."""
     columns, caption = shown_columns(groups)
     rows = []
     for n, (group, label) in enumerate(zip(groups, labels, strict=True)):

@@ -58,7 +58,7 @@ class Embeddings:
 
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
+    """Return the sections that the runs' artefacts allow. See `TaskReport.sections`."""
     folders = {
         label: folder
         for label, folder in {first: runs[first], **runs}.items()

@@ -135,7 +135,7 @@ class SequenceRegressionReport(SequenceReport):
 def settled(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
     """Return the first round from which the Rand index stays 1, None if it ends below 1.
 
-    rand_indices: rounds in order with their Rand index; rounds without an index do not count.
+    rand_indices: rounds in order with their Rand index. Rounds without an index do not count.
     """
     first = None
     for number, value in rand_indices:

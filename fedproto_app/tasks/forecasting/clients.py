@@ -42,7 +42,7 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Return why each client of the source cannot take part, or None; no windows are cut."""
+    """Return why each client of the source cannot take part, or None. No windows are cut."""
     return {
         series.name: why_refused(series, settings.data) for series in load_series(settings.data)
     }

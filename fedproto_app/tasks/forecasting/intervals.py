@@ -2,7 +2,7 @@
 
 For each step ahead, half widths start from the validation part's errors and then follow the test
 part's errors as they become available. The half widths after the test part stay at the node, with
-the kept model; coverage and mean width over the test part are reported.
+the kept model. Coverage and mean width over the test part are reported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tracked(NamedTuple):
 def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> Floats:
     """Return the first half widths, [L, K, H], from the errors of validation forecasts [K, n, H].
 
-    present: [K, n, H]; sample i + 1 begins a step after sample i. levels: percent.
+    present: [K, n, H]. Sample i + 1 begins a step after sample i. levels: percent.
 
     With the mean square v_h of the n errors at step h and v of all, the scale s_h of a step has
     log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap hold about n / H separate
@@ -70,7 +70,7 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     shrunk to the normal distribution's z · r with the weight of m = level / (100 - level) errors,
     the fewest that show such a quantile, against N independent errors (`independent_errors`). The
     half width is s_h · (N · q + m · z · r) / (N + m) · t / z, where t is the quantile of Student's
-    distribution with N degrees of freedom; t / z makes up for a scale that is estimated from N
+    distribution with N degrees of freedom. T / z makes up for a scale that is estimated from N
     errors, exactly so for normal errors. A client without any present error has the widths of
     normal errors whose deviation is that of its series, 1.
     """
@@ -152,9 +152,9 @@ def _quantile(ordered: Floats, count: NDArray[np.integer], level: int) -> Floats
 
 
 def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int]) -> Tracked:
-    """Update half widths by the scores of forecasts; sample i + 1 begins a step after sample i.
+    """Update half widths by the scores of forecasts. Sample i + 1 begins a step after sample i.
 
-    first: [L, K, H], the half widths of the first judged forecast. scores, judged: [K, n, H]; only
+    first: [L, K, H], the half widths of the first judged forecast. scores, judged: [K, n, H]. Only
     judged values count. levels: percent, rising; the widths rise with them.
     """
     clients, samples, horizon = scores.shape
@@ -231,7 +231,7 @@ def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:
 def interval_metrics(error: Tensor, validation: Tensor, test: Tensor) -> dict[Metric, list[float]]:
     """Return `COVERAGES` and `WIDTHS` over the test part and the half widths after it, by client.
 
-    Coverage is the share of values inside; width is the mean of upper minus lower limit on the
+    Coverage is the share of values inside. Width is the mean of upper minus lower limit on the
     standardised scale. The arguments are the same as for `follow`.
     """
     widths = follow(error, validation, test)

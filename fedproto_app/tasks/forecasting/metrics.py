@@ -102,7 +102,7 @@ MASE = Figure(
     column=Field("mase", "MASE", short_text, only_wide=True),
     summary=(Field("mase", "MASE (mean)", only_wide=True), _MASE_MEDIAN),
 )
-# Σ|e| / Σ|y| over the test part; unknown if all its values are 0.
+# Σ|e| / Σ|y| over the test part. Unknown if all its values are 0.
 WAPE = Figure(
     kept(MAE_UNITS),
     over=MEAN_SIZE.name,

@@ -345,7 +345,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     ) -> tuple[Tensor, Tensor]:
         """Return XᵀX [K, H, d, d] and Xᵀy [K, H, d, 1] over train samples, for each step ahead.
 
-        clip: the largest length of a sample (x, y); longer samples are shortened. None: no limit.
+        clip: the largest length of a sample (x, y). Longer samples are shortened. None: no limit.
         """
         weights, sums_by_step = self.train_targets(samples), []
         for step, regressors in enumerate(self.layout.each_regressors(samples.inputs)):
@@ -403,7 +403,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
         divisors of MASE and WAPE, and the part of the MAE in each block of the test part. For a
         horizon of several steps there is also the MSE of each step, NaN for a step without any test
-        target. Half widths for later forecasts are added; they stay at the node (`stays`).
+        target. Half widths for later forecasts are added. They stay at the node (`stays`).
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]

@@ -43,7 +43,7 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
 def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
     """Raise `DataError` if the run cannot train on all stages of clients with so many stages.
 
-    This is for stages given by the source; settings check drawn stages themselves.
+    This is for stages given by the source. Settings check drawn stages themselves.
     """
     stage_count = max(stages, default=1)
     if stage_count > settings.rounds:

@@ -296,7 +296,7 @@ class SequenceClassificationTask(SequenceTask):
 class SequenceRegressionTask(SequenceTask):
     """Predict a real number for a sequence.
 
-    Models learn the target over ``data.sequences.target-scale``; errors are in the data's units.
+    Models learn the target over ``data.sequences.target-scale``. Errors are in the data's units.
     """
 
     metrics = NUMBERS
