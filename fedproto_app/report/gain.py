@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedproto_app.data.clock import CALENDAR_UNITS
 from fedproto_app.maths.two_way_bootstrap import Floats, median_ratio_interval
 from fedproto_app.report.run_files import read_table
 
@@ -195,9 +196,12 @@ def _by_block(
 def _length(blocks: Blocks) -> str:
     """Return the length of a block in words."""
     seconds = blocks.step_seconds * blocks.steps
-    if not seconds or seconds % _HOUR:
+    if unit := CALENDAR_UNITS.get(blocks.step_seconds):
+        number = float(blocks.steps)
+    elif not seconds or seconds % _HOUR:
         return f"{blocks.steps} steps"
-    number, unit = (seconds / _DAY, "day") if seconds % _DAY == 0 else (seconds / _HOUR, "hour")
+    else:
+        number, unit = (seconds / _DAY, "day") if seconds % _DAY == 0 else (seconds / _HOUR, "hour")
     return unit if number == 1 else f"{number:.0f} {unit}s"
 
 
