@@ -401,7 +401,7 @@ def on_the_clock(
 def _why_irregular(times: Times, late: int, clock: Clock) -> str:
     if clock.is_of_calendar:
         return f"is no step of the other rows, which are {clock.words}"
-    shortest = np.diff(times).min()
+    is_monthly = np.median(np.diff(times).astype(np.int64)) >= 28 * 86_400e6
     months = (
         "; months are read if all rows lie on one day up to the 28th, at the month's end, or on its "
         "first or last business day"
@@ -409,7 +409,7 @@ def _why_irregular(times: Times, late: int, clock: Clock) -> str:
     return (
         f"lies {_text(times[late] - times[0])} after the first, which is no multiple of the step "
         f"{_text(clock.step)}; bring all rows to one step"
-        f"{months if shortest >= _SHORTEST_MONTH else ''}"
+        f"{months if is_monthly else ''}"
     )
 
 

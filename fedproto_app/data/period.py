@@ -36,7 +36,8 @@ def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
     """Return the period in steps and where it comes from: the clock, else autocorrelation."""
     if (clock := step_of(series)) is not None:
         if clock.months:
-            return 1 if 12 % clock.months else 12 // clock.months, "a year"
+            period = 1 if 12 % clock.months else 12 // clock.months
+            return period, "a year" if period > 1 else "a step, as none is shorter"
         if clock.cycle:
             return clock.cycle, "a day" if clock.steps_in(DAY) > 1 else "a week"
         if clock.step == WEEK:

@@ -449,10 +449,16 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     lengths = [len(client.values) for client in series]
     clock = step_of(series)
     step = "" if clock is None else f" of {clock.rhythm}" * (not clock.is_of_calendar)
-    step += f", {clock.words}," if clock is not None and clock.is_of_calendar else ""
+    step += f", {clock.words}" if clock is not None and clock.is_of_calendar else ""
     calendar = {
         "none": "no calendar, as "
-        + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
+        + (
+            "you say"
+            if "data.calendar" in wishes.changes
+            else "there is too little data"
+            if period > 1
+            else "a period is a step"
+        ),
         "phase": "models know the place in the period",
         "week": "models know the time of day and the weekday",
         "year": "models know the time of day, the weekday and the time of the year",
@@ -656,7 +662,7 @@ def _calendar(series: Sequence[ClientSeries], period: int) -> str:
     has_weeks = is_day and train >= PERIODS_FOR_WEEKS * period
     if has_weeks and weeks_repeat(series, period):
         return "week"
-    return "phase" if train >= 2 * period else "none"
+    return "phase" if period > 1 and train >= 2 * period else "none"
 
 
 def _span(numbers: Sequence[int]) -> str:

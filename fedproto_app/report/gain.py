@@ -121,8 +121,8 @@ class Gain:
     @property
     def test_part(self) -> str:
         """The length of the test part, in words."""
-        if self.block == "day":
-            return f"{self.blocks} test day{'s' * (self.blocks != 1)}"
+        if self.block.isalpha():  # a single step or day
+            return f"{self.blocks} test {self.block}{'s' * (self.blocks != 1)}"
         return f"{self.blocks} test block{'s' * (self.blocks != 1)} of {self.block}"
 
     @property
@@ -131,7 +131,7 @@ class Gain:
         if len(self.ratios) < FEWEST_CLIENTS:
             return f"an interval needs {FEWEST_CLIENTS} clients"
         if self.interval is None:
-            return f"an interval needs {FEWEST_BLOCKS} {'days' * (self.block == 'day') or 'blocks'}"
+            return f"an interval needs {FEWEST_BLOCKS} {self.block if self.block.isalpha() else 'block'}s"
         return "the difference may be chance"
 
 

@@ -219,7 +219,7 @@ class DataSettings(Section):
     name: PlainName = setting(
         "", "name of the dataset in tables; default: that of the file or source", PLAIN_NAMES
     )
-    period: Annotated[int, Field(ge=2)] = setting(24, "samples per period (p), also the batch size")
+    period: Count = setting(24, "samples per period (p), also the batch size")
     close_window: Count = setting(3, "newest values that a forecast uses (c)")
     periodic_window: Count = setting(
         3, "values one, two, … periods earlier that a forecast uses (q)"
