@@ -432,7 +432,10 @@ class Membership:
             raise Unusable(fault)
         if self._shape_is_known and shape != self.shape:
             of_run = _shape_text(self.shape)
-            if shape.step == self.shape.step and (fault := _columns_fault(shape, self.shape)):
+            if shape.step != self.shape.step:
+                steps = _step_text(self.shape)
+                raise Unusable(f"its series have {_step_text(shape)}, but the run's have {steps}")
+            if fault := _columns_fault(shape, self.shape):
                 raise Unusable(f"{fault}; the run's data are {of_run}")
             raise Unusable(f"its data are {_shape_text(shape)}; the run's are {of_run}")
 
@@ -521,6 +524,10 @@ def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
 def _shape_text(shape: DataShape) -> str:
     if not (shape.inputs or shape.classes):
         columns = shown(", ".join(shape.known)) if shape.known else "no columns"
-        step = f" of {shown(shape.step)}" if shape.step else " without times"
-        return f"series with steps{step} and {columns} known in advance"
+        step = f" with {_step_text(shape)} and" if shape.step else " with"
+        return f"series{step} {columns} known in advance"
     return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"
+
+
+def _step_text(shape: DataShape) -> str:
+    return f"a step of {shown(shape.step)}" if shape.step else "no times"
