@@ -36,8 +36,8 @@ class Forecaster:
     """Forecasts of many series, each a client that trains with the others.
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
-    ("h", "30min", "D", "B", "MS", "QE"), or 1 for counted steps; None: not checked. horizon: values forecast at
-    once; intervals reach so far. period, calendar: None: by the step of the data. known: the
+    ("h", "30min", "B", "MS", "QE"), or 1 for counted steps; None: not checked. horizon: values
+    forecast at once; intervals reach so far. period, calendar: None: by the step of the data. known: the
     columns of the frame that are known in advance, such as a weather forecast. model: as for `run`.
     settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
@@ -274,9 +274,7 @@ def _require_step(
         weeks = ""
         if isinstance(offsets[0], Week) and clock.rhythm == "7 days":
             name = f"W-{first:%a}".upper()
-            weeks = (
-                f"; {freq!r} are weeks from {first + offsets[0]:%A} on, write {name!r} or '7D'"
-            )
+            weeks = f"; {freq!r} are weeks from {first + offsets[0]:%A} on, write {name!r} or '7D'"
         step = clock.words if clock.is_of_calendar else pd.Timedelta(clock.step)
         raise DataError(
             f"freq = {freq!r}: the series have a step of {step}, from {first:%A, %Y-%m-%d %H:%M} "

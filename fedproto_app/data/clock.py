@@ -1,7 +1,7 @@
 """Read the times of a table, and turn them into positions on one clock.
 
-A column of times holds dates, periods such as 1998Q1, years, counts since 1970, or numbers of steps.
-A position is the number of whole steps since 1970, which may be steps of the calendar, such as
+A column of times holds dates, periods such as 1998Q1, years, counts since 1970, or numbers of
+steps. A position is the number of whole steps since 1970, which may be steps of the calendar, such as
 months or business days. Counted from one origin, equal wall-clock hours have equal phase in every
 file and at every site, whenever recording began.
 """
@@ -9,10 +9,11 @@ file and at every site, whenever recording began.
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ LARGEST_CHANCE = 1e-6
 WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 _EVERY_DAY, _BUSINESS_DAYS = "1111111", "1111100"  # from Monday on, as numpy writes weeks
 DAY, WEEK = np.timedelta64(86_400_000_000, "us"), np.timedelta64(7 * 86_400_000_000, "us")
+_MICROSECOND = np.timedelta64(1, "us")
 _MONDAY = np.datetime64("1970-01-05", "D")
 _SHORTEST_MONTH = 28 * DAY
 _FEWEST_MONTHS, _FEWEST_WEEKS = 3, 3  # that show a step of the calendar
@@ -43,9 +45,6 @@ CALENDAR_UNITS = {
     **{7 * 86_400 / days: "day" for days in range(2, 7)},
 }
 _LENGTHS = {86_400_000_000: "day", 3_600_000_000: "h", 60_000_000: "min", 1_000_000: "s"}
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August") + (
-    *("September", "October", "November", "December"),
-)
 # A grid with more gaps than rows is a wrong step or a wrong year, not a few missing rows.
 LARGEST_GRID_PER_ROW = 2
 # The unit of a count since 1970 is guessed from its size, for dates between 1973 and 2030 in
@@ -120,7 +119,7 @@ class Clock:
             return f"1 {unit}" if unit else f"{self.months} months"
         if self.week != _EVERY_DAY:
             return "1 business day" if self.week == _BUSINESS_DAYS else f"1 day {self._weekdays}"
-        microseconds = int(self.step / np.timedelta64(1, "us"))
+        microseconds = int(self.step / _MICROSECOND)
         for size, unit in _LENGTHS.items():
             if microseconds % size == 0:
                 number = microseconds // size
@@ -140,7 +139,7 @@ class Clock:
         if self.form:
             return often
         if self.months > 1:
-            month = _MONTHS[self.month % 12]
+            month = month_name[1 + self.month % 12]
             often += f" from {month} on" if self.months % 12 else f" in {month}"
         days = int(self.offset // DAY)
         side = "start" if days >= 0 else "end"
@@ -182,23 +181,24 @@ class Clock:
             return (times - np.datetime64(0, "us") - self.offset) // self.step
         has_step = np.array([digit == "1" for digit in self.week])
         days = ((times - self.offset).astype("datetime64[D]") - _MONDAY).astype(np.int64)
-        return days // 7 * has_step.sum() + has_step.cumsum()[days % 7] - 1
+        return np.asarray(days // 7 * has_step.sum() + has_step.cumsum()[days % 7] - 1)
 
     def moments(self, positions: NDArray[np.int64]) -> Times:
         """Return the times at positions, in microseconds, without a zone."""
         if self.months:
             is_from_end = self.offset < np.timedelta64(0)
             months = positions * self.months + self.month + is_from_end
-            days = months.astype("datetime64[M]").astype("datetime64[D]") + self.offset // DAY
+            days: Times = months.astype("datetime64[M]").astype("datetime64[D]")
+            days = np.asarray(days + self.offset // DAY)
             if self.week != _EVERY_DAY:
-                roll = "backward" if is_from_end else "forward"
+                roll: Literal["backward", "forward"] = "backward" if is_from_end else "forward"
                 days = np.busday_offset(days, 0, roll=roll, weekmask=self.week)
-            return days.astype("datetime64[us]") + self.offset % DAY
+            return np.asarray(days.astype("datetime64[us]") + self.offset % DAY)
         if self.week == _EVERY_DAY:
             return np.datetime64(0, "us") + self.offset + positions * self.step
         weekdays = np.flatnonzero([digit == "1" for digit in self.week])
-        days = 7 * (positions // len(weekdays)) + weekdays[positions % len(weekdays)]
-        return (_MONDAY + days).astype("datetime64[us]") + self.offset
+        days = _MONDAY + 7 * (positions // len(weekdays)) + weekdays[positions % len(weekdays)]
+        return np.asarray(days.astype("datetime64[us]") + self.offset)
 
     def holds(self, times: Times) -> NDArray[np.bool_]:
         """Return which of these times [n] are times of the clock."""
@@ -242,21 +242,17 @@ class Clock:
 
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers that `of` reads, without the form."""
-        is_months = self.months > 0
-        step, offset = (
-            int(duration / np.timedelta64(1, "us"))
-            for duration in (self.step if not is_months else np.timedelta64(0), self.offset)
-        )
-        return self.months or step, offset, int(self.utc), self.month, int(self.week, 2), int(is_months)
+        step = self.months or int(self.step / _MICROSECOND)
+        offset, is_months = int(self.offset / _MICROSECOND), int(self.months > 0)
+        return step, offset, int(self.utc), self.month, int(self.week, 2), is_months
 
     @classmethod
-    def of(cls, numbers: Iterable[int]) -> Clock:
+    def of(cls, numbers: Iterable[float]) -> Clock:
         """Return the clock whose numbers these are; raise `ValueError` for others."""
         step, offset, utc, month, week, is_months = map(int, numbers)
         if step <= 0 or not 0 < week < 2**7 or not 0 <= month < max(1, step * is_months):
             raise ValueError("no clock")
-        unit = "M" if is_months else "us"
-        length = np.timedelta64(step, unit)
+        length = np.timedelta64(step, "M") if is_months else np.timedelta64(step, "us")
         return cls(length, np.timedelta64(offset, "us"), bool(utc), month, f"{week:07b}")
 
 
@@ -283,8 +279,8 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
     """Return the clock of the times of several clients, each in order; None if they show no step.
 
     Times that all lie on one day of a month, from its start or its end, are steps of months, and
-    days without certain weekdays are steps of the others. Else the step is the most common distance.
-    may_lack_rows: whether most rows may be left out, so that the step is the largest that divides
+    days without certain weekdays are steps of the others. Else the step is the most common
+    distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that divides
     the distances of all times, and days without rows are days.
     """
     stamps = [of_client for of_client in clients if len(of_client.times)]
@@ -403,8 +399,8 @@ def _why_irregular(times: Times, late: int, clock: Clock) -> str:
         return f"is no step of the other rows, which are {clock.words}"
     is_monthly = np.median(np.diff(times).astype(np.int64)) >= 28 * 86_400e6
     months = (
-        "; months are read if all rows lie on one day up to the 28th, at the month's end, or on its "
-        "first or last business day"
+        "; months are read if all rows lie on one day up to the 28th, at the month's end, or on "
+        "its first or last business day"
     )
     return (
         f"lies {_text(times[late] - times[0])} after the first, which is no multiple of the step "
@@ -477,7 +473,7 @@ def stamps_of(
 
 
 def is_period(cell: str) -> bool:
-    """Return whether the cell is a quarter, a month or a week, such as 1998Q1, 2010M01, 2024-W05."""
+    """Return whether the cell is a quarter, month or week, such as 1998Q1, 2010M01, 2024-W05."""
     return bool(_PERIOD.fullmatch(cell) or _QUARTER_FIRST.fullmatch(cell))
 
 
@@ -554,7 +550,9 @@ def _periods(texts: Series, row: Callable[[int], str], where: str) -> Stamps:
     parts = texts.str.extract(_PERIOD)
     unit = str(parts["unit"].iloc[0])
     if unit == "W":
-        times = pd.to_datetime(parts["year"] + parts["number"] + "1", format="%G%V%u", errors="coerce")
+        times = pd.to_datetime(
+            parts["year"] + parts["number"] + "1", format="%G%V%u", errors="coerce"
+        )
     else:
         number = pd.to_numeric(parts["number"])
         month = (3 * number - 2 if unit == "Q" else number).map("{:02.0f}".format)
@@ -664,8 +662,8 @@ def _unit_by_size(values: Matrix, where: str) -> str:
     raise DataError(
         f"{where}: expected a date such as 2014-01-31 13:00, got "
         f"{str(shown)!r}, whose size does not tell what it counts; set data.time-unit to s, ms, "
-        "us or ns since 1970, to excel for Excel's days, to year for years, or to step if these are "
-        "numbers of steps"
+        "us or ns since 1970, to excel for Excel's days, to year for years, or to step if these "
+        "are numbers of steps"
     )
 
 

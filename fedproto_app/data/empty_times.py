@@ -22,9 +22,9 @@ Positions = NDArray[np.int64]
 def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> NDArray[np.bool_]:
     """Return whether the client never has a value at the times of these positions, [n].
 
-    A position is looked up by its time of day and by its time of the week, of months by its place in
-    the year. Without a clock these are its places in one period and in seven. The whole series decides, in which a time must have
-    come `FEWEST_TIMES` times. period: in steps.
+    A position is looked up by its time of day and by its time of the week, of months by its place
+    in the year. Without a clock these are its places in one period and in seven. The whole series
+    decides, in which a time must have come `FEWEST_TIMES` times. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -73,8 +73,8 @@ def empty_times_text(series: ClientSeries, period: int) -> str:
 
 
 def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Positions, Positions]:
-    """Return each position's place in the day and in the week, both in the year if steps are months,
-    or in one and in seven periods without a clock."""
+    """Return each position's place in the day and in the week, both in the year if steps are
+    months, or in one and in seven periods without a clock."""
     if series.clock is None:
         return positions % period, positions % (7 * period)
     if series.clock.months:

@@ -121,8 +121,8 @@ class Labels:
     """How a frame writes what a forecast returns: its clients' ids and the zone of its times.
 
     ids: [N], with the type of the column, or of the names of a wide frame's columns. names: [N],
-    the clients' names. zone: None for times without a zone, or no times. unit: of its times, such as
-    year. times: the type of the column of times, None without one.
+    the clients' names. zone: None for times without a zone, or no times. unit: of its times, such
+    as year. times: the type of the column of times, None without one.
     """
 
     ids: Series

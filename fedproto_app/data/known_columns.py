@@ -518,8 +518,8 @@ def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSetti
 
     if clock.months or clock.step > DAY:
         raise DataError(
-            f"data.holidays = {settings.holidays!r}: a step of {clock.rhythm} is longer than the day "
-            "that a holiday is"
+            f"data.holidays = {settings.holidays!r}: a step of {clock.rhythm} is longer than the "
+            "day that a holiday is"
         )
     if clock.utc and settings.time_zone:
         local = pd.DatetimeIndex(moments).tz_localize("UTC").tz_convert(settings.time_zone)

@@ -28,7 +28,9 @@ def step_of(series: Sequence[ClientSeries]) -> Clock | None:
     """Return a clock with the step of all clients, None without a common one of whole seconds."""
     clock = series[0].clock
     rhythms = {client.clock.rhythm if client.clock else "" for client in series}
-    is_whole = clock is not None and (clock.is_of_calendar or not clock.step % np.timedelta64(1, "s"))
+    is_whole = clock is not None and (
+        clock.is_of_calendar or not clock.step % np.timedelta64(1, "s")
+    )
     return clock if is_whole and len(rhythms) == 1 else None
 
 
@@ -36,8 +38,8 @@ def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
     """Return the period in steps and where it comes from: the clock, else autocorrelation."""
     if (clock := step_of(series)) is not None:
         if clock.months:
-            period = 1 if 12 % clock.months else 12 // clock.months
-            return period, "a year" if period > 1 else "a step, as none is shorter"
+            in_year = 1 if 12 % clock.months else 12 // clock.months
+            return in_year, "a year" if in_year > 1 else "a step, as none is shorter"
         if clock.cycle:
             return clock.cycle, "a day" if clock.steps_in(DAY) > 1 else "a week"
         if clock.step == WEEK:

@@ -531,7 +531,7 @@ def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal: Dec
 
 
 def is_date(cell: str) -> bool:
-    """Return whether the cell looks like a date, in any order of year, month and day, or a period."""
+    """Return whether the cell looks like a period, or a date in any order of its parts."""
     return _DATE.fullmatch(cell) is not None or is_period(cell)
 
 

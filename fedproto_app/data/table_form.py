@@ -231,7 +231,9 @@ class _Decision:
         elif all(map(str.isdecimal, times.cells)):
             self.settings["data.time-unit"] = "step"
             if not is_usual:
-                self.notes.append(f"the numbers in {times.name!r} are taken for numbers of the steps")
+                self.notes.append(
+                    f"the numbers in {times.name!r} are taken for numbers of the steps"
+                )
         elif not is_usual:
             self.ask(
                 f"column {times.name!r} rises by {times.rise:g} in each row: if it is the time, "

@@ -192,7 +192,9 @@ def _of_long_rows(
         raise _with_cause(error, used_tables, paths, tables, settings) from None
     rows = _with_repeated(rows)
     may_lack_rows = _may_lack_rows(settings)
-    clock = common_clock((of_client.stamps for of_client in rows.values()), may_lack_rows=may_lack_rows)
+    clock = common_clock(
+        (of_client.stamps for of_client in rows.values()), may_lack_rows=may_lack_rows
+    )
     if usual is not None and (clock is None or usual.is_of_calendar):
         clock, rows = usual, {name: _on_days_of(usual, rows[name]) for name in rows}
     for name, client_rows in rows.items():

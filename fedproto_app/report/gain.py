@@ -131,7 +131,8 @@ class Gain:
         if len(self.ratios) < FEWEST_CLIENTS:
             return f"an interval needs {FEWEST_CLIENTS} clients"
         if self.interval is None:
-            return f"an interval needs {FEWEST_BLOCKS} {self.block if self.block.isalpha() else 'block'}s"
+            unit = self.block if self.block.isalpha() else "block"
+            return f"an interval needs {FEWEST_BLOCKS} {unit}s"
         return "the difference may be chance"
 
 

@@ -238,8 +238,8 @@ class Membership:
 
     def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
-        columns = (tuple(memory[name]) for name in ("inputs", "classes", "known"))
-        shape = DataShape(*columns, step=memory["step"])
+        inputs, classes, known = (tuple(memory[n]) for n in ("inputs", "classes", "known"))
+        shape = DataShape(inputs, classes, known, memory["step"])
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
         for client, node, facts in memory["facts"]:

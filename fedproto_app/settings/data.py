@@ -313,8 +313,8 @@ class DataSettings(Section):
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "dates, counts since 1970, Excel's days, years or numbers of steps; `auto`: dates, or counts "
-        "since 1970 recognised by size",
+        "dates, counts since 1970, Excel's days, years or numbers of steps; `auto`: dates, or "
+        "counts since 1970 recognised by size",
     )
     time_zone: str = setting(
         "",

@@ -192,10 +192,14 @@ def test_clients_of_one_step_keep_their_own_days() -> None:
 
 def test_times_between_the_steps_of_the_calendar_are_refused() -> None:
     monthly = clock_of(pd.date_range("2014-01-01", periods=9, freq="MS"))
-    with pytest.raises(DataError, match="2014-02-03 00:00:00 in row 2 is no step of the other rows"):
+    with pytest.raises(
+        DataError, match="2014-02-03 00:00:00 in row 2 is no step of the other rows"
+    ):
         on_the_clock(times("2014-01-01", "2014-02-03"), column(1, 2), monthly, "a.csv")
     about_a_month = times("2014-01-10", "2014-02-11", "2014-03-13")
-    with pytest.raises(DataError, match="months are read if all rows lie on one day up to the 28th"):
+    with pytest.raises(
+        DataError, match="months are read if all rows lie on one day up to the 28th"
+    ):
         on_the_clock(about_a_month, column(1, 2, 3), clock_of(about_a_month), "a.csv")
 
 

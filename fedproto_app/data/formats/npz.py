@@ -89,12 +89,7 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     names, starts = archive.texts_of("names", count, "lengths"), archive.column("starts", "i")
     clocks = archive.array("clocks")
     is_clocks = clocks.shape == (count, 6) and clocks.dtype.kind == "i"
-    if (
-        (lengths < 0).any()
-        or lengths.sum() != len(values)
-        or len(starts) != count
-        or not is_clocks
-    ):
+    if (lengths < 0).any() or lengths.sum() != len(values) or len(starts) != count or not is_clocks:
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
     nothing: tuple[tuple[str, ...], list[Matrix]] = (), [np.empty((0, 0))] * count

@@ -154,7 +154,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        return None if shape == DataShape(known=shape.known, step=shape.step) else "its data are no series"
+        return (
+            None
+            if shape == DataShape(known=shape.known, step=shape.step)
+            else "its data are no series"
+        )
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
