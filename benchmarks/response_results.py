@@ -48,7 +48,7 @@ from benchmarks.pooled_trees import MOST_TREES, PARAMETERS, PATIENCE
 from fedproto_app.api import Run, run
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.data.clock import clock_of
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
@@ -129,7 +129,7 @@ def series_of(name: str) -> list[ClientSeries]:
                 str(client),
                 rows[target].to_numpy(dtype=float),
                 int((times[0] - np.datetime64(0, "s")) // step),
-                clock=clock_of(times, step),
+                clock=Clock(step, np.timedelta64(0, "s")).at(times),
                 known=known.to_numpy(dtype=float),
                 columns=tuple(known.columns),
             )
@@ -537,7 +537,7 @@ def stage_seconds() -> float:
     """
     draws, hours = np.random.default_rng(0), 2 * 365 * DAY
     known = np.sin(np.arange(hours)[:, None] / 50 + np.arange(6)) + draws.normal(size=(hours, 6))
-    clock = clock_of(np.array(["2020-01-01T00"], "datetime64[s]"), np.timedelta64(3600, "s"))
+    clock = Clock(np.timedelta64(3600, "s"), np.timedelta64(0, "s"))
     series = ClientSeries(
         "a", known @ draws.normal(size=6), clock=clock, known=known, columns=tuple("abcdef")
     )

@@ -36,8 +36,8 @@ class Forecaster:
     """Forecasts of many series, each a client that trains with the others.
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
-    ("h", "30min", "D"), or 1 for counted steps; None: not checked. horizon: values forecast at
-    once; intervals reach so far. period, calendar: None: by the step of the data. known: the
+    ("h", "30min", "B", "MS", "QE"), or 1 for counted steps; None: not checked. horizon: values
+    forecast at once; intervals reach so far. period, calendar: None: by the step of the data. known: the
     columns of the frame that are known in advance, such as a weather forecast. model: as for `run`.
     settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
@@ -80,7 +80,7 @@ class Forecaster:
         """
         from fedproto_app.data.frame import known_settings, labels_of, series_of_frame
 
-        offset = None if self.freq is None else _offset(self.freq)
+        offsets = [] if self.freq is None else _offsets(self.freq)
         changes: dict[str, Any] = {"method": self.method, "data__horizon": self.horizon}
         optional = {"data__period": self.period, "data__calendar": self.calendar}
         changes |= {key: value for key, value in optional.items() if value is not None}
@@ -89,7 +89,7 @@ class Forecaster:
             known = {"data.known": self.known} if self.known else {}
             data = known_settings(flat(self.settings or {}) | known)
             series = series_of_frame(df, id_col, time_col, target_col, data=data)
-            _require_step(series, self.freq, offset)
+            _require_step(series, self.freq, offsets)
         for key in flat(self.settings or {}):
             if key.replace(".", "__") in changes:
                 name = key.removeprefix("data.")
@@ -180,6 +180,7 @@ class Forecaster:
 
 # The files of a run's folder that `Run` reads, without checkpoints, reports and pictures.
 _PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
+_STEPS_COMPARED = 30  # with those of freq, so that months and weeks show all their lengths
 _RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # in the folder of a copy
 
 
@@ -227,38 +228,32 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     return unpacked
 
 
-def _offset(freq: str | int) -> BaseOffset | None:
-    """Return the step that pandas writes so, None for an int; raise `DataError` for no such step.
+def _offsets(freq: str | int) -> list[BaseOffset]:
+    """Return the steps that pandas writes so, none for an int; raise `DataError` for no such step.
 
-    Steps of the calendar, whose lengths differ, are refused.
+    M, Q and Y, as periods have them, are the steps from their start and from their end.
     """
     from pandas.tseries.frequencies import to_offset
-    from pandas.tseries.offsets import Day, Tick, Week
 
     if isinstance(freq, int):
-        return None
-    for text in (freq, f"{freq}E", str(freq).lower()):  # earlier pandas wrote M for ME and H for h
+        return []
+    for texts in ([freq], [f"{freq}S", f"{freq}E"], [str(freq).lower()]):
         with suppress(ValueError):
-            offset = to_offset(text)
+            offsets = [to_offset(text) for text in texts]
             break
     else:
         raise DataError(f"freq = {freq!r}: pandas knows no such step")
-    if not isinstance(offset, Tick | Day | Week):
-        raise DataError(
-            f"freq = {freq!r}: steps of the calendar, such as months, differ in length and are not "
-            "supported yet; what works are the numbers of the steps, 0, 1, 2, …, in the time "
-            "column, with freq=1, and for months with period=12"
-        )
-    if text != freq:
-        raise DataError(f"freq = {freq!r}: pandas writes {text!r}")
-    return offset
+    if texts == [str(freq).lower()] != [freq]:  # earlier pandas wrote H for h
+        raise DataError(f"freq = {freq!r}: pandas writes {texts[0]!r}")
+    return offsets
 
 
 def _require_step(
-    series: Sequence[ClientSeries], freq: str | int, offset: BaseOffset | None
+    series: Sequence[ClientSeries], freq: str | int, offsets: Sequence[BaseOffset]
 ) -> None:
-    """Raise `DataError` if the series have another step than freq, whose offset in pandas is given,
-    None for an int."""
+    """Raise `DataError` if the series have another step than freq, which is one of these offsets of
+    pandas, none for an int."""
+    import numpy as np
     import pandas as pd
     from pandas.tseries.offsets import Week
 
@@ -270,16 +265,17 @@ def _require_step(
             have = "count by 1" if clock is None else "have times"
             raise DataError(f"freq = {freq}: the series {have}")
         return
-    assert offset is not None, "freq is the name of a step"
     if clock is None:
         raise DataError(f"freq = {freq!r}: the series have no times, or one value each")
-    step = pd.Timedelta(clock.step)
-    first = pd.Timestamp("1970-01-01") + pd.Timedelta(clock.offset) + start * step
-    if first + offset - first != step:
+    times = clock.moments(start + np.arange(_STEPS_COMPARED))
+    first = pd.Timestamp(times[0])
+    ranges = (pd.date_range(first, periods=len(times), freq=offset) for offset in offsets)
+    if not any((of_freq.to_numpy(dtype=times.dtype) == times).all() for of_freq in ranges):
         weeks = ""
-        if isinstance(offset, Week) and step == pd.Timedelta(weeks=1):
+        if isinstance(offsets[0], Week) and clock.rhythm == "7 days":
             name = f"W-{first:%a}".upper()
-            weeks = f"; {freq!r} are weeks from {first + offset:%A} on, write {name!r} or '7D'"
+            weeks = f"; {freq!r} are weeks from {first + offsets[0]:%A} on, write {name!r} or '7D'"
+        step = clock.words if clock.is_of_calendar else pd.Timedelta(clock.step)
         raise DataError(
             f"freq = {freq!r}: the series have a step of {step}, from {first:%A, %Y-%m-%d %H:%M} "
             f"on{weeks}"

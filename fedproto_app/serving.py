@@ -23,7 +23,6 @@ import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -395,7 +394,8 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     if end >= trained.end:
         return None
     if (clock := series.clock) is not None:
-        if (trained.step, trained.utc) != (clock.step_seconds, clock.utc):
+        before = trained.clock
+        if before is None or (before.rhythm, before.utc) != (clock.rhythm, clock.utc):
             return None  # another clock, which `_require_same_clock` refuses where it matters
         return (
             f"its values end at {clock.time(end - 1)}, before those that it was trained on, which "
@@ -413,7 +413,7 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
 def _require_same_clock(series: ClientSeries, trained: TrainedSeries, data: DataSettings) -> None:
     """Refuse data with another sampling step, because a period would have another length, and
     local times for a model of times in UTC or the reverse, because hours would differ."""
-    if not trained.step:
+    if trained.clock is None:
         if data.times and series.clock is not None:
             raise DataError(
                 f"client {series.name!r} has times, but its model was trained without any; with "
@@ -421,18 +421,17 @@ def _require_same_clock(series: ClientSeries, trained: TrainedSeries, data: Data
             )
         return
     clock = series.clock
-    step = None if clock is None else timedelta(seconds=clock.step_seconds)
-    if clock is not None and data.times and trained.utc != clock.utc:
+    if clock is not None and data.times and trained.clock.utc != clock.utc:
         have, had = ("with", "without") if clock.utc else ("without", "with")
         raise DataError(
             f"client {series.name!r} has times {have} an offset from UTC, but its model was "
             f"trained on times {had} one; with data.calendar = {data.calendar!r} hours would differ"
         )
-    if step != (trained_step := timedelta(seconds=trained.step)):
-        problem = "has no times to tell its step" if step is None else f"has the step {step}"
+    if clock is None or clock.rhythm != trained.clock.rhythm:
+        problem = f"has the step {clock.rhythm}" if clock else "has no times to tell its step"
         raise DataError(
             f"client {series.name!r} {problem}, but its model was trained on the step "
-            f"{trained_step} (hours:minutes:seconds), {data.period} of them a period"
+            f"{trained.clock.rhythm}, {data.period} of them a period"
         )
 
 

@@ -159,8 +159,8 @@ def test_with_a_folder_the_models_stay_in_it(tmp_path: Path) -> None:
     ("freq", "frame", "message"),
     [
         ("30min", LONG, "freq = '30min': the series have a step of 0 days 01:00:00"),
-        ("MS", LONG, "freq = 'MS': steps of the calendar, such as months, differ in length"),
-        ("M", LONG, "freq = 'M': steps of the calendar, such as months, differ in length"),
+        ("MS", LONG, "freq = 'MS': the series have a step of 0 days 01:00:00"),
+        ("M", LONG, "freq = 'M': the series have a step of 0 days 01:00:00"),
         ("H", LONG, "freq = 'H': pandas writes 'h'"),
         (
             "W",

@@ -189,8 +189,8 @@ class NodeRoster:
 
     label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
     the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
-    inputs, classes, known: the data's shape. class_counts: train samples by stage and class of each
-    client, if the nodes share out one data set. stages: the largest number of stages of a client.
+    inputs, classes, known, step: the data's shape. class_counts: train samples by stage and class
+    of each client, if the nodes share out one data set. stages: the largest number of stages of a client.
     notes: what a person should know of its data. times: when the clients' samples are, if the
     method must know.
     """
@@ -205,6 +205,7 @@ class NodeRoster:
     inputs: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
+    step: str = ""
     class_counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     stages: int = 1
     notes: dict[str, str] = field(default_factory=dict)

@@ -50,7 +50,7 @@ JSON, SECONDS = "json", "seconds"  # fields of the first record
 # Fields of a roster query and its answer: server and node must have the same protocol. Raise it
 # with every change of a message that the other side would misread.
 PROTOCOL_FIELD, VERSION_FIELD = "protocol", "version"
-PROTOCOL = 2
+PROTOCOL = 3
 MOST_BYTES = 32 * 2**20  # of JSON: room for 80 numbers of each of 20,000 clients
 MOST_REASON = 4096  # characters of a text
 MOST_FAULTS = 100  # validation errors that are examined one by one
@@ -132,6 +132,7 @@ class RosterFields(_Fields):
     inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
     classes: tuple[Name, ...]
     known: tuple[Name, ...]
+    step: Name
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
     stages: Annotated[int, Field(ge=1, lt=2**31)]
     notes: dict[Name, Reason]

@@ -1,17 +1,19 @@
 """Read the times of a table, and turn them into positions on one clock.
 
-A column of times holds dates, counts since 1970, or numbers of steps. A position is the number of
-whole steps since 1970-01-01 00:00. Counted from one origin, equal wall-clock hours have equal phase
-in every file and at every site, whenever recording began.
+A column of times holds dates, periods such as 1998Q1, years, counts since 1970, or numbers of
+steps. A position is the number of whole steps since 1970, which may be steps of the calendar, such as
+months or business days. Counted from one origin, equal wall-clock hours have equal phase in every
+file and at every site, whenever recording began.
 """
 
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,23 @@ if TYPE_CHECKING:
 Times = NDArray[np.datetime64]
 Matrix = NDArray[np.float64]
 
+SECONDS_OF_MONTH = 365.2425 * 86_400 / 12  # the mean
+# With rows missing at random, this is the largest probability that a time never had one by chance.
+LARGEST_CHANCE = 1e-6
+WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
+_EVERY_DAY, _BUSINESS_DAYS = "1111111", "1111100"  # from Monday on, as numpy writes weeks
+DAY, WEEK = np.timedelta64(86_400_000_000, "us"), np.timedelta64(7 * 86_400_000_000, "us")
+_MICROSECOND = np.timedelta64(1, "us")
+_MONDAY = np.datetime64("1970-01-05", "D")
+_SHORTEST_MONTH = 28 * DAY
+_FEWEST_MONTHS, _FEWEST_WEEKS = 3, 3  # that show a step of the calendar
+_UNITS = {1: "month", 3: "quarter", 12: "year"}  # by their months
+# The unit of a step of the calendar by its mean length in seconds, for days one without weekdays.
+CALENDAR_UNITS = {
+    **{months * SECONDS_OF_MONTH: unit for months, unit in _UNITS.items()},
+    **{7 * 86_400 / days: "day" for days in range(2, 7)},
+}
+_LENGTHS = {86_400_000_000: "day", 3_600_000_000: "h", 60_000_000: "min", 1_000_000: "s"}
 # A grid with more gaps than rows is a wrong step or a wrong year, not a few missing rows.
 LARGEST_GRID_PER_ROW = 2
 # The unit of a count since 1970 is guessed from its size, for dates between 1973 and 2030 in
@@ -37,10 +56,12 @@ _YEAR_LAST = re.compile(
     r"\d{1,2}(?P<sign>[./-])\d{1,2}(?P=sign)(?P<year>\d{4}|\d\d)"
     r"(?:[T ]+(?P<time>\d{1,2}(?::\d\d){1,2}(?: ?[aApP][mM])?))?$"
 )
-_QUARTER = re.compile(r"(?P<year>\d{4})[- ]?[qQ](?P<quarter>[1-4])")
+_ISO_MONTH = r"\d{4}-\d\d"
+_PERIOD = re.compile(r"(?P<year>\d{4})[-: ]?(?P<unit>[QMW])(?P<number>\d\d?)", re.IGNORECASE)
+_QUARTER_FIRST = re.compile(r"(Q\d)[-: ]?(\d{4})", re.IGNORECASE)  # Q1 1998
+YEARS = frozenset({"year", "yr", "jahr", "season"})  # names of columns of years
 EXCEL_EPOCH = np.datetime64("1899-12-30", "s")  # Excel's day 0
 _EXCEL_DAYS = (20_000, 80_000)  # 1954 to 2119; other numbers are hardly Excel's days
-_CALENDAR = {1: "months", 3: "quarters", 12: "years"}  # steps without an equal length, in months
 _OFFSET = r"[T ]\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
 _ZONE = r"([zZ]|[+-]\d\d(?::?\d\d)?)$"
 _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
@@ -48,29 +69,146 @@ _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
 
 @dataclass(frozen=True)
 class Clock:
-    """The meaning of a position: position k is the time offset + k · step after 1970-01-01 00:00.
+    """The meaning of a position: its time, by steps of one length or by steps of the calendar.
 
-    offset: less than a step, for times that are not a whole number of steps after 1970. utc: True
-    if the source's times had an offset from UTC and were converted to UTC.
+    step: its length, or for steps of the calendar a number of months or a day. offset: what a time
+    lies after the beginning of its step; below 0 what it lies before the end of the step's first
+    month. utc: True if the source's times had an offset from UTC and were converted to UTC. month:
+    where a step has several months, how many the step of position 0 begins after January 1970.
+    week: which weekdays have steps, from Monday on; a step of months lies on the next such day, or,
+    with an offset below 0, on the one before. form: how the source writes times, as pandas names
+    the periods Y, Q and M, or "".
     """
 
     step: np.timedelta64
     offset: np.timedelta64
     utc: bool = False
+    month: int = 0
+    week: str = _EVERY_DAY
+    form: str = field(default="", compare=False)
+
+    @property
+    def months(self) -> int:
+        """How many months a step has, 0 for days and steps of one length."""
+        is_months = np.datetime_data(self.step.dtype)[0] == "M"
+        return int(self.step.astype(np.int64)) if is_months else 0
+
+    @property
+    def is_of_calendar(self) -> bool:
+        """Whether steps are months, or days without certain weekdays."""
+        return self.months > 0 or self.week != _EVERY_DAY
 
     @property
     def step_seconds(self) -> float:
-        """The step in seconds."""
-        return float(self.step / np.timedelta64(1, "s"))
+        """The step in seconds, of the calendar the mean."""
+        if self.months:
+            return self.months * SECONDS_OF_MONTH
+        return float(self.step / np.timedelta64(1, "s")) * len(self.week) / self.week.count("1")
 
     @property
     def label(self) -> str:
         """A short text that is equal for equal clocks."""
-        return f"{self.step} {self.offset}{' utc' if self.utc else ''}"
+        calendar = f" {self.month} {self.week}" if self.is_of_calendar else ""
+        return f"{self.step} {self.offset}{calendar}{' utc' if self.utc else ''}"
+
+    @property
+    def rhythm(self) -> str:
+        """The step in words, such as "1 h" or "1 month"."""
+        if self.months:
+            unit = _UNITS.get(self.months)
+            return f"1 {unit}" if unit else f"{self.months} months"
+        if self.week != _EVERY_DAY:
+            return "1 business day" if self.week == _BUSINESS_DAYS else f"1 day {self._weekdays}"
+        microseconds = int(self.step / _MICROSECOND)
+        for size, unit in _LENGTHS.items():
+            if microseconds % size == 0:
+                number = microseconds // size
+                return f"{number} {unit}{'s' * (unit == 'day' and number > 1)}"
+        return f"{microseconds / 1e6:g} s"
+
+    @property
+    def words(self) -> str:
+        """The clock in words, such as "monthly, at the month's start"."""
+        if not self.is_of_calendar:
+            return f"every {self.rhythm}"
+        if not self.months:
+            is_business = self.week == _BUSINESS_DAYS
+            return "business days, Monday to Friday" if is_business else f"days {self._weekdays}"
+        unit = _UNITS.get(self.months)
+        often = f"{unit}ly" if unit else f"every {self.months} months"
+        if self.form:
+            return often
+        if self.months > 1:
+            month = month_name[1 + self.month % 12]
+            often += f" from {month} on" if self.months % 12 else f" in {month}"
+        days = int(self.offset // DAY)
+        side = "start" if days >= 0 else "end"
+        if self.week != _EVERY_DAY:
+            where = f"on the {'first' if days >= 0 else 'last'} business day of the month"
+        elif days in (0, -1):
+            where = f"at the month's {side}"
+        else:
+            where = f"on day {days + 1}" if days > 0 else f"{-1 - days} days before the month's end"
+        return f"{often}, {where}"
+
+    @property
+    def _weekdays(self) -> str:
+        """Which weekdays have steps, in words: "but Sundays", or "on Tuesdays"."""
+        has_few = self.week.count("1") < 4
+        named = [WEEKDAYS[n] for n, digit in enumerate(self.week) if (digit == "1") is has_few]
+        return f"{'on' if has_few else 'but'} {' and '.join(named)}"
+
+    def steps_in(self, duration: np.timedelta64) -> int:
+        """Return how many steps a day or a week has, 0 if the number differs or is no whole one."""
+        if self.months:
+            return 0
+        if self.week != _EVERY_DAY:
+            return 0 if duration % WEEK else int(duration // WEEK) * self.week.count("1")
+        return 0 if duration % self.step else int(duration // self.step)
+
+    @property
+    def cycle(self) -> int:
+        """How many steps a day has, or where a step is a day, a week; else 0."""
+        of_day = self.steps_in(DAY)
+        is_daily = of_day == 1 or self.week != _EVERY_DAY
+        return of_day if of_day > 1 else self.steps_in(WEEK) * is_daily
+
+    def positions(self, times: Times) -> NDArray[np.int64]:
+        """Return the positions of the steps that times [n] lie in, or after."""
+        if self.months:
+            return (times.astype("datetime64[M]").astype(np.int64) - self.month) // self.months
+        if self.week == _EVERY_DAY:
+            return (times - np.datetime64(0, "us") - self.offset) // self.step
+        has_step = np.array([digit == "1" for digit in self.week])
+        days = ((times - self.offset).astype("datetime64[D]") - _MONDAY).astype(np.int64)
+        return np.asarray(days // 7 * has_step.sum() + has_step.cumsum()[days % 7] - 1)
 
     def moments(self, positions: NDArray[np.int64]) -> Times:
         """Return the times at positions, in microseconds, without a zone."""
-        return np.datetime64(0, "us") + self.offset + positions * self.step
+        if self.months:
+            is_from_end = self.offset < np.timedelta64(0)
+            months = positions * self.months + self.month + is_from_end
+            days: Times = months.astype("datetime64[M]").astype("datetime64[D]")
+            days = np.asarray(days + self.offset // DAY)
+            if self.week != _EVERY_DAY:
+                roll: Literal["backward", "forward"] = "backward" if is_from_end else "forward"
+                days = np.busday_offset(days, 0, roll=roll, weekmask=self.week)
+            return np.asarray(days.astype("datetime64[us]") + self.offset % DAY)
+        if self.week == _EVERY_DAY:
+            return np.datetime64(0, "us") + self.offset + positions * self.step
+        weekdays = np.flatnonzero([digit == "1" for digit in self.week])
+        days = _MONDAY + 7 * (positions // len(weekdays)) + weekdays[positions % len(weekdays)]
+        return np.asarray(days.astype("datetime64[us]") + self.offset)
+
+    def holds(self, times: Times) -> NDArray[np.bool_]:
+        """Return which of these times [n] are times of the clock."""
+        return np.asarray(self.moments(self.positions(times)) == times)
+
+    def at(self, times: Times) -> Clock:
+        """Return the clock with the offset of a client's times [n], which need not all fit."""
+        if self.months:
+            return self if self.holds(times).all() else _monthly(times, self) or self
+        return replace(self, offset=(times[0] - np.datetime64(0, "us")) % self.step)
 
     def first_at(self, time: datetime) -> int:
         """Return the first position whose time is not before this one.
@@ -79,41 +217,53 @@ class Clock:
         """
         if time.tzinfo is not None:
             time = time.astimezone(UTC).replace(tzinfo=None)
-        since = np.datetime64(time, "us") - np.datetime64(0, "us") - self.offset
-        return int(-(-since // self.step))
+        moment = np.array([time], dtype="datetime64[us]")
+        position = self.positions(moment)
+        return int(position[0]) + int(self.moments(position)[0] < moment[0])
 
     def seconds(self, positions: NDArray[np.int64]) -> Matrix:
         """Return the times at positions, in seconds since 1970."""
         return self.moments(positions).astype("datetime64[us]").astype(np.float64) / 1e6
 
     def time(self, position: int) -> str:
-        """Return the time at a position in ISO 8601; only the date if steps are whole days."""
-        time = np.datetime64(0, "us") + self.offset + position * self.step
-        day = np.timedelta64(1, "D")
-        if not self.utc and not self.step % day and not self.offset % day:
+        """Return the time at a position as the source writes periods, else in ISO 8601.
+
+        Only the date if steps are whole days.
+        """
+        time = self.moments(np.array([position]))[0]
+        if self.form:
+            import pandas as pd
+
+            return str(pd.Period(time, freq=self.form))
+        is_daily = self.is_of_calendar or not self.step % DAY
+        if not self.utc and is_daily and not self.offset % DAY:
             return str(time.astype("datetime64[D]"))
         return _text(time) + ("+00:00" if self.utc else "")
 
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers that `of` reads, without the form."""
+        step = self.months or int(self.step / _MICROSECOND)
+        offset, is_months = int(self.offset / _MICROSECOND), int(self.months > 0)
+        return step, offset, int(self.utc), self.month, int(self.week, 2), is_months
 
-def clock_of(times: Times, step: np.timedelta64 | None, *, utc: bool = False) -> Clock | None:
-    """Return the clock of a file's times, None if their step is unknown."""
-    if step is None or len(times) == 0:
-        return None
-    return Clock(step, (times[0] - np.datetime64(0, "us")) % step, utc)
+    @classmethod
+    def of(cls, numbers: Iterable[float]) -> Clock:
+        """Return the clock whose numbers these are; raise `ValueError` for others."""
+        step, offset, utc, month, week, is_months = map(int, numbers)
+        if step <= 0 or not 0 < week < 2**7 or not 0 <= month < max(1, step * is_months):
+            raise ValueError("no clock")
+        length = np.timedelta64(step, "M") if is_months else np.timedelta64(step, "us")
+        return cls(length, np.timedelta64(offset, "us"), bool(utc), month, f"{week:07b}")
 
 
 def sampling_step(times: Times) -> np.timedelta64 | None:
     """Return the most common distance between neighbouring times; None for fewer than two times."""
-    return common_step([times])
+    return _common_step([times])
 
 
-def common_step(files: Iterable[Times], *, may_lack_rows: bool = False) -> np.timedelta64 | None:
-    """Return the `sampling_step` over the times of several clients.
-
-    may_lack_rows: whether most rows may be left out, so that the step is the largest that divides
-    the distances of all times.
-    """
-    all_times = list(files)
+def _common_step(
+    all_times: Sequence[Times], *, may_lack_rows: bool = False
+) -> np.timedelta64 | None:
     if may_lack_rows:
         all_times = [np.unique(np.concatenate(all_times))] if all_times else []
     distances = [np.diff(times) for times in all_times if len(times) > 1]
@@ -125,19 +275,91 @@ def common_step(files: Iterable[Times], *, may_lack_rows: bool = False) -> np.ti
     return np.timedelta64(steps[np.argmax(counts)])
 
 
+def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> Clock | None:
+    """Return the clock of the times of several clients, each in order; None if they show no step.
+
+    Times that all lie on one day of a month, from its start or its end, are steps of months, and
+    days without certain weekdays are steps of the others. Else the step is the most common
+    distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that divides
+    the distances of all times, and days without rows are days.
+    """
+    stamps = [of_client for of_client in clients if len(of_client.times)]
+    all_times = [of_client.times for of_client in stamps]
+    step = _common_step(all_times, may_lack_rows=may_lack_rows)
+    if step is None:
+        return None
+    clock = Clock(step, np.timedelta64(0, "us"), stamps[0].utc, form=stamps[0].form)
+    increases = all((np.diff(times) > np.timedelta64(0)).all() for times in all_times)
+    if stamps[0].is_count or not increases:
+        return clock
+    return _of_months(all_times, clock) or _of_weekdays(all_times, clock, may_lack_rows) or clock
+
+
+def _of_months(all_times: Sequence[Times], clock: Clock) -> Clock | None:
+    """Return the clock if the times are months or several of them, else None."""
+    pooled = np.unique(np.concatenate(all_times))
+    distances = np.concatenate([np.diff(times) for times in all_times])
+    if distances.min() < _SHORTEST_MONTH or (len(pooled) < _FEWEST_MONTHS and not clock.form):
+        return None
+    months = [np.diff(times.astype("datetime64[M]").astype(np.int64)) for times in all_times]
+    step = int(np.gcd.reduce(np.concatenate(months)))
+    if not step:
+        return None
+    monthly = replace(clock, step=np.timedelta64(step, "M"))
+    if (of_all := _monthly(pooled, monthly)) is not None:
+        return of_all
+    clocks = [_monthly(times, monthly) for times in all_times]
+    return None if None in clocks else clocks[0]
+
+
+def _monthly(times: Times, clock: Clock) -> Clock | None:
+    """Return the clock of months at the offset of these times, None if they have no single one."""
+    first = times[0].astype("datetime64[M]")
+    since, until = times[0] - first, times[0] - (first + 1)
+    offsets = [(since, _EVERY_DAY)] if since < _SHORTEST_MONTH else []
+    offsets += [(until, _EVERY_DAY), (since % DAY, _BUSINESS_DAYS)]
+    offsets += [(since % DAY - DAY, _BUSINESS_DAYS)]
+    month = int(first.astype(np.int64)) % clock.months
+    clocks = [replace(clock, offset=offset, month=month, week=week) for offset, week in offsets]
+    return next((monthly for monthly in clocks if monthly.holds(times).all()), None)
+
+
+def _of_weekdays(all_times: Sequence[Times], clock: Clock, may_lack_rows: bool) -> Clock | None:
+    """Return the clock if the times are days, but certain weekdays never have any, else None.
+
+    Each of these must have come `_FEWEST_WEEKS` times. That none of them had a row by chance, with
+    as many rows missing as on the other days, must be less probable than `LARGEST_CHANCE`.
+    """
+    if may_lack_rows or any(((times - times[0]) % DAY).any() for times in all_times):
+        return None
+    if clock.step > DAY and all(clock.at(times).holds(times).all() for times in all_times):
+        return None
+    days = np.unique(np.concatenate(all_times).astype("datetime64[D]"))
+    has_row = np.bincount((days - _MONDAY).astype(np.int64) % 7, minlength=7) > 0
+    week = "".join(str(int(weekday)) for weekday in has_row)
+    span = int((days[-1] - days[0]) // DAY) + 1
+    if not 1 < has_row.sum() < 7 or span < 7 * _FEWEST_WEEKS:
+        return None
+    weekdays = replace(clock, step=DAY, week=week)
+    first, last = weekdays.positions(days[[0, -1]])
+    steps = int(last - first) + 1
+    chance = (1 - len(days) / steps) ** (span - steps)
+    return weekdays if chance < LARGEST_CHANCE else None
+
+
 def on_the_clock(
     times: Times,
     values: Matrix,
-    step: np.timedelta64 | None,
+    clock: Clock | None,
     where: object,
     row: Callable[[int], str] = lambda place: f"row {place + 1}",
     *,
     may_lack_rows: bool = False,
 ) -> tuple[Matrix, int]:
-    """Put rows on the regular grid of their step; missing rows become NaN.
+    """Put rows on the regular grid of their clock; missing rows become NaN.
 
-    times: [T] strictly increasing, whole steps apart. values: [T, N].
-    step: None only if there is at most one row, which then starts at 0.
+    times: [T] strictly increasing, all of the clock. values: [T, N].
+    clock: None only if there is at most one row, which then starts at 0.
     where: the file's name in messages. row: the name of a row in messages, by its place.
     may_lack_rows: whether there may be more gaps than rows.
 
@@ -145,49 +367,46 @@ def on_the_clock(
     times that are missing, unordered, repeated, irregular or mostly gaps.
     """
     _require_increasing(times, where, row)
-    if step is None or len(times) == 0:
+    if clock is None or len(times) == 0:
         return values, 0
-    offsets = times - times[0]
-    irregular = np.flatnonzero(offsets % step)
-    if irregular.size and (unit := calendar_unit(times)):
-        raise DataError(
-            f"{where}: the times are {unit[:-1]}ly, from {_text(times[0])} on, and {unit} are not "
-            "equally long; --set data.time-unit=step counts them"
-        )
+    positions = clock.positions(times)
+    irregular = np.flatnonzero(clock.moments(positions) != times)
     if irregular.size:
-        if name := _calendar_step(times):
-            raise DataError(
-                f"{where}: its rows are a {name} apart; steps of the calendar differ in length and "
-                "are not supported yet; write the numbers of the steps, 0, 1, 2, …, in place of "
-                "the times (in a file with data.time-unit = 'step')"
-            )
         late = int(irregular[0])
         raise DataError(
-            f"{where}: irregular times: {_text(times[late])} in {row(late)} lies "
-            f"{_text(times[late] - times[0])} after the first, which is no multiple of the step "
-            f"{_text(step)}; bring all rows to one step"
+            f"{where}: irregular times: {_text(times[late])} in {row(late)} "
+            f"{_why_irregular(times, late, clock)}"
         )
-    rows = (offsets // step).astype(np.int64)
+    start = int(positions[0])
+    rows = positions - start
     length = int(rows[-1]) + 1
     require_room(values.itemsize * values.shape[1] * length, where)
     if length == len(times):
-        return values, int((times[0] - np.datetime64(0, "us")) // step)
+        return values, start
     if length > LARGEST_GRID_PER_ROW * len(times) and not may_lack_rows:
+        step = clock.rhythm if clock.is_of_calendar else _text(clock.step)
         raise DataError(
-            f"{where}: {len(times)} rows in {length} steps of {_text(step)}: more gaps than rows; "
+            f"{where}: {len(times)} rows in {length} steps of {step}: more gaps than rows; "
             "is a time wrong, or the step longer in a part of them?"
         )
     grid = np.full((length, values.shape[1]), np.nan)
     grid[rows] = values
-    origin = np.datetime64(0, "us")
-    return grid, int((times[0] - origin) // step)
+    return grid, start
 
 
-def _calendar_step(times: Times) -> str:
-    """Return the step of the calendar by which most of the times differ, or ""."""
-    days = float(np.median(np.diff(times) / np.timedelta64(1, "D")))
-    steps = {"month": (28, 31), "quarter": (90, 92), "year": (365, 366)}
-    return next((name for name, (low, high) in steps.items() if low <= days <= high), "")
+def _why_irregular(times: Times, late: int, clock: Clock) -> str:
+    if clock.is_of_calendar:
+        return f"is no step of the other rows, which are {clock.words}"
+    is_monthly = np.median(np.diff(times).astype(np.int64)) >= 28 * 86_400e6
+    months = (
+        "; months are read if all rows lie on one day up to the 28th, at the month's end, or on "
+        "its first or last business day"
+    )
+    return (
+        f"lies {_text(times[late] - times[0])} after the first, which is no multiple of the step "
+        f"{_text(clock.step)}; bring all rows to one step"
+        f"{months if is_monthly else ''}"
+    )
 
 
 def _require_increasing(times: Times, where: object, row: Callable[[int], str]) -> None:
@@ -218,13 +437,14 @@ class Stamps:
     """Times [T]. utc: whether they were converted to UTC.
 
     is_count: whether they are numbers of steps, stored as one second per step, instead of times.
-    notes: what a person should know of how they were read.
+    notes: what a person should know of how they were read. form: as of `Clock`.
     """
 
     times: Times
     utc: bool = False
     is_count: bool = False
     notes: tuple[str, ...] = ()
+    form: str = ""
 
 
 def stamps_of(
@@ -241,8 +461,6 @@ def stamps_of(
     if (missing := column.isna().to_numpy()).any():
         place = int(missing.argmax())
         raise DataError(f"{where}, {row(place)}: expected a time, got nothing")
-    if unit == "step" and (stamps := _calendar_steps(column)) is not None:
-        return stamps
     if column.dtype.kind == "M":
         utc = isinstance(column.dtype, pd.DatetimeTZDtype)
         naive = column.dt.tz_convert("UTC").dt.tz_localize(None) if utc else column
@@ -254,25 +472,14 @@ def stamps_of(
     return _dates(column, row, where)
 
 
-def calendar_unit(times: Times) -> str:
-    """Return months, quarters or years if the times are such steps, else ""."""
-    unique = np.unique(times)
-    if len(unique) < 3 or np.isnat(unique).any():
-        return ""
-    months = unique.astype("datetime64[M]")
-    since = unique - months
-    is_last_day = ((unique + np.timedelta64(1, "D")).astype("datetime64[M]") - months).astype(int)
-    alike = (since == since[0]).all() or (is_last_day == 1).all()
-    numbers = months.astype(np.int64)
-    if not alike or (np.diff(numbers) < 1).any():
-        return ""
-    distance = int(np.gcd.reduce(np.diff(numbers)))
-    return _CALENDAR[max(size for size in _CALENDAR if distance % size == 0)]
+def is_period(cell: str) -> bool:
+    """Return whether the cell is a quarter, month or week, such as 1998Q1, 2010M01, 2024-W05."""
+    return bool(_PERIOD.fullmatch(cell) or _QUARTER_FIRST.fullmatch(cell))
 
 
-def is_quarter(cell: str) -> bool:
-    """Return whether the cell is a quarter such as 1998Q1."""
-    return _QUARTER.fullmatch(cell) is not None
+def are_years(name: str, cells: Sequence[str]) -> bool:
+    """Return whether these cells of a column of this name are years."""
+    return name.lower() in YEARS and all(len(cell) == 4 and cell.isdecimal() for cell in cells)
 
 
 def counts_excel_days(cells: Sequence[str]) -> bool:
@@ -282,32 +489,6 @@ def counts_excel_days(cells: Sequence[str]) -> bool:
     days = np.array(cells, dtype=np.float64)
     oldest, newest = _EXCEL_DAYS
     return bool(((days > oldest) & (days < newest)).all() and (np.diff(days) >= 0).all())
-
-
-def _calendar_steps(column: Series) -> Stamps | None:
-    """Return numbers of months, quarters or years since 1970, None if the dates are none of them.
-
-    A step of the calendar has no length, so its number is counted instead.
-    """
-    import pandas as pd
-
-    texts = column.astype(str)
-    if texts.str.fullmatch(_QUARTER.pattern).all():
-        parts = texts.str.extract(_QUARTER.pattern).astype(int)
-        unit, numbers = "quarters", (4 * (parts["year"] - 1970) + parts["quarter"] - 1).to_numpy()
-    else:
-        if column.dtype.kind != "M" and _is_number(texts.iloc[0]):
-            return None
-        dates = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
-        times = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
-        if not (unit := calendar_unit(times)):
-            return None
-        size = next(months for months, name in _CALENDAR.items() if name == unit)
-        numbers = times.astype("datetime64[M]").astype(np.int64) // size
-    first = int(numbers.argmin())
-    note = f"times are counted in {unit} since 1970: {texts.iloc[first]} is {numbers[first]}"
-    steps = (numbers.astype(np.int64) * 1_000_000).astype("datetime64[us]")
-    return Stamps(steps, is_count=True, notes=(note,))
 
 
 def look_like_times(cells: Sequence[str]) -> bool:
@@ -332,11 +513,8 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
     import pandas as pd
 
     texts = column.astype(str)
-    if is_quarter(texts.iloc[0]):
-        raise DataError(
-            f"{where}: the times are quarterly, such as {texts.iloc[0]!r}, and quarters are not "
-            "equally long; --set data.time-unit=step counts them"
-        )
+    if is_period(texts.iloc[0]):
+        return _periods(texts, row, where)
     form = _year_last_form(texts, where) if _YEAR_LAST.match(texts.iloc[0]) else "ISO8601"
     parsed = pd.to_datetime(texts, format=form, utc=True, errors="coerce")
     if (wrong := parsed.isna().to_numpy()).any():
@@ -360,7 +538,33 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
             f"the offset from UTC changes ({', '.join(zones[:4])}); times and days are counted in "
             "UTC, so people's habits move by that within the day",
         )
-    return Stamps(times, bool(offset.any()), notes=notes)
+    is_month = texts.str.fullmatch(_ISO_MONTH).all()
+    return Stamps(times, bool(offset.any()), notes=notes, form="M" if is_month else "")
+
+
+def _periods(texts: Series, row: Callable[[int], str], where: str) -> Stamps:
+    """Return the begins of quarters, months or weeks."""
+    import pandas as pd
+
+    texts = texts.str.replace(_QUARTER_FIRST, r"\2\1", regex=True).str.upper()
+    parts = texts.str.extract(_PERIOD)
+    unit = str(parts["unit"].iloc[0])
+    if unit == "W":
+        times = pd.to_datetime(
+            parts["year"] + parts["number"] + "1", format="%G%V%u", errors="coerce"
+        )
+    else:
+        number = pd.to_numeric(parts["number"])
+        month = (3 * number - 2 if unit == "Q" else number).map("{:02.0f}".format)
+        times = pd.to_datetime(parts["year"] + month, format="%Y%m", errors="coerce")
+    wrong = (times.isna() | (parts["unit"] != unit) | ~texts.str.fullmatch(_PERIOD)).to_numpy()
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise DataError(
+            f"{where}, {row(place)}: expected a period such as {texts.iloc[0]!r}, got "
+            f"{texts.iloc[place]!r}"
+        )
+    return Stamps(times.to_numpy(dtype="datetime64[us]"), form=unit.replace("W", ""))
 
 
 def _year_last_form(texts: Series, where: str) -> str:
@@ -408,7 +612,9 @@ def _counts(column: Series, unit: TimeUnit, row: Callable[[int], str], where: st
     numbers = pd.to_numeric(column, errors="coerce")
     values = numbers.to_numpy()
     wrong = ~np.isfinite(values)
-    if unit == "step":
+    if unit == "year":
+        wrong |= ~((values >= 1) & (values <= 9999))
+    if unit in ("step", "year"):
         wrong |= values != np.floor(values)
     if wrong.any():
         place = int(wrong.argmax())
@@ -416,11 +622,15 @@ def _counts(column: Series, unit: TimeUnit, row: Callable[[int], str], where: st
             "auto": "a number as in the rows before",
             "step": "a whole number of steps",
             "excel": "a number of days",
+            "year": "a year from 1 to 9999",
         }
         raise DataError(
             f"{where}, {row(place)}: expected "
             f"{expected.get(unit, f'a number of {unit} since 1970')}, got {column.iloc[place]!r}"
         )
+    if unit == "year":
+        years = (values.astype(np.int64) - 1970).astype("datetime64[Y]")
+        return Stamps(years.astype("datetime64[us]"), form="Y")
     if unit == "step":
         unit_used = "s"
     elif unit == "excel":
@@ -452,7 +662,8 @@ def _unit_by_size(values: Matrix, where: str) -> str:
     raise DataError(
         f"{where}: expected a date such as 2014-01-31 13:00, got "
         f"{str(shown)!r}, whose size does not tell what it counts; set data.time-unit to s, ms, "
-        "us or ns since 1970, to excel for Excel's days, or to step if these are numbers of steps"
+        "us or ns since 1970, to excel for Excel's days, to year for years, or to step if these "
+        "are numbers of steps"
     )
 
 

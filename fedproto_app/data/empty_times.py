@@ -8,15 +8,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.clock import LARGEST_CHANCE, WEEKDAYS
 from fedproto_app.data.series import ClientSeries
 
 # A time of the week is empty if it came at least so often, and never with a value.
 FEWEST_TIMES = 5
-# With values missing at random, this is the largest probability that it never had one by chance.
-_LARGEST_CHANCE = 1e-6
 _DAY, _WEEK = 86_400_000_000, 7 * 86_400_000_000  # microseconds
 _MONDAY = 4 * _DAY  # after 1970-01-01, a Thursday
-_WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 
 Positions = NDArray[np.int64]
 
@@ -24,9 +22,9 @@ Positions = NDArray[np.int64]
 def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> NDArray[np.bool_]:
     """Return whether the client never has a value at the times of these positions, [n].
 
-    A position is looked up by its time of day and by its time of the week. Without a clock these
-    are its places in one period and in seven. The whole series decides, in which a time must have
-    come `FEWEST_TIMES` times. period: in steps.
+    A position is looked up by its time of day and by its time of the week, of months by its place
+    in the year. Without a clock these are its places in one period and in seven. The whole series
+    decides, in which a time must have come `FEWEST_TIMES` times. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -40,7 +38,7 @@ def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> ND
         values = np.bincount(places_of_history, weights=present, minlength=size)
         has_values = values > 0
         missing_share = 1 - values[has_values].sum() / max(times[has_values].sum(), 1)
-        by_chance = missing_share**times > _LARGEST_CHANCE
+        by_chance = missing_share**times > LARGEST_CHANCE
         empty |= (~has_values & (times >= FEWEST_TIMES) & ~by_chance)[places]
     return empty
 
@@ -51,18 +49,20 @@ def empty_times_text(series: ClientSeries, period: int) -> str:
     empty = is_empty_time(series, week, period)
     if not empty.any():
         return ""
-    step = 0 if series.clock is None else _step(series)
-    if not step or step > _DAY or _DAY % step:
-        unit = f"{len(week) // period} periods" if not step else "a week"
+    clock = series.clock
+    if clock is None or clock.months or not clock.cycle:
+        unit = f"{len(week) // period} periods" if clock is None else "a week"
+        unit = "a year" if clock is not None and clock.months else unit
         return f"at {empty.sum()} of the {len(week)} steps of {unit}"
     since_monday = (_microseconds(series, week) - _MONDAY) % _WEEK
     order = np.argsort(since_monday)
-    by_day = empty[order].reshape(7, -1)  # a row per weekday, a column per time of day
+    weekdays = np.unique(since_monday // _DAY)
+    by_day = empty[order].reshape(len(weekdays), -1)  # a column per time of day
     times = since_monday[order][: by_day.shape[1]] % _DAY
     closed = np.logical_and.reduce(by_day, axis=1)
     nightly = np.logical_and.reduce(by_day[~closed], axis=0)
     further = int((by_day[~closed] & ~nightly).sum())
-    days = " and ".join(_WEEKDAYS[number] for number in np.flatnonzero(closed))
+    days = " and ".join(WEEKDAYS[number] for number in weekdays[closed])
     parts = {
         f"on {days}": closed.any(),
         _hours(times, nightly): nightly.any(),
@@ -73,22 +73,24 @@ def empty_times_text(series: ClientSeries, period: int) -> str:
 
 
 def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Positions, Positions]:
-    """Return each position's place in the day and in the week, or in one and in seven periods."""
+    """Return each position's place in the day and in the week, both in the year if steps are
+    months, or in one and in seven periods without a clock."""
     if series.clock is None:
         return positions % period, positions % (7 * period)
+    if series.clock.months:
+        return positions % _week(series, period), positions % _week(series, period)
     microseconds = _microseconds(series, positions) - _MONDAY
-    step = _step(series)
+    step = int(series.clock.step / np.timedelta64(1, "us"))
     return microseconds % _DAY // step, microseconds % _WEEK // step
 
 
 def _week(series: ClientSeries, period: int) -> int:
-    """Return how many steps a week has, or seven periods without a clock."""
-    return 7 * period if series.clock is None else max(1, _WEEK // _step(series))
-
-
-def _step(series: ClientSeries) -> int:
-    first, second = _microseconds(series, np.arange(2))
-    return int(second - first)
+    """Return how many steps a week has, a year if steps are months, or seven periods without a
+    clock."""
+    if series.clock is None:
+        return 7 * period
+    weekly = round(_WEEK / 1e6 / series.clock.step_seconds)
+    return max(1, 12 // series.clock.months if series.clock.months else weekly)
 
 
 def _microseconds(series: ClientSeries, positions: Positions) -> Positions:

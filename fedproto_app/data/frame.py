@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.data.clock import Clock, look_like_times
+from fedproto_app.data.clock import Clock, are_years, look_like_times
 from fedproto_app.data.formats.npz import save_series
 from fedproto_app.data.known_columns import KnownTable
 from fedproto_app.data.series import ClientSeries
@@ -78,7 +78,7 @@ def series_of_frame(
     choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"known": data.known, "covariates": data.covariates} if form.is_long else {}
-    choice |= {"time-unit": "step"} if _counts_steps(flat, head, time_col) else {}
+    choice |= {"time-unit": form.unit}
     try:
         settings = settings_from({f"data.{key}": value for key, value in choice.items()}).data
         load = load_long if form.is_long else load_wide
@@ -105,9 +105,7 @@ def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> K
         tables = TableFormat(
             "frame", re.compile("$."), "", lambda *_: FrameFile(form.flat, WHERE, head)
         )
-        counts = _counts_steps(form.flat, head, time_col)
-        changes = {"client_column": id_col, "time_column": time_col}
-        changes |= {"time_unit": "step"} if counts else {}
+        changes = {"client_column": id_col, "time_column": time_col, "time_unit": form.unit}
         yield from load_covariates(settings.model_copy(update=changes), clock, tables)
 
     return KnownTable("the frame of the future", "future", read)
@@ -123,16 +121,20 @@ class Labels:
     """How a frame writes what a forecast returns: its clients' ids and the zone of its times.
 
     ids: [N], with the type of the column, or of the names of a wide frame's columns. names: [N],
-    the clients' names. zone: None for times without a zone, or no times.
+    the clients' names. zone: None for times without a zone, or no times. unit: of its times, such
+    as year. times: the type of the column of times, None without one.
     """
 
     ids: Series
     names: list[str]
     zone: tzinfo | None
+    unit: str
+    times: Any
 
     def put_on(self, forecasts: DataFrame) -> DataFrame:
         """Return forecasts with the columns unique_id, names, and ds as the frame writes them."""
         import numpy as np
+        import pandas as pd
 
         places = {name: place for place, name in enumerate(self.names)}
         rows = [places[name] for name in forecasts["unique_id"]]
@@ -143,6 +145,10 @@ class Labels:
                 shift = "shift_forward"
                 times = times.dt.tz_localize(self.zone, ambiguous=is_summer, nonexistent=shift)
             times = times.dt.tz_convert(self.zone)
+        if isinstance(self.times, pd.PeriodDtype) and times.dtype.kind == "M":
+            times = times.dt.to_period(self.times.freq)
+        elif self.unit == "year":
+            times = times.dt.year.astype(self.times)
         ids = self.ids.iloc[rows].infer_objects()
         return forecasts.assign(unique_id=ids.array, ds=times)
 
@@ -153,11 +159,12 @@ def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Labels:
 
     form = _form_of(frame, id_col, time_col)
     if form.ids is None:
-        return Labels(pd.Series(form.labels), form.names, form.zone)
+        return Labels(pd.Series(form.labels), form.names, form.zone, form.unit, form.times)
     column = form.flat[form.ids]
     names = _names_in(column)
     is_first = ~names.duplicated()
-    return Labels(column[is_first], names[is_first].tolist(), form.zone)
+    names_of_rows = names[is_first].tolist()
+    return Labels(column[is_first], names_of_rows, form.zone, form.unit, form.times)
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,8 @@ class _Form:
 
     flat: columns and rows are numbered. names: of the columns, as texts; labels: as the frame has
     them. is_long: whether it has a row for each client and time. ids: the place of a long frame's
-    column of clients, None if it is missing. zone: of its times.
+    column of clients, None if it is missing. zone, unit: of its times. times: the type of the
+    column of times, None without one.
     """
 
     flat: DataFrame
@@ -175,6 +183,8 @@ class _Form:
     is_long: bool
     ids: int | None
     zone: tzinfo | None
+    unit: str
+    times: Any
 
 
 def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> _Form:
@@ -193,7 +203,8 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
             ) from None
     if not isinstance(frame, pd.DataFrame):
         raise DataError(f"{WHERE} is a {type(frame).__name__}, expected a pandas DataFrame")
-    flat = _with_times(_with_index_as_columns(frame))
+    indexed = _with_index_as_columns(frame)
+    flat = _with_times(indexed)
     labels = flat.columns
     names = [str(name) for name in labels]
     if not len(flat) or not names:
@@ -212,7 +223,10 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
         is_daily = (local - local.dt.normalize()).nunique() == 1
         if utc is not True and is_daily and (len(local) > 1 or utc is False):
             flat[times] = local  # days, which are not of one length in UTC when clocks change
-    return _Form(flat, names, labels, bool(id_col) or ids is not None, ids, zone)
+    unit = "auto" if times is None else _unit_of(names[times], flat[times])
+    kind = None if times is None else indexed.dtypes.iloc[times]
+    is_long = bool(id_col) or ids is not None
+    return _Form(flat, names, labels, is_long, ids, zone, unit, kind)
 
 
 def _names_in(column: Series) -> Series:
@@ -284,10 +298,12 @@ def _with_times(frame: DataFrame) -> DataFrame:
     return pd.DataFrame(columns, index=frame.index).set_axis(frame.columns, axis=1)
 
 
-def _counts_steps(frame: DataFrame, head: Head, time_col: str) -> bool:
-    """Return whether the times are whole numbers, but neither since 1970 nor dates in digits."""
-    place = head.names.index(time_col) if time_col in head.names else head.times
-    if place is None or frame[place].dtype.kind not in "iu":
-        return False
-    texts = list(map(str, sorted(set(frame[place].head(_LOOKED_AT).tolist()))))
-    return not (look_like_times(texts) or all(map(_DATE.fullmatch, texts)))
+def _unit_of(name: str, times: Series) -> str:
+    """Return what a column of times counts: years or steps, if they are whole numbers, but neither
+    since 1970 nor dates in digits; else auto."""
+    if times.dtype.kind not in "iu":
+        return "auto"
+    texts = list(map(str, sorted(set(times.head(_LOOKED_AT).tolist()))))
+    if are_years(name, texts):
+        return "year"
+    return "auto" if look_like_times(texts) or all(map(_DATE.fullmatch, texts)) else "step"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError, did_you_mean, optional
-from fedproto_app.data.clock import Clock, Matrix
+from fedproto_app.data.clock import DAY, Clock, Matrix
 from fedproto_app.data.files import missing
 from fedproto_app.data.format import Candidate, CovariateReader, Fit, all_formats
 from fedproto_app.data.series import ClientSeries
@@ -31,7 +31,6 @@ YEAR_COLUMNS = ("year-cos-1", "year-sin-1", "year-cos-2", "year-sin-2")
 _MOST_MISSING = 0.2  # of the rows up to a client's last value
 _OTHER_UNIT = 100  # times as large as at the median client
 _MOST_MOVED = 168  # steps by which a column may be the target moved
-_DAY = np.timedelta64(1, "D")
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,12 @@ def with_known_columns(
     Raises `DataError` for columns that are not there, miss more than a fifth of their rows, or
     whose times do not fit.
     """
+    clock = clients[0].clock if clients else None
+    if settings.calendar == "week" and clock is not None and clock.is_of_calendar:
+        raise DataError(
+            f"data.calendar = 'week': models see a weekday where a period is a day, but a step of "
+            f"{where} is {clock.rhythm}; phase is the place in the period"
+        )
     given = sorted({column for client in clients for column in client.columns})
     if not given and not settings.has_known:
         return list(clients)
@@ -306,8 +311,11 @@ def _clock_text(series: ClientSeries) -> str:
     clock = series.clock
     if clock is None:
         return "counted steps"
+    zone = "times in UTC" if clock.utc else "local times"
+    if clock.is_of_calendar:
+        return f"{zone}, {clock.words}"
     past = f" and {clock.offset.item()} past a whole step" if clock.offset else ""
-    return f"{'times in UTC' if clock.utc else 'local times'} {clock.step.item()} apart{past}"
+    return f"{zone} {clock.step.item()} apart{past}"
 
 
 def _require_clock(client: ClientSeries, table: ClientSeries, name: str) -> None:
@@ -508,10 +516,10 @@ def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSetti
     """
     import pandas as pd
 
-    if clock.step > _DAY:
+    if clock.months or clock.step > DAY:
         raise DataError(
-            f"data.holidays = {settings.holidays!r}: a step of {clock.step.item()} is longer than "
-            "the day that a holiday is"
+            f"data.holidays = {settings.holidays!r}: a step of {clock.rhythm} is longer than the "
+            "day that a holiday is"
         )
     if clock.utc and settings.time_zone:
         local = pd.DatetimeIndex(moments).tz_localize("UTC").tz_convert(settings.time_zone)
@@ -519,11 +527,11 @@ def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSetti
     days = moments.astype("datetime64[D]")
     if not len(days):
         return np.empty((0, 3))
-    first, last = days.min() - _DAY, days.max() + _DAY
+    first, last = days.min() - DAY, days.max() + DAY
     years = [int(str(day.astype("datetime64[Y]"))) for day in (first, last)]
     free = _free_days(settings.holidays, range(years[0], years[1] + 1))
     shifts = (0, 1, -1)  # a holiday is today, tomorrow, or was yesterday
-    flags = [np.isin(days + shift * _DAY, free) for shift in shifts]
+    flags = [np.isin(days + shift * DAY, free) for shift in shifts]
     return np.stack(flags, axis=1).astype(np.float64)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.clock import DAY, WEEK, Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
@@ -19,28 +20,30 @@ FEWEST_VALUES = 12
 # On electricity, milano and m4 the ratio is 0.72 to 0.93, and knowing the week lowers validation
 # errors; on wind and PM2.5 it is 0.98 to 1.06, and knowing the week raises them.
 LIKE_A_WEEK_AGO = 0.95
-_DAY, _WEEK = 86_400, 7 * 86_400  # seconds
 
 Vector = NDArray[np.float64]
 
 
-def step_seconds(series: Sequence[ClientSeries]) -> int:
-    """Return the sampling step in seconds, 0 without a common clock of whole seconds."""
-    steps = {None if client.clock is None else client.clock.step for client in series}
-    step = steps.pop()
-    second = np.timedelta64(1, "s")
-    return 0 if steps or step is None or step % second else int(step // second)
+def step_of(series: Sequence[ClientSeries]) -> Clock | None:
+    """Return a clock with the step of all clients, None without a common one of whole seconds."""
+    clock = series[0].clock
+    rhythms = {client.clock.rhythm if client.clock else "" for client in series}
+    is_whole = clock is not None and (
+        clock.is_of_calendar or not clock.step % np.timedelta64(1, "s")
+    )
+    return clock if is_whole and len(rhythms) == 1 else None
 
 
 def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
     """Return the period in steps and where it comes from: the clock, else autocorrelation."""
-    seconds = step_seconds(series)
-    if seconds and seconds <= _DAY // 2 and _DAY % seconds == 0:
-        return _DAY // seconds, "a day"
-    if seconds == _DAY:
-        return 7, "a week"
-    if seconds == _WEEK:
-        return 52, "a year"
+    if (clock := step_of(series)) is not None:
+        if clock.months:
+            in_year = 1 if 12 % clock.months else 12 // clock.months
+            return in_year, "a year" if in_year > 1 else "a step, as none is shorter"
+        if clock.cycle:
+            return clock.cycle, "a day" if clock.steps_in(DAY) > 1 else "a week"
+        if clock.step == WEEK:
+            return 52, "a year"
     periods = [period for client in series if (period := find_period(client.values))]
     if periods:
         values, counts = np.unique(periods, return_counts=True)

@@ -10,7 +10,7 @@ that a logger stamps a little late are rounded to the step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -185,7 +185,7 @@ def _rounded(rows: TimedRows) -> TimedRows:
 
 
 def _at(stamps: Stamps, times: Times) -> Stamps:
-    return Stamps(times, stamps.utc, stamps.is_count)
+    return replace(stamps, times=times)
 
 
 def _means(values: Matrix, groups: NDArray[np.intp], count: int) -> Matrix:

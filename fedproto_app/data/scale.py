@@ -77,24 +77,19 @@ class Scale:
 class TrainedSeries:
     """What a kept model needs of the series that it was trained on, beside its tensors.
 
-    end: the position after the last value, on the source's clock. step: of this clock, in seconds;
-    0 without a clock. utc: whether its times were in UTC.
+    end: the position after the last value. clock: of this position, None without one.
     """
 
     scale: Scale
     end: int
-    step: float = 0.0
-    utc: bool = False
-
-    @classmethod
-    def of(cls, scale: Scale, end: int, clock: Clock | None) -> TrainedSeries:
-        """Return it for a series that ends on this clock."""
-        return cls(scale, end) if clock is None else cls(scale, end, clock.step_seconds, clock.utc)
+    clock: Clock | None = None
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers that `read` reads, by name."""
-        rest = {"end": self.end, "step": self.step, "utc": self.utc}
-        return {name: float(value) for name, value in {**asdict(self.scale), **rest}.items()}
+        numbers = {**asdict(self.scale), "end": self.end}
+        if self.clock is not None:
+            numbers |= {f"clock-{n}": number for n, number in enumerate(self.clock.numbers())}
+        return {name: float(value) for name, value in numbers.items()}
 
     @classmethod
     def read(cls, numbers: Mapping[str, float], client: str) -> TrainedSeries:
@@ -106,7 +101,8 @@ class TrainedSeries:
                 numbers["seasonal_difference"],
                 bool(numbers["is_negative"]),
             )
-            return cls(scale, int(numbers["end"]), numbers["step"], bool(numbers["utc"]))
+            of_clock = [value for name, value in numbers.items() if name.startswith("clock-")]
+            return cls(scale, int(numbers["end"]), Clock.of(of_clock) if of_clock else None)
         except KeyError as error:
             raise DataError(f"client {client!r}: its kept model has no number {error}") from None
 

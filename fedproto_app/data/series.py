@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Clock, Matrix, clock_of, common_step, on_the_clock
+from fedproto_app.data.clock import Clock, Matrix, common_clock, on_the_clock
 from fedproto_app.data.row_order import RowName, TimedRows, row_number
 
 
@@ -34,7 +34,7 @@ class ClientSeries:
 
     name: unique within its source; it seeds the client's randomness and names its state.
     values: [T] float64, regularly sampled, NaN where a value is missing.
-    start: position of ``values[0]`` on the source's clock, in sampling steps. Equal positions of
+    start: position of ``values[0]`` on the source's clock, in steps. Equal positions of
         two clients are the same time, and positions that are equal modulo the period have the same
         phase (hour of the day); this aligns the rows of prototypes across clients.
     clock: the meaning of positions, None if the source has no times.
@@ -120,31 +120,32 @@ def columns_on_a_clock(
     names: Sequence[str],
     rows: TimedRows,
     where: object,
-    step: np.timedelta64 | None = None,
+    clock: Clock | None = None,
     row: RowName = row_number,
     *,
     may_lack_rows: bool = False,
     columns: ColumnNames | None = None,
     known: tuple[str, ...] = (),
 ) -> Iterator[ClientSeries]:
-    """Yield a client for each column of values, on the regular grid of the step.
+    """Yield a client for each column of values, on the regular grid of the clock.
 
     rows: their values are [T, N + k]. known: the names of the last k columns, see above.
-    step: the step shared with other files; None: the step of these rows. row: the name of a row in
-    messages, by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
+    clock: shared with other clients; None: that of these rows. row: the name of a row in messages,
+    by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
     raises too.
     """
     stamps = rows.stamps
-    step = step or common_step([stamps.times], may_lack_rows=may_lack_rows)
+    clock = clock or common_clock([stamps], may_lack_rows=may_lack_rows)
+    clock = clock.at(stamps.times) if clock and len(stamps.times) else clock
     values, start = on_the_clock(
         stamps.times,
         rows.values,
-        step,
+        clock,
         where,
         lambda place: row(int(rows.places[place])),
         may_lack_rows=may_lack_rows,
     )
-    clock = None if stamps.is_count else clock_of(stamps.times, step, utc=stamps.utc)
+    clock = None if stamps.is_count or not len(stamps.times) else clock
     for series in counted_columns(names, values, rows.notes, columns, known):
         yield replace(series, start=start, clock=clock)
 

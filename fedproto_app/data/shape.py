@@ -13,8 +13,10 @@ class DataShape:
         image; () if the settings do, as for the windows of a series.
     classes: the classes' names in the order of the labels; () without classes.
     known: the names of the columns that are known in advance of a series.
+    step: the step of series in words, "" for series without times.
     """
 
     inputs: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
+    step: str = ""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Matrix, Stamps, look_like_times, stamps_of
+from fedproto_app.data.clock import Matrix, Stamps, is_period, look_like_times, stamps_of
 from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
@@ -531,8 +531,8 @@ def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal: Dec
 
 
 def is_date(cell: str) -> bool:
-    """Return whether the cell looks like a date, in any order of year, month and day."""
-    return _DATE.fullmatch(cell) is not None
+    """Return whether the cell looks like a period, or a date in any order of its parts."""
+    return _DATE.fullmatch(cell) is not None or is_period(cell)
 
 
 def is_clock_time(cell: str) -> bool:

@@ -17,8 +17,9 @@ import numpy as np
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import (
     EXCEL_EPOCH,
+    YEARS,
+    are_years,
     counts_excel_days,
-    is_quarter,
     look_like_times,
     stamps_of,
 )
@@ -49,10 +50,9 @@ class Question(DataError):
 _MOST_NAMED = 12  # columns listed in a line for a person
 _NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # as pandas joins them
-_YEARS = {"year", "yr", "jahr", "season"}
 # Names of columns that belong to a row's time, place or number, and are hardly ever a client.
 _NOT_CLIENTS = (
-    {*_PARTS, *_YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "day_of_week"}
+    {*_PARTS, *YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "day_of_week"}
     | {"dow", "dayofyear", "day_of_year", "doy", "hour_of_day", "holiday", "is_holiday", "weekend"}
     | {"monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
     | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
@@ -62,6 +62,7 @@ _LABELS = {"label", "labels", "class", "target", "y", "species", "outcome", "dia
 _FEWEST_RISING = 4  # rows that show that a column rises by one step
 _FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, …, that look like the parts of a day
 _MANY_TIMES = 1.5  # rows per step, above which rows of several clients lie one below the other
+_LIKE_A_YEAR = re.compile(r"1[89]\d\d|20\d\d")
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
@@ -211,11 +212,6 @@ class _Decision:
         unit = str(self.answers.get("data.time-unit", ""))
         if times.is_time or unit:
             return times
-        if all(map(is_quarter, times.cells)):
-            self.ask(
-                f"the times in {times.name!r} are quarterly, such as {times.cells[0]!r}, and "
-                "quarters are not equally long; --set data.time-unit=step counts them"
-            )
         looks_daily = is_usual or any(map(is_fraction, times.cells)) or _is_called_date(times)
         if looks_daily and counts_excel_days(_ordered(times.cells)):
             self.settings["data.time-unit"] = "excel"
@@ -224,11 +220,20 @@ class _Decision:
                 f"the numbers in {times.name!r} are read as Excel's days: {times.cells[0]} is "
                 f"{day.item()}"
             )
+        elif are_years(times.name, times.cells):
+            self.settings["data.time-unit"] = "year"
+            self.notes.append(f"the numbers in {times.name!r} are taken for years")
+        elif _all_cells(_LIKE_A_YEAR.fullmatch, times.cells):
+            self.ask(
+                f"the numbers in {times.name!r}, such as {times.cells[0]}, may be years (--set "
+                "data.time-unit=year) or numbers of steps (--set data.time-unit=step)"
+            )
         elif all(map(str.isdecimal, times.cells)):
             self.settings["data.time-unit"] = "step"
             if not is_usual:
-                kind = "years" if _is_year(times) else "numbers of the steps"
-                self.notes.append(f"the numbers in {times.name!r} are taken for {kind}")
+                self.notes.append(
+                    f"the numbers in {times.name!r} are taken for numbers of the steps"
+                )
         elif not is_usual:
             self.ask(
                 f"column {times.name!r} rises by {times.rise:g} in each row: if it is the time, "
@@ -238,11 +243,9 @@ class _Decision:
         return times
 
     def _counted_times(self) -> Column | None:
-        """Return a column of quarters, of years or of numbers that rise by one step."""
-        if (quarters := _first(self.columns, _is_quarterly)) is not None:
-            return quarters
+        """Return a column of years or of numbers that rise by one step."""
         parts = [column for column in self.columns if column.name.lower() in _NOT_CLIENTS]
-        if (year := _first(parts, _is_year)) is not None:
+        if (year := _first(parts, lambda c: are_years(c.name, c.cells))) is not None:
             return year
         numbers = [column for column in self.columns if column.has_numbers]
         rising = [column for column in numbers if column.rise]
@@ -491,7 +494,7 @@ def _first(columns: Sequence[Column], fits: Callable[[Column], bool]) -> Column 
     return next((column for column in columns if fits(column)), None)
 
 
-def _all_cells(fits: Callable[[str], bool], cells: Sequence[str]) -> bool:
+def _all_cells(fits: Callable[[str], object], cells: Sequence[str]) -> bool:
     return bool(cells) and all(map(fits, cells))
 
 
@@ -521,17 +524,7 @@ def _ordered(cells: Sequence[str]) -> list[str]:
 
 
 def _may_be_times(column: Column) -> bool:
-    return column.name.lower() in TIME_NAMES or column.is_time or _is_quarterly(column)
-
-
-def _is_quarterly(column: Column) -> bool:
-    return _all_cells(is_quarter, column.cells)
-
-
-def _is_year(column: Column) -> bool:
-    return column.name.lower() in _YEARS and _all_cells(
-        lambda cell: len(cell) == 4 and cell.isdecimal(), column.cells
-    )
+    return column.name.lower() in TIME_NAMES or column.is_time
 
 
 def _is_called_date(column: Column) -> bool:

@@ -20,8 +20,7 @@ from fedproto_app.data.clock import (
     Clock,
     Matrix,
     Stamps,
-    Times,
-    common_step,
+    common_clock,
     sampling_step,
 )
 from fedproto_app.data.files import require_inside, require_room
@@ -53,7 +52,7 @@ VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tab
 
 MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
 _TRUTH = {"true": 1.0, "false": 0.0}
-_COUNT = np.timedelta64(1, "s")  # between numbers of steps
+_COUNT = Clock(np.timedelta64(1, "s"), np.timedelta64(0, "s"))  # of numbers of steps
 _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 
 
@@ -123,22 +122,23 @@ def load_covariates(
     """Yield the columns of a table that has no values, only columns that are known in advance.
 
     settings: their path is the table's. clock: of the series that they belong to, whose step a
-    table with one row for each client has. Yields a series for each client, or one named ""
-    without a column of clients; its values are all missing.
+    table with one row for each client has, or one by the calendar. Yields a series for each client,
+    or one named "" without a column of clients; its values are all missing.
     """
     select = partial(_covariate_columns, settings=settings)
-    yield from _of_long_rows(settings, tables, select, _COUNT if clock is None else clock.step)
+    yield from _of_long_rows(settings, tables, select, clock or _COUNT)
 
 
 def _of_long_rows(
     settings: DataSettings,
     tables: TableFormat,
     select: Callable[[TableFile], Columns],
-    usual_step: np.timedelta64 | None = None,
+    usual: Clock | None = None,
 ) -> Iterator[ClientSeries]:
     """Yield the clients of a table with a row for each client and time.
 
-    select: returns its columns. usual_step: of times that show none.
+    select: returns its columns. usual: the clock of times that show none; one of the calendar is
+    also that of times that show another, and rows on days without steps are left out.
     """
     import pandas as pd
 
@@ -180,7 +180,7 @@ def _of_long_rows(
     try:
         for name, indices in clients.groupby(clients, sort=False).indices.items():
             places = np.asarray(indices, dtype=np.intp)
-            client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
+            client_stamps = replace(all_stamps[0], times=all_times[places], notes=())
             where = f"{settings.path}: client {name!r}" if name else settings.path
             # Covariates in UTC go with series whose local times are converted to UTC.
             is_converted = client_stamps.utc and not used_tables[0].columns.targets
@@ -192,18 +192,20 @@ def _of_long_rows(
         raise _with_cause(error, used_tables, paths, tables, settings) from None
     rows = _with_repeated(rows)
     may_lack_rows = _may_lack_rows(settings)
-    times = [client_rows.stamps.times for client_rows in rows.values()]
-    step = common_step(times, may_lack_rows=may_lack_rows)
-    step = usual_step if step is None else step
+    clock = common_clock(
+        (of_client.stamps for of_client in rows.values()), may_lack_rows=may_lack_rows
+    )
+    if usual is not None and (clock is None or usual.is_of_calendar):
+        clock, rows = usual, {name: _on_days_of(usual, rows[name]) for name in rows}
     for name, client_rows in rows.items():
         where = f"{settings.path}: client {name!r}" if name else settings.path
         if not may_lack_rows:
-            _require_step(client_rows.stamps.times, step, where)
+            _require_step(client_rows.stamps, clock, where)
         yield from columns_on_a_clock(
             [name],
             client_rows,
             where,
-            step,
+            clock,
             row_of,
             may_lack_rows=may_lack_rows,
             columns=used_tables[0].column_names,
@@ -231,8 +233,8 @@ def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientS
             raise _with_cause(error, [table], [path], tables, settings) from None
     # All clients share one period, so they need one step; a file with a single row has none.
     may_lack_rows = _may_lack_rows(settings)
-    times = [file_rows.stamps.times for file_rows in rows if file_rows is not None]
-    step = common_step(times, may_lack_rows=may_lack_rows)
+    stamps = [file_rows.stamps for file_rows in rows if file_rows is not None]
+    clock = common_clock(stamps, may_lack_rows=may_lack_rows)
     files = zip(paths, used_tables, values_of_files, rows, strict=True)
     for path, table, of_file, file_rows in files:
         name = tables.client_of(path)
@@ -242,12 +244,12 @@ def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientS
             continue
         file_rows = replace(file_rows, notes=(*file_rows.notes, *notes_on_texts))
         if not may_lack_rows:
-            _require_step(file_rows.stamps.times, step, table.where)
+            _require_step(file_rows.stamps, clock, table.where)
         yield from columns_on_a_clock(
             [name],
             file_rows,
             path,
-            step,
+            clock,
             table.row_of,
             may_lack_rows=may_lack_rows,
             known=known,
@@ -639,13 +641,24 @@ def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> 
                 raise DataError(message.format(having.where, lacking.where))
 
 
-def _require_step(times: Times, step: np.timedelta64 | None, where: str) -> None:
+def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
+    """Return the rows without those on weekdays that have no step, with a note."""
+    times = rows.stamps.times
+    kept = np.is_busday(times.astype("datetime64[D]"), weekmask=clock.week)
+    if clock.months or kept.all():
+        return rows
+    notes = (*rows.notes, f"rows on other days than the series' are left out: {clock.words}")
+    stamps = replace(rows.stamps, times=times[kept])
+    return TimedRows(stamps, rows.values[kept], rows.places[kept], notes)
+
+
+def _require_step(stamps: Stamps, clock: Clock | None, where: str) -> None:
     """Raise `DataError` for a client with another step, before its rows look irregular."""
-    client_step = sampling_step(times)
-    if client_step is None or step is None or (np.diff(times) <= 0).any():
+    times, client_step = stamps.times, sampling_step(stamps.times)
+    if client_step is None or clock is None or clock.months or (np.diff(times) <= 0).any():
         return
-    if client_step % step or client_step > LARGEST_GRID_PER_ROW * step:
+    if client_step % clock.step or client_step > LARGEST_GRID_PER_ROW * clock.step:
         raise DataError(
             f"{where}: its times are mostly {client_step.item()} apart, but the step of all "
-            f"clients is {step.item()}; resample them to one step"
+            f"clients is {clock.step.item()}; resample them to one step"
         )

@@ -33,7 +33,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
-_DAY, _WITHOUT_DAYS = np.timedelta64(1, "D"), 24  # steps of a period where the clock has no day
+_WITHOUT_DAYS = 24  # steps of a period where the clock has no day
 
 
 class SeriesResponse(Protocol):
@@ -291,6 +291,8 @@ def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
     Raises `DataError` for a time where the source has none, or for a number where it has times.
     """
     text = settings.test_start
+    if series.clock is not None and series.clock.form == "Y" and re.fullmatch(r"\d{4}", text):
+        text = f"{text}-01-01"  # as the data write it
     counts = re.fullmatch(r"-?\d+", text) is not None
     if counts is not (series.clock is None):
         has, give = ("no times", "the number of a step") if counts is False else ("times", "a time")
@@ -513,12 +515,8 @@ def block_of(series: ClientSeries, settings: DataSettings) -> int:
     different runs ask for differ by whole blocks. A period is a day here, a week of daily values,
     and else 24 steps. It is not `data.period`, which the run chooses.
     """
-    step = None if series.clock is None else series.clock.step
-    if step == _DAY:
-        return settings.least_periods * _WEEK
-    if step is not None and step < _DAY and not _DAY % step:
-        return settings.least_periods * int(_DAY // step)
-    return settings.least_periods * _WITHOUT_DAYS
+    period = 0 if series.clock is None else series.clock.cycle
+    return settings.least_periods * (period or _WITHOUT_DAYS)
 
 
 def make_windows(

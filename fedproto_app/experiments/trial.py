@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import isfinite, nan
@@ -23,7 +23,8 @@ from rich.console import Console
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.tasks import TaskRecord
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.data.period import period_of, step_seconds, weeks_repeat
+from fedproto_app.data.clock import DAY
+from fedproto_app.data.period import period_of, step_of, weeks_repeat
 from fedproto_app.experiments.run_settings import NODES, require_writable
 from fedproto_app.report.check.findings import listed
 from fedproto_app.report.comparison import Errors, client_errors, questions
@@ -49,7 +50,6 @@ TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for foreca
 TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead. A sample has values for each of them
-_DAY = 86_400  # seconds
 _MOST_NEWCOMERS = 3  # that the facts name
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
@@ -308,7 +308,7 @@ def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, 
     settings: with dotted keys.
     """
     period = int(str(settings.get("data.period", period_of(series)[0])))
-    calendar = _calendar(series, period, step_seconds(series))
+    calendar = _calendar(series, period)
     return {"data.period": period, "data.calendar": calendar, **settings}
 
 
@@ -425,9 +425,8 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     if table.get("data.calendar") == "year":
         known["data.calendar"] = str(table.pop("data.calendar"))
     series = load_series(settings_from(table).data)
-    seconds = step_seconds(series)
     period, why = (wishes.period, "as you say") if wishes.period else period_of(series)
-    table = {"data.calendar": _calendar(series, period, seconds), **table, "data.period": period}
+    table = {"data.calendar": _calendar(series, period), **table, "data.period": period}
     table["data.horizon"] = wishes.horizon or min(period, FARTHEST)
     if wishes.windows > 1:
         table["data.backtest"] = f"1/{wishes.windows}"  # the window with the least data
@@ -448,10 +447,18 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     if wishes.quick:
         rows = {name: row for name, row in rows.items() if not name.startswith("analytic-alone")}
     lengths = [len(client.values) for client in series]
-    step = f" of {_duration(seconds)}" if seconds else ""
+    clock = step_of(series)
+    step = "" if clock is None else f" of {clock.rhythm}" * (not clock.is_of_calendar)
+    step += f", {clock.words}" if clock is not None and clock.is_of_calendar else ""
     calendar = {
         "none": "no calendar, as "
-        + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
+        + (
+            "you say"
+            if "data.calendar" in wishes.changes
+            else "there is too little data"
+            if period > 1
+            else "a period is a step"
+        ),
         "phase": "models know the place in the period",
         "week": "models know the time of day and the weekday",
         "year": "models know the time of day, the weekday and the time of the year",
@@ -646,28 +653,18 @@ def _make_usable(
     )
 
 
-def _calendar(series: Sequence[ClientSeries], period: int, seconds: int) -> str:
+def _calendar(series: Sequence[ClientSeries], period: int) -> str:
     """Return the calendar that half of the clients have enough train values for, with weekdays only
     where weeks repeat."""
     train = float(np.median([len(client.values) for client in series])) * DataSettings().train_share
-    has_weeks = seconds * period == _DAY and train >= PERIODS_FOR_WEEKS * period
+    clock = step_of(series)
+    is_day = clock is not None and clock.steps_in(DAY) == period
+    has_weeks = is_day and train >= PERIODS_FOR_WEEKS * period
     if has_weeks and weeks_repeat(series, period):
         return "week"
-    return "phase" if train >= 2 * period else "none"
+    return "phase" if period > 1 and train >= 2 * period else "none"
 
 
 def _span(numbers: Sequence[int]) -> str:
     least, most = min(numbers), max(numbers)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _duration(seconds: int) -> str:
-    units: list[tuple[int, Callable[[int], str]]] = [
-        (_DAY, lambda n: f"{n} day{'s' * (n > 1)}"),
-        (3600, lambda n: f"{n} h"),
-        (60, lambda n: f"{n} min"),
-    ]
-    for size, words in units:
-        if seconds % size == 0:
-            return words(seconds // size)
-    return f"{seconds} s"

@@ -104,6 +104,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
         known=shard.shape.known,
+        step=shard.shape.step,
         class_counts=counts if site.is_dealt else {},
         stages=max([1, *map(len, counts.values())]),
         notes={c.name: c.note for c in clients if c.note and not least_samples},

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedproto_app.data.clock import CALENDAR_UNITS
 from fedproto_app.maths.two_way_bootstrap import Floats, median_ratio_interval
 from fedproto_app.report.run_files import read_table
 
@@ -120,8 +121,8 @@ class Gain:
     @property
     def test_part(self) -> str:
         """The length of the test part, in words."""
-        if self.block == "day":
-            return f"{self.blocks} test day{'s' * (self.blocks != 1)}"
+        if self.block.isalpha():  # a single step or day
+            return f"{self.blocks} test {self.block}{'s' * (self.blocks != 1)}"
         return f"{self.blocks} test block{'s' * (self.blocks != 1)} of {self.block}"
 
     @property
@@ -130,7 +131,8 @@ class Gain:
         if len(self.ratios) < FEWEST_CLIENTS:
             return f"an interval needs {FEWEST_CLIENTS} clients"
         if self.interval is None:
-            return f"an interval needs {FEWEST_BLOCKS} {'days' * (self.block == 'day') or 'blocks'}"
+            unit = self.block if self.block.isalpha() else "block"
+            return f"an interval needs {FEWEST_BLOCKS} {unit}s"
         return "the difference may be chance"
 
 
@@ -195,9 +197,12 @@ def _by_block(
 def _length(blocks: Blocks) -> str:
     """Return the length of a block in words."""
     seconds = blocks.step_seconds * blocks.steps
-    if not seconds or seconds % _HOUR:
+    if unit := CALENDAR_UNITS.get(blocks.step_seconds):
+        number = float(blocks.steps)
+    elif not seconds or seconds % _HOUR:
         return f"{blocks.steps} steps"
-    number, unit = (seconds / _DAY, "day") if seconds % _DAY == 0 else (seconds / _HOUR, "hour")
+    else:
+        number, unit = (seconds / _DAY, "day") if seconds % _DAY == 0 else (seconds / _HOUR, "hour")
     return unit if number == 1 else f"{number:.0f} {unit}s"
 
 

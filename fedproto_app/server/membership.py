@@ -231,13 +231,15 @@ class Membership:
             "inputs": list(self.shape.inputs),
             "classes": list(self.shape.classes),
             "known": list(self.shape.known),
+            "step": self.shape.step,
             "first_with": roster.first_with,
             "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
         }
 
     def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
-        shape = DataShape(*(tuple(memory[name]) for name in ("inputs", "classes", "known")))
+        inputs, classes, known = (tuple(memory[n]) for n in ("inputs", "classes", "known"))
+        shape = DataShape(inputs, classes, known, memory["step"])
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
         for client, node, facts in memory["facts"]:
@@ -430,6 +432,9 @@ class Membership:
             raise Unusable(fault)
         if self._shape_is_known and shape != self.shape:
             of_run = _shape_text(self.shape)
+            if shape.step != self.shape.step:
+                steps = _step_text(self.shape)
+                raise Unusable(f"its series have {_step_text(shape)}, but the run's have {steps}")
             if fault := _columns_fault(shape, self.shape):
                 raise Unusable(f"{fault}; the run's data are {of_run}")
             raise Unusable(f"its data are {_shape_text(shape)}; the run's are {of_run}")
@@ -504,7 +509,7 @@ class Membership:
 
 
 def _shape_of(answer: NodeRoster) -> DataShape:
-    return DataShape(answer.inputs, answer.classes, answer.known)
+    return DataShape(answer.inputs, answer.classes, answer.known, answer.step)
 
 
 def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
@@ -519,5 +524,10 @@ def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
 def _shape_text(shape: DataShape) -> str:
     if not (shape.inputs or shape.classes):
         columns = shown(", ".join(shape.known)) if shape.known else "no columns"
-        return f"series with {columns} known in advance"
+        step = f" with {_step_text(shape)} and" if shape.step else " with"
+        return f"series{step} {columns} known in advance"
     return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"
+
+
+def _step_text(shape: DataShape) -> str:
+    return f"a step of {shown(shape.step)}" if shape.step else "no times"

@@ -155,4 +155,4 @@ Delimiter = Annotated[
 ]
 Decimal = Literal["auto", "point", "comma"]
 Missing = Literal["gap", "zero"]
-TimeUnit = Literal["auto", "iso", "s", "ms", "us", "ns", "excel", "step"]
+TimeUnit = Literal["auto", "iso", "s", "ms", "us", "ns", "excel", "year", "step"]

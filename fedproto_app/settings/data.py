@@ -72,6 +72,9 @@ Backtest = Annotated[str, BeforeValidator(_place_among)]
 
 def _time_or_step(value: object) -> str:
     text = str(value).strip()  # a number of a step and a date are no text in TOML
+    if period := re.fullmatch(r"(\d{4})[- ]?(?:[qQ]([1-4])|(?<=-)(\d\d))", text):
+        month = 3 * int(period[2]) - 2 if period[2] else int(period[3])
+        text = f"{period[1]}-{month:02d}-01"
     if text and not re.fullmatch(r"-?\d{1,7}", text):
         try:
             datetime.fromisoformat(text)
@@ -216,7 +219,7 @@ class DataSettings(Section):
     name: PlainName = setting(
         "", "name of the dataset in tables; default: that of the file or source", PLAIN_NAMES
     )
-    period: Annotated[int, Field(ge=2)] = setting(24, "samples per period (p), also the batch size")
+    period: Count = setting(24, "samples per period (p), also the batch size")
     close_window: Count = setting(3, "newest values that a forecast uses (c)")
     periodic_window: Count = setting(
         3, "values one, two, … periods earlier that a forecast uses (q)"
@@ -310,8 +313,8 @@ class DataSettings(Section):
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "dates, counts since 1970, Excel's days or numbers of steps (months, quarters or years if "
-        "they are written so); `auto`: dates, or counts since 1970 recognised by size",
+        "dates, counts since 1970, Excel's days, years or numbers of steps; `auto`: dates, or "
+        "counts since 1970 recognised by size",
     )
     time_zone: str = setting(
         "",

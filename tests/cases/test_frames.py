@@ -155,10 +155,8 @@ def of_months(times: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("make", "freq", "message"),
     [
-        (lambda: of_months(MONTHS), "M", "freq = 'M': steps of the calendar, such as months"),
-        (lambda: of_months(MONTHS.to_timestamp()), "MS", "freq = 'MS': steps of the calendar"),
-        (lambda: of_months(MONTHS), None, "the times are monthly, from 2012-01-01"),
-        (lambda: of_months(MONTHS.to_timestamp()), None, "time-unit=step counts them"),
+        (lambda: of_months(MONTHS), "h", "step of monthly, at the month's start, from Sunday"),
+        (lambda: of_months(MONTHS.to_timestamp()), "ME", "step of monthly, at the month's start"),
         (lambda: wide(base()).set_axis(["a", "a", "b", "c"], axis=1), "h", "are named 'a'"),
         (lambda: base().replace({"y": {base()["y"][5]: np.inf}}), "h", "number 6 is infinite"),
         (lambda: base().set_index("ds")["y"], "h", "the frame is a Series, expected a pandas"),
@@ -172,10 +170,32 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_months_that_are_numbered_work() -> None:
-    """What the refusal of months advises."""
-    forecaster = trained(of_months(range(len(MONTHS))), freq=1, period=12)
-    assert forecaster.predict()["ds"].tolist()[:2] == [len(MONTHS), len(MONTHS) + 1]
+AFTER = pd.period_range(MONTHS[-1] + 1, periods=2, freq="M")
+DAYS = pd.bdate_range("2024-01-01", periods=len(MONTHS) + 2)
+YEARS = range(1600, 1602 + len(MONTHS))
+
+
+@pytest.mark.parametrize(
+    ("times", "freq", "further", "period"),
+    [
+        (MONTHS, "M", AFTER, 12),
+        (MONTHS.to_timestamp(), "MS", AFTER.to_timestamp(), 12),
+        (MONTHS.to_timestamp(how="E").normalize(), "ME", AFTER.to_timestamp(how="E"), 12),
+        (DAYS[:-2], "B", DAYS[-2:], 5),
+        (DAYS[:-2].tz_localize("Europe/Berlin"), "B", DAYS[-2:].tz_localize("Europe/Berlin"), 5),
+        (YEARS[:-2], "YS", YEARS[-2:], 1),
+        (range(len(MONTHS)), 1, range(len(MONTHS), len(MONTHS) + 2), 24),
+    ],
+)
+def test_forecasts_go_on_by_the_calendar_as_the_frame_writes_times(
+    times: Any, freq: Any, further: Any, period: int
+) -> None:
+    frame = of_months(times).rename(columns={"ds": "year"})
+    forecaster = Forecaster(method="seasonal-naive", freq=freq, horizon=2)
+    forecasts = forecaster.fit(frame, id_col="unique_id", time_col="year", target_col="y").predict()
+    expected = further.normalize() if freq == "ME" else further
+    assert forecasts["year"].tolist()[:2] == list(expected)
+    assert forecaster.run_.settings.data.period == period
 
 
 def test_a_frame_whose_to_pandas_lacks_a_package_is_refused() -> None:
@@ -227,7 +247,7 @@ def test_later_values_after_a_gap_and_with_different_ends(forecaster: Forecaster
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda frame: frame.iloc[::2], "has the step 2:00:00, but its model was trained on"),
+        (lambda frame: frame.iloc[::2], "has the step 2 h, but its model was trained on"),
     ],
 )
 def test_another_step_is_refused(forecaster: Forecaster, change: Change, message: str) -> None:

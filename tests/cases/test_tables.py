@@ -47,45 +47,55 @@ def text_of(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, keep_default_na=False, dtype=str)
 
 
-def test_r01_months_are_named_and_counted_if_asked(tmp_path: Path) -> None:
+def after(clients: list[ClientSeries]) -> str:
+    """Return the time after the first client's values."""
+    return clients[0].when(len(clients[0].values))
+
+
+def test_r01_months_are_months(tmp_path: Path) -> None:
     path = reported_case("r01-month-starts.csv", tmp_path)
-    line = refusal(path)
-    assert "the times are monthly" in line
-    assert line.endswith("--set data.time-unit=step counts them")
-    _, clients, notes = read(path, time_unit="step")
+    _, clients, notes = read(path)
     assert [(len(c.values), c.start) for c in clients] == [(132, 12 * (2014 - 1970))] * 12
-    assert notes == ["times are counted in months since 1970: 2014-01-01 is 528"]
+    assert (after(clients), notes) == ("2025-01-01", [])
+    planned = plan_of(path, Wishes())
+    assert planned.settings["data.period"] == 12
+    assert "12 series of 132 steps, monthly, at the month's start, read as" in planned.facts[0]
     shorter = text_of(path).assign(ds=lambda table: table["ds"].str[:7])  # 2014-01
     shorter.to_csv(tmp_path / "texts.csv", index=False)
-    assert "the times are monthly" in refusal(tmp_path / "texts.csv")
-    assert read(tmp_path / "texts.csv", time_unit="step")[1][0].start == 528
+    assert after(read(tmp_path / "texts.csv")[1]) == "2025-01"
 
 
-def test_r03_quarters_are_named_and_counted_if_asked(tmp_path: Path) -> None:
+def test_r03_quarters_are_times(tmp_path: Path) -> None:
     path = reported_case("r03-quarters.csv", tmp_path)
-    line = refusal(path)
-    assert "the times in 'quarter' are quarterly, such as '1998Q1'" in line
-    assert "--set data.time-unit=step counts them" in line
-    reading, clients, _ = read(path, time_unit="step")
+    reading, clients, _ = read(path)
     assert reading.target == "visitors"
     assert [(c.name, len(c.values), c.start) for c in clients] == [
         (f"region {number}", 104, 4 * (1998 - 1970)) for number in range(8)
     ]
-    planned = plan_of(path, Wishes(changes={"data.time-unit": "step"}))
+    assert after(clients) == "2024Q1"
+    planned = plan_of(path, Wishes())
     assert planned.settings["data.period"] == 4
     assert planned.target == "visitors"
-    assert "forecasting visitors" in planned.facts[0]
+    assert "steps, quarterly, read as long-csv, forecasting visitors" in planned.facts[0]
 
 
 def test_r07_years_are_the_time_and_na_is_a_country(tmp_path: Path) -> None:
     path = reported_case("r07-years.csv", tmp_path)
     reading, clients, notes = read(path)
     assert [c.name for c in clients] == ["AA", "BB", "CC", "DD", "NA", "NO"]
-    assert {(len(c.values), c.start) for c in clients} == {(124, 1900)}  # so the next is 2024
+    assert {(len(c.values), c.start) for c in clients} == {(124, 1900 - 1970)}
     assert (reading.target, notes) == ("tonnes", ["the numbers in 'year' are taken for years"])
+    assert after(clients) == "2024"
+    assert plan_of(path, Wishes()).settings["data.period"] == 1
     by_year = text_of(path).sort_values("year", kind="stable")
     by_year.to_csv(tmp_path / "by-year.csv", index=False)
     assert [c.name for c in read(tmp_path / "by-year.csv")[1]] == [c.name for c in clients]
+    other_name = text_of(path).rename(columns={"year": "t"})
+    other_name.to_csv(tmp_path / "t.csv", index=False)
+    assert "such as 1900, may be years (--set data.time-unit=year) or numbers of steps" in refusal(
+        tmp_path / "t.csv"
+    )
+    assert after(read(tmp_path / "t.csv", time_unit="year")[1]) == "2024"
 
 
 def test_r09_seconds_of_jitter_are_rounded_and_said_so(tmp_path: Path) -> None:

@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import (
-    calendar_unit,
-    clock_of,
+    DAY,
+    Clock,
+    Stamps,
+    common_clock,
     counts_excel_days,
     on_the_clock,
     sampling_step,
     stamps_of,
 )
+from fedproto_app.settings.choice import TimeUnit
 
 HOUR = np.timedelta64(3600, "s").astype("m8[us]")
+HOURLY = Clock(HOUR, 0 * HOUR)
 
 
 def times(*texts: str) -> np.ndarray:
@@ -37,7 +43,7 @@ def test_the_step_is_the_most_common_distance() -> None:
 def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
     positions = np.array(sorted(rows))
     stamps = np.datetime64(0, "us") + (origin + positions) * HOUR
-    values, start = on_the_clock(stamps, positions[:, None].astype(float), HOUR, "x.csv")
+    values, start = on_the_clock(stamps, positions[:, None].astype(float), HOURLY, "x.csv")
     present = np.flatnonzero(np.isfinite(values[:, 0]))
     assert start == origin + positions[0]
     np.testing.assert_array_equal(start + present, origin + positions)
@@ -56,7 +62,7 @@ def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
 )
 def test_bad_times_are_refused(stamps: list[str], message: str) -> None:
     with pytest.raises(DataError, match=rf"^x\.csv: .*{message}"):
-        on_the_clock(times(*stamps), column(1, 2), HOUR, "x.csv")
+        on_the_clock(times(*stamps), column(1, 2), HOURLY, "x.csv")
 
 
 @pytest.mark.parametrize(
@@ -70,11 +76,12 @@ def test_bad_times_are_refused(stamps: list[str], message: str) -> None:
     ],
 )
 def test_a_position_has_a_time(first: str, second: str, utc: bool, later: str) -> None:
-    stamps = times(first, second)
-    _, start = on_the_clock(stamps, column(1, 2), sampling_step(stamps), "x.csv")
-    clock = clock_of(stamps, sampling_step(stamps), utc=utc)
-    assert clock.time(start + 2) == later
-    assert clock_of(stamps, None) is None
+    found = times(first, second)
+    clock = common_clock([Stamps(found, utc)])
+    assert clock is not None
+    _, start = on_the_clock(found, column(1, 2), clock.at(found), "x.csv")
+    assert clock.at(found).time(start + 2) == later
+    assert common_clock([Stamps(found[:1])]) is None
 
 
 @pytest.mark.parametrize(
@@ -101,40 +108,161 @@ def test_dates_that_may_be_two_are_refused_with_both_readings() -> None:
         stamps_of(cells, "auto", "time", str, "x.csv")
 
 
-MONTHS = ["2014-01-01", "2014-02-01", "2014-04-01"]
+def stamps(*cells: object, unit: TimeUnit = "auto") -> Stamps:
+    return stamps_of(pd.Series(list(cells)), unit, "column 'ds'", str, "a.csv")
+
+
+def clock_of(times: Any) -> Clock:
+    found = np.asarray(times, dtype="datetime64[us]")
+    clock = common_clock([Stamps(found)])
+    assert clock is not None
+    return clock.at(found)
+
+
+SIX_DAYS = pd.offsets.CustomBusinessDay(weekmask="Mon Tue Wed Thu Fri Sat")
 
 
 @pytest.mark.parametrize(
-    ("cells", "unit", "numbers"),
+    ("freq", "words", "cycle"),
     [
-        (MONTHS, "months", [528, 529, 531]),
-        (["2014-01", "2014-02", "2014-03"], "months", [528, 529, 530]),
-        (["2014-01-31", "2014-02-28", "2014-03-31"], "months", [528, 529, 530]),
-        (["1970-01-01", "1970-04-01", "1970-10-01"], "quarters", [0, 1, 3]),
-        (["1998Q1", "1998 q2", "1998-Q4"], "quarters", [112, 113, 115]),
-        (["1969-07-01", "1970-07-01", "1972-07-01"], "years", [-1, 0, 2]),
+        ("MS", "monthly, at the month's start", 0),
+        ("ME", "monthly, at the month's end", 0),
+        ("BMS", "monthly, on the first business day of the month", 0),
+        ("BME", "monthly, on the last business day of the month", 0),
+        ("QS", "quarterly from January on, at the month's start", 0),
+        ("QE-JAN", "quarterly from January on, at the month's end", 0),
+        ("YE-JUN", "yearly in June, at the month's end", 0),
+        ("2MS", "every 2 months from February on, at the month's start", 0),
+        ("B", "business days, Monday to Friday", 5),
+        (SIX_DAYS, "days but Sundays", 6),
+        (pd.offsets.CustomBusinessDay(weekmask="Tue Thu"), "days on Tuesdays and Thursdays", 2),
+        ("W-FRI", "every 7 days", 0),
+        ("28D", "every 28 days", 0),
+        ("D", "every 1 day", 7),
+        ("30min", "every 30 min", 48),
     ],
 )
-def test_steps_of_the_calendar_are_counted_if_asked(
-    cells: list[str], unit: str, numbers: list[int]
+def test_times_of_pandas_go_on_as_in_pandas(freq: Any, words: str, cycle: int) -> None:
+    """A tenth of the rows is missing, none of the first and last, and the clock is the same."""
+    times = pd.date_range("1969-01-03", periods=300, freq=freq).to_numpy("datetime64[us]")
+    kept = np.random.default_rng(0).random(200) > 0.1
+    kept[[0, -1]] = True
+    clock = clock_of(times[:200][kept])
+    assert (clock.words, clock.cycle) == (words, cycle)
+    start = clock.positions(times[:1])[0]
+    assert (clock.moments(start + np.arange(300)) == times).all()
+    assert (clock.positions(times) == start + np.arange(300)).all()
+
+
+@pytest.mark.parametrize(
+    ("days", "words", "further"),
+    [
+        (["2014-01-15", "2014-02-15", "2014-04-15"], "monthly, on day 15", "2014-05-15"),
+        (["2024-12-31", "2025-01-31", "2025-02-28"], "monthly, at the month's end", "2025-03-31"),
+        (["2024-11-30", "2025-01-31", "2025-02-28"], "monthly, at the month's end", "2025-03-31"),
+        (["2014-01-01", "2014-02-01"], "every 31 days", "2014-03-04"),
+        (["2014-01-01", "2014-01-29", "2014-02-26"], "every 28 days", "2014-03-26"),
+    ],
+)
+def test_months_are_on_one_day_or_at_the_end(days: list[str], words: str, further: str) -> None:
+    clock = clock_of(times(*days))
+    assert clock.words == words
+    assert clock.time(int(clock.positions(times(days[-1]))[0]) + 1) == further
+
+
+def test_two_weeks_or_days_missing_at_random_are_no_weekdays_without_steps() -> None:
+    days = pd.date_range("2024-01-01", periods=14, freq="B")
+    assert clock_of(days).words == "every 1 day"
+    six_days = pd.date_range("2024-01-01", periods=36, freq=SIX_DAYS)
+    rare = six_days[np.random.default_rng(0).random(36) > 0.4]
+    assert clock_of(rare).words == "every 1 day"
+    assert clock_of(six_days).words == "days but Sundays"
+
+
+def test_clients_of_one_step_keep_their_own_days() -> None:
+    starts, ends = (pd.date_range("2024-01-01", periods=5, freq=freq) for freq in ("MS", "ME"))
+    clients = [Stamps(of.to_numpy("datetime64[us]")) for of in (starts, ends)]
+    clock = common_clock(clients)
+    assert clock is not None
+    own = [clock.at(client.times) for client in clients]
+    assert [of_client.time(600) for of_client in own] == ["2020-01-01", "2020-01-31"]
+    weekly = [Stamps(np.arange(day, 60, 7).astype("M8[D]").astype("M8[us]")) for day in (0, 3)]
+    assert common_clock(weekly).words == "every 7 days"
+
+
+def test_times_between_the_steps_of_the_calendar_are_refused() -> None:
+    monthly = clock_of(pd.date_range("2014-01-01", periods=9, freq="MS"))
+    with pytest.raises(
+        DataError, match="2014-02-03 00:00:00 in row 2 is no step of the other rows"
+    ):
+        on_the_clock(times("2014-01-01", "2014-02-03"), column(1, 2), monthly, "a.csv")
+    about_a_month = times("2014-01-10", "2014-02-11", "2014-03-13")
+    with pytest.raises(
+        DataError, match="months are read if all rows lie on one day up to the 28th"
+    ):
+        on_the_clock(about_a_month, column(1, 2, 3), clock_of(about_a_month), "a.csv")
+
+
+days_without = st.integers(1, 126).map(lambda digits: f"{digits:07b}")
+time_of_day = st.integers(0, 86_399_999_999).map(lambda size: np.timedelta64(size, "us"))
+of_weekdays = st.builds(Clock, st.just(DAY), time_of_day, st.booleans(), st.just(0), days_without)
+
+
+@st.composite
+def of_months(draw: st.DrawFn) -> Clock:
+    size = draw(st.sampled_from([1, 2, 3, 4, 6, 12, 24, 36]))
+    day = draw(st.integers(-1, 27) | st.sampled_from([0, -1]))
+    week = draw(st.just("1111111") | st.just("1111100")) if day in (0, -1) else "1111111"
+    offset = day * DAY + draw(time_of_day)
+    month = draw(st.integers(0, size - 1))
+    return Clock(np.timedelta64(size, "M"), offset, draw(st.booleans()), month, week)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(of_months() | of_weekdays, st.integers(-300, 300))
+def test_positions_become_times_and_positions_again(clock: Clock, first: int) -> None:
+    positions = first + np.arange(15)
+    moments = clock.moments(positions)
+    assert (np.diff(moments) > np.timedelta64(0)).all()
+    assert (clock.positions(moments) == positions).all()
+    assert clock.first_at(moments[3].item()) == positions[3]
+    assert clock.first_at((moments[3] + np.timedelta64(1, "us")).item()) == positions[4]
+    assert Clock.of(clock.numbers()) == clock
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit", "begins", "further"),
+    [
+        (["1998Q1", "1998-Q2", "q3 1998"], "auto", ["1998-01", "1998-04", "1998-07"], "1998Q4"),
+        (["2010M11", "2010M12"], "auto", ["2010-11", "2010-12"], "2011-01"),
+        (["2010-11", "2010-12"], "auto", ["2010-11", "2010-12"], "2011-01"),
+        (["2024-W52", "2025-W01"], "auto", ["2024-12-23", "2024-12-30"], "2025-01-06"),
+        (["1969", "1970", "1971"], "year", ["1969", "1970", "1971"], "1972"),
+    ],
+)
+def test_periods_are_the_times_at_which_they_begin(
+    cells: list[str], unit: TimeUnit, begins: list[str], further: str
 ) -> None:
-    stamps = stamps_of(pd.Series(cells), "step", "column 'ds'", str, "a.csv")
-    assert stamps.is_count
-    assert (stamps.times.astype("datetime64[s]").astype(int)).tolist() == numbers
-    assert stamps.notes == (f"times are counted in {unit} since 1970: {cells[0]} is {numbers[0]}",)
+    read = stamps(*cells, unit=unit)
+    assert (read.times == np.array(begins, dtype="datetime64[us]")).all()
+    clock = common_clock([read])
+    assert clock is not None
+    clock = clock.at(read.times)
+    assert clock.time(int(clock.positions(read.times)[-1]) + 1) == further
 
 
-def test_steps_of_the_calendar_are_named_where_they_are_refused() -> None:
-    months = np.array(MONTHS, dtype="datetime64[us]")
-    with pytest.raises(DataError, match=r"the times are monthly, from 2014-01-01 .*time-unit"):
-        on_the_clock(months, np.zeros((3, 1)), np.timedelta64(31, "D"), "a.csv")
-    with pytest.raises(DataError, match=r"the times are quarterly, such as '1998Q1', .* --set"):
-        stamps_of(pd.Series(["1998Q1", "1998Q2"]), "auto", "column 'ds'", str, "a.csv")
-
-
-@pytest.mark.parametrize("days", [["2014-01-01", "2014-01-08", "2014-01-15"], MONTHS[:2]])
-def test_other_dates_are_no_steps_of_the_calendar(days: list[str]) -> None:
-    assert calendar_unit(np.array(days, dtype="datetime64[us]")) == ""
+@pytest.mark.parametrize(
+    ("cells", "unit", "message"),
+    [
+        (["1998Q1", "1998Q5"], "auto", "1: expected a period such as '1998Q1', got '1998Q5'"),
+        (["1998Q1", "1998M02"], "auto", "1: expected a period such as '1998Q1', got '1998M02'"),
+        (["1998", "1999.5"], "year", "1: expected a year from 1 to 9999, got '1999.5'"),
+        (["1998", "1999"], "auto", "to year for years, or to step if these are numbers of steps"),
+    ],
+)
+def test_other_cells_are_no_periods(cells: list[str], unit: TimeUnit, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        stamps(*cells, unit=unit)
 
 
 def test_excels_days_are_local_times() -> None:

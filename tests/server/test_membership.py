@@ -538,6 +538,20 @@ def test_nodes_whose_columns_differ_are_turned_away_with_the_column(tmp_path: Pa
     assert resumed.shape.known == known
 
 
+def test_nodes_whose_series_have_another_step_are_turned_away(tmp_path: Path) -> None:
+    nodes = [node_roster(f"n{number}", f"c{number}", step="1 month") for number in range(2)]
+    weekly = node_roster("weekly", "x", step="7 days")
+    federation, grid = federation_of(tmp_path, *nodes, weekly, **{"nodes.minimum": 3})
+    connect(federation, grid, *range(1000, 1003))
+    federation.members.await_nodes(grid)
+    assert reasons(federation) == [
+        "its series have a step of 7 days, but the run's have a step of 1 month"
+    ]
+    resumed = Federation(federation.settings, "run", "token")
+    resumed.recall(federation.memory())
+    assert resumed.shape.step == "1 month"
+
+
 def test_where_no_kind_of_data_is_in_the_majority_nobody_decides(tmp_path: Path) -> None:
     nodes = [images("n0", "cat"), images("n1", "dog")]
     federation, grid = federation_of(

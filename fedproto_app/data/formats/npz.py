@@ -52,15 +52,11 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
 def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
     """Write series that `load_npz` reads, for this user alone.
 
-    values: [sum of lengths]; names, lengths, starts: [N]; clocks: [N, 3] int64, step and offset in
-    microseconds and 1 for UTC, all 0 without a clock. Only with columns known in advance: columns
+    values: [sum of lengths]; names, lengths, starts: [N]; clocks: [N, 6] int64, the numbers of
+    `Clock`, all 0 without one. Only with columns known in advance: columns
     [k], the same for all clients; known: [sum of rows, k]; rows: [N].
     """
-    clocks = [client.clock for client in clients]
-    numbers = [
-        (0, 0, 0) if clock is None else (*map(_microseconds, (clock.step, clock.offset)), clock.utc)
-        for clock in clocks
-    ]
+    numbers = [client.clock.numbers() if client.clock else (0,) * 6 for client in clients]
     arrays: dict[str, NDArray[np.generic]] = {}
     if columns := clients[0].columns:
         arrays = {
@@ -82,10 +78,6 @@ def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
     write_whole(path, content.getvalue(), private=True, concurrent=True)
 
 
-def _microseconds(duration: np.timedelta64) -> int:
-    return int(duration / np.timedelta64(1, "us"))
-
-
 def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     known_arrays = ["columns", "known", "rows"]
     has_known = "columns" in archive.names
@@ -96,23 +88,19 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     count = len(lengths)
     names, starts = archive.texts_of("names", count, "lengths"), archive.column("starts", "i")
     clocks = archive.array("clocks")
-    is_clocks = clocks.shape == (count, 3) and clocks.dtype.kind == "i"
-    if (
-        (lengths < 0).any()
-        or lengths.sum() != len(values)
-        or len(starts) != count
-        or not is_clocks
-        or (clocks.astype(np.int64) < 0).any()
-    ):
+    is_clocks = clocks.shape == (count, 6) and clocks.dtype.kind == "i"
+    if (lengths < 0).any() or lengths.sum() != len(values) or len(starts) != count or not is_clocks:
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
     nothing: tuple[tuple[str, ...], list[Matrix]] = (), [np.empty((0, 0))] * count
     columns, blocks = _saved_known(archive, count) if has_known else nothing
     parts = np.split(values, np.cumsum(lengths))[:-1]
     clients = zip(names, parts, starts, clocks, blocks, strict=True)
-    for name, part, start, (step, offset, utc), known in clients:
-        durations = np.timedelta64(int(step), "us"), np.timedelta64(int(offset), "us")
-        clock = Clock(*durations, bool(utc)) if step else None
+    for name, part, start, of_clock, known in clients:
+        try:
+            clock = Clock.of(of_clock) if of_clock.any() else None
+        except ValueError:
+            raise DataError(f"{archive.path}: its arrays do not fit together") from None
         yield ClientSeries(str(name), part, int(start), clock=clock, known=known, columns=columns)
 
 

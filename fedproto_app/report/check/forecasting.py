@@ -218,6 +218,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         rows,
         [
             *_summary(clients, data, why),
+            *_calendar(sources),
             *_known(sources, settings.data),
             *(("newcomer", line) for line in newcomers[:MOST_LISTED]),
             *(("note", note) for note in notes_of(sources)),
@@ -232,6 +233,13 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     is_proposed = (fits or data is with_period) and period != settings.data.period
     proposed = {"data.period": period} if is_proposed else {}
     return Checked(any(client.sends for client in clients), proposed)
+
+
+def _calendar(sources: Sequence[ClientSeries]) -> list[tuple[str, Cell]]:
+    """Return which steps of the calendar the times are, nothing for steps of one length."""
+    clocks = [client.clock for client in sources if client.clock is not None]
+    words = dict.fromkeys(clock.words for clock in clocks if clock.is_of_calendar)
+    return [("times", "; ".join(list(words)[:MOST_LISTED]))] if words else []
 
 
 def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tuple[str, Cell]]:

@@ -17,7 +17,7 @@ from fedproto_app.strategies.response.features import (
     trailing_means,
 )
 
-_YEAR = np.timedelta64(365, "D")
+_YEAR = 365 * 86_400  # seconds
 _OTHER_UNIT = 100.0  # times: columns whose sizes differ by more are in different units
 
 
@@ -74,8 +74,8 @@ def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
     mean = np.where(counted, wide, 0.0).sum(axis=0) / count
     variance = np.where(counted, (wide - mean) ** 2, 0.0).sum(axis=0) / count
     is_other = np.isfinite(known[train]) & ~np.isin(known[train], (0.0, 1.0))
-    step = None if series.clock is None else series.clock.step
-    has_year = step is not None and (train.stop - train.start) * step >= _YEAR
+    step = 0.0 if series.clock is None else series.clock.step_seconds
+    has_year = (train.stop - train.start) * step >= _YEAR
     return Moments(
         mean,
         mean**2,

@@ -24,6 +24,7 @@ from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
+from fedproto_app.data.clock import DAY
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
@@ -52,7 +53,6 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 PREFIX = "response-"  # of the arrays of the stage
 MOMENTS = tuple(PREFIX + name for name in Moments._fields)
 GRAM, MOMENT, SEEN, COUNTS = (f"{PREFIX}{name}" for name in ("gram", "moment", "seen", "counts"))
-_DAY = np.timedelta64(1, "D")
 
 # Features are at most 3 in size, so their differences have squares of at most 36. The values have
 # mean square 1 and their differences 4. A spike that is carried over a gap can add to that.
@@ -178,7 +178,7 @@ def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> H
         positions=series.start + np.arange(end),
         train=client.trained,
         validation=validation,
-        lags=lags_of(period, has_weeks=clock is not None and period * clock.step == _DAY),
+        lags=lags_of(period, has_weeks=clock is not None and clock.steps_in(DAY) == period),
         period=period,
     )
 

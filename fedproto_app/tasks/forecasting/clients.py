@@ -38,7 +38,8 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
         if client.name not in refused
     }
     known = series[0].columns if series else ()
-    return Shard(windows, refused, DataShape(known=known))
+    steps = dict.fromkeys(client.clock.rhythm for client in series if client.clock)
+    return Shard(windows, refused, DataShape(known=known, step=" and ".join(sorted(steps))))
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:

@@ -154,7 +154,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        return None if shape == DataShape(known=shape.known) else "its data are no series"
+        return (
+            None
+            if shape == DataShape(known=shape.known, step=shape.step)
+            else "its data are no series"
+        )
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
@@ -219,7 +223,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
         """Return the numbers of the client's `TrainedSeries`."""
-        return TrainedSeries.of(client.scale, client.end, client.clock).numbers()
+        return TrainedSeries(client.scale, client.end, client.clock).numbers()
 
     def response(self, client: ClientWindows) -> dict[str, list[Any]]:
         """Return the numbers of the response that has been taken off the client's series, and the
