@@ -147,7 +147,7 @@ class Masking:
         self,
         order: MaskingOrder,
         sums: Sums,
-        noise: Mapping[str, Noise] | None = None,
+        noise: Mapping[str, Noise | None] | None = None,
         seed: bytes = b"",
     ) -> Vector:
         """Return this node's masked sums, once per sum; raises `MaskingError`.

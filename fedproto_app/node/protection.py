@@ -91,7 +91,8 @@ class Protection:
 
         Raises `SettingsError` for arrays that the learner does not declare.
         """
-        releases = _complete(self._learner, sent)
+        declared = _complete(self._learner, sent)
+        releases = [release for release in declared if release.clip != "public"]
         # Copied to this machine's memory once: the rest of the work is done client by client.
         sent = replace(
             sent,
@@ -105,7 +106,8 @@ class Protection:
             arrays={n: a.astype(np.float64 if in_sum else a.dtype) for n, a in sent.arrays.items()},
             model={n: v.double() if in_sum else v.clone() for n, v in sent.model.items()},
         )
-        refused, needed = dict(sent.refused), dict[str, Noise]()
+        refused = dict(sent.refused)
+        needed: dict[str, Noise | None] = dict.fromkeys(sent.arrays)
         for row, client in enumerate(cohort.names):
             if row in sent.refused:
                 continue

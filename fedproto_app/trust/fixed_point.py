@@ -43,10 +43,11 @@ class OutOfRange(ValueError):
 class NoiseShare:
     """A node's share of the noise on a sum.
 
-    needed: of each array. survivors: the fewest nodes that remain in the sum. stream: randomness.
+    needed: of each array, None for public arrays. survivors: the fewest nodes that remain in the
+    sum. stream: randomness.
     """
 
-    needed: Mapping[str, Noise]
+    needed: Mapping[str, Noise | None]
     survivors: int
     stream: KeyStream
 
@@ -114,7 +115,10 @@ def _noised(
 ) -> NDArray[np.int64]:
     if name not in noise.needed:
         raise TooLittleNoise(f"its {name!r} has no noise")
-    deviation, coarser = noise.needed[name].share(bits, noise.survivors)
+    needed = noise.needed[name]
+    if needed is None:
+        return _integers(name, values, bits, nodes, largest(bits, nodes))
+    deviation, coarser = needed.share(bits, noise.survivors)
     room = LARGEST * deviation * 2.0 ** (coarser - bits)
     largest_exact = 2.0 ** (_EXACT_BITS + coarser - bits)  # else sums have rounded more than a step
     limit = min(largest(bits, nodes) - room, largest_exact)

@@ -114,7 +114,8 @@ class Contribution:
     model: the shared parameters, [K, …] each.
     steps: how far each client's model moved, [K]; empty if no limit applies.
     refused: the rows of clients that send nothing, with the reason.
-    noise: that the total of each array needs where it is added inside a masked sum.
+    noise: that the total of each array needs where it is added inside a masked sum; None for public
+    arrays.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Contribution:
     model: Mapping[str, Tensor] = field(default_factory=dict)
     steps: Sequence[float] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
-    noise: Mapping[str, Noise] = field(default_factory=dict)
+    noise: Mapping[str, Noise | None] = field(default_factory=dict)
 
 
 # Shown to the author of a method without a declaration.
