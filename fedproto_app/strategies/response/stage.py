@@ -330,8 +330,17 @@ class SumsStrategy(_TotalStrategy):
     """Round 2, or 1 where the columns' scales are stated."""
 
     def __init__(self, settings: Settings, federation: Federation, totals: Arrays) -> None:
-        self.first_round = 1 if settings.response.scales else 2
+        scales = settings.response.of_columns
+        self.first_round = 1 if scales else 2
         super().__init__(settings, federation, totals)
+        if scales:
+            names = federation.shape.known
+            if unknown := sorted(scales.keys() - set(names)):
+                raise SettingsError(
+                    f"response.scales = {settings.response.scales!r}: {unknown[0]!r} is no column "
+                    f"that is known in advance; these are {', '.join(names)}"
+                )
+            totals.update(_packed(stated_moments(scales, names)))
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         """Return why these cannot be the sums of one client, or None; rows are of any size."""
@@ -374,17 +383,10 @@ class ResponseStrategy(FlowerStrategy):
         super().__init__(method)
         self._totals: Arrays = {}
         self._stage: list[_TotalStrategy] = []
-        scales, names = settings.response.of_columns, federation.shape.known
-        if unknown := sorted(scales.keys() - set(names)):
-            raise SettingsError(
-                f"response.scales = {settings.response.scales!r}: {unknown[0]!r} is no column that "
-                f"is known in advance; these are {', '.join(names)}"
-            )
-        strategies: tuple[type[_TotalStrategy], ...] = (MomentsStrategy, SumsStrategy)
-        if scales:
-            strategies = (SumsStrategy,)
-            self._totals.update(_packed(stated_moments(scales, names)))
         if settings.response.sharing == "all":
+            strategies: tuple[type[_TotalStrategy], ...] = (MomentsStrategy, SumsStrategy)
+            if settings.response.scales:
+                strategies = (SumsStrategy,)
             self._stage = [of(settings, federation, self._totals) for of in strategies]
         self._informed: set[str] = set()  # nodes that have the totals
 
