@@ -50,7 +50,7 @@ def total_noise(noise: Noise, nodes: int, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("deviation", [1, 2, 7])
 def test_samples_have_the_exact_distribution(deviation: int) -> None:
-    drawn = discrete_gaussian(stream(deviation), deviation, 200_000)
+    drawn = discrete_gaussian(stream(deviation), deviation, 100_000)
     values = np.arange(-3 * deviation, 3 * deviation + 1)
     weights = np.exp(-(np.arange(-20 * deviation, 20 * deviation + 1) ** 2) / 2 / deviation**2)
     expected = np.exp(-(values**2) / 2 / deviation**2) / weights.sum() * len(drawn)
@@ -60,10 +60,10 @@ def test_samples_have_the_exact_distribution(deviation: int) -> None:
 
 
 def test_large_samples_use_all_their_bits() -> None:
-    drawn = discrete_gaussian(stream(0), 2**30 - 1, 50_000)
+    drawn = discrete_gaussian(stream(0), 2**30 - 1, 20_000)
     assert drawn.std() / 2**30 == pytest.approx(1, rel=0.02)
     for bit in range(20):
-        assert (drawn >> bit & 1).mean() == pytest.approx(0.5, abs=0.012)
+        assert (drawn >> bit & 1).mean() == pytest.approx(0.5, abs=0.018)
     assert np.abs(np.corrcoef(drawn[::2], drawn[1::2])[0, 1]) < 0.03
 
 
@@ -71,9 +71,9 @@ def test_large_samples_use_all_their_bits() -> None:
 def test_the_survivors_of_the_worst_loss_have_the_noise_that_is_stated(length: float) -> None:
     """σΔ = 1.5 Δ; and with all nodes √(7/5) times as much."""
     noise = Noise(1.5, length, 4)
-    worst, best = (total_noise(noise, nodes, 40_000).std() for nodes in (LEAST, NODES))
-    assert worst / length == pytest.approx(1.5, rel=0.02)
-    assert best / worst == pytest.approx(math.sqrt(NODES / LEAST), rel=0.02)
+    worst, best = (total_noise(noise, nodes, 8000).std() for nodes in (LEAST, NODES))
+    assert worst / length == pytest.approx(1.5, rel=0.03)
+    assert best / worst == pytest.approx(math.sqrt(NODES / LEAST), rel=0.04)
 
 
 def test_a_share_is_rounded_up_and_covers_the_rounding_of_values() -> None:
@@ -114,26 +114,26 @@ def test_values_and_noise_do_not_wrap() -> None:
     assert 2 * norm.sf(LARGEST) < 4e-33
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_the_stated_epsilon_is_that_of_the_exact_distribution(epsilon: float) -> None:
+@pytest.mark.parametrize("deviation", [80, 500])  # ε = 8 and 1
+def test_the_stated_epsilon_is_that_of_the_exact_distribution(deviation: int) -> None:
     """δ of the sum of five shares, from their exact probabilities, for a client that moves it by Δ;
     and Kairouz, Liu and Steinke's Theorem 1, which is a bound for any number of entries."""
-    sigma, moved = get_sigma_gaussian(epsilon, DELTA), 2000
-    assert epsilon_of(sigma**-2, DELTA) == pytest.approx(epsilon, rel=1e-6)
-    deviation = math.ceil(sigma / math.sqrt(LEAST) * moved)
+    moved = 300
+    loss = moved**2 / (LEAST * deviation**2)
+    epsilon = epsilon_of(loss, DELTA)
     reach = 12 * deviation * LEAST
     one = np.exp(-(np.arange(-reach, reach + 1.0) ** 2) / 2 / deviation**2)
     size = 2 * LEAST * reach + 1
     of_sum = np.fft.irfft(np.fft.rfft(one / one.sum(), size) ** LEAST, size)
     gained = (of_sum[moved:] - math.exp(epsilon) * of_sum[:-moved]).clip(min=0).sum()
-    assert 0.99 * DELTA < gained < DELTA  # less, because deviations are rounded up
+    assert gained == pytest.approx(DELTA, rel=1e-3)
 
     entries = 10_000
     distance = 10 * sum(
         math.exp(-2 * (math.pi * deviation) ** 2 * k / (k + 1)) for k in range(1, LEAST)
     )
-    squared = moved**2 / (LEAST * deviation**2) + distance * entries / 2
-    assert squared == pytest.approx(sigma**-2, rel=1e-3)  # the distance is 0 in double precision
+    assert distance * entries < 1e-300
+    squared = loss + distance * entries / 2  # twice the ρ of concentrated privacy
     bound = RdpAccountant().compose(ZCDpEvent(squared / 2)).get_epsilon(DELTA)
     assert epsilon <= bound <= 1.1 * epsilon
 
@@ -143,7 +143,7 @@ def test_a_member_is_hardly_told_from_none() -> None:
     AUC Φ(µ/√2) = 0.575; without noise it has 1."""
     sigma = get_sigma_gaussian(1.0, DELTA)
     member = np.full(16, 0.25)  # of length 1
-    noise = total_noise(Noise(sigma, 1.0, 16), LEAST, 16 * 20_000).reshape(-1, 16)
+    noise = total_noise(Noise(sigma, 1.0, 16), LEAST, 16 * 4000).reshape(-1, 16)
     without, with_it = np.split(noise, 2)
     scores = np.concatenate([without @ member, (with_it + member) @ member])
     ranks = rankdata(scores)[len(without) :]
