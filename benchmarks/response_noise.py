@@ -1,6 +1,7 @@
 """docs/results/covariates.md: what noise costs that protects the clients' shared response.
 
-    python -m benchmarks.response_noise wind pm25
+    python -m benchmarks.response_noise wind
+    python -m benchmarks.response_noise pm25 --newcomers 0,4,8
 
 Each client once comes with 14 days of data to the others, who have all days before. Forecasts are a
 day ahead, by Kindred alone on what the shared response leaves, so nothing but the response is
@@ -9,10 +10,12 @@ masked sum add together, one client at a node, and what the server makes of them
 
 For more clients than there are, the others' series are cut into parts, each a client of its own.
 For the number from which on noise costs little, the whole clients' total is scaled to as many.
+Figures of a newcomer are kept in runs/results/covariates.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from types import SimpleNamespace
@@ -21,10 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.pages import table_texts, write_section
+from benchmarks.pages import UNKNOWN, table_texts, write_section
 from benchmarks.parts import parser_of
 from benchmarks.response_results import (
     DAY,
+    OUTPUT,
     PAGE,
     SETS,
     DayAhead,
@@ -51,8 +55,7 @@ PARTS = (100, 400)  # clients
 EPSILONS = (8.0, 3.0, 1.0)
 MORE = (100, 300, 1000, 3000, 10_000, 30_000)  # clients for the last column
 MOST_COST = 1.02
-PLAIN: Mapping[str, str] = {}  # sums as they are, which noise cannot protect
-PUBLIC = {"response.columns": "public"}
+PLAIN = "masked sums as they are, which noise cannot protect"
 SCALES = {  # usual values of wind, and of the weather in Beijing
     "wind": "u 0 3, v 0 3, wind_speed 5 2.5",
     "pm25": "temperature 13 11, pressure 1010 10, dew_point 3 14, rain 0 0.2, wind_speed 1 0.5, "
@@ -64,7 +67,11 @@ class Shared:
     """What some clients send in a form, without noise."""
 
     def __init__(
-        self, start: Start, form: Mapping[str, str], clients: Sequence[ClientWindows]
+        self,
+        start: Start,
+        form: Mapping[str, str],
+        clients: Sequence[ClientWindows],
+        moments: Arrays,
     ) -> None:
         silent = {"method": "seasonal-naive", "aggregation.secure": True}  # but for the response
         silent["data.known"] = ",".join(start.series[0].columns)
@@ -72,9 +79,7 @@ class Shared:
         self._start, settings = copy(start), settings_from(self._flat)
         self._start.settings = settings
         self._start.task = type(start.task)(settings, start.shape)
-        self._moments: Arrays = {}
-        if not settings.response.scales:
-            self._moments = self._start.sent(MomentsLearner, clients, {})
+        self._moments: Arrays = {} if settings.response.scales else moments
         totals = self._strategy(settings).totals
         self.sums: dict[str, Any] = {}
         for client in clients:
@@ -130,54 +135,55 @@ def others_in(start: Start, newcomer: int, parts: int) -> list[ClientWindows]:
     return clients
 
 
-def figures_of(name: str, every: int) -> tuple[list[list[str]], list[str]]:
-    """Return the table of a data set, and notes. every: which clients are newcomers once."""
+def figures_of(name: str, row: int) -> dict[str, float]:
+    """Return the errors of a newcomer relative to that of its response alone, by form, parts and ε;
+    with ε = 1 and "as if", by the number of clients instead of parts."""
+    file = OUTPUT / f"noise-{name}-{row}.json"
+    if file.exists():
+        kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+        return kept
     start = Start(series_of(name), SETS[name][1][1])
-    forms = {
-        "masked, without noise": PLAIN,
-        "private columns": {"response.scales": SCALES[name]},
-        "public columns": PUBLIC,
-    }
-    noised = list(forms)[1:]
-    errors: dict[tuple[str, int, float], list[float]] = {}
+    newcomer, figures = start.windows(row, NEWCOMER), dict[str, float]()
 
-    def error_of(newcomer: ClientWindows, totals: Arrays) -> float:
+    def error_of(totals: Arrays) -> float:
         return DayAhead(start.without_response(newcomer, totals)).alone(start.kindred)[0][1]
 
-    def judge(key: tuple[str, int, float], newcomer: ClientWindows, totals: Arrays) -> None:
-        errors.setdefault(key, []).append(error_of(newcomer, totals) / alone)
+    alone = error_of({})
+    for parts in (0, *PARTS):
+        clients = [*others_in(start, row, parts), newcomer]
+        moments = start.sent(MomentsLearner, clients, {})
+        if not parts:
+            plain = Shared(start, {}, clients, moments)
+            figures[PLAIN] = error_of(plain.totals()) / alone
+        for form, settings in forms(name).items():
+            shared = Shared(start, settings, clients, moments)
+            for epsilon in (0.0, *EPSILONS):
+                totals = shared.totals(epsilon, f"{row} {parts} {form} {epsilon}")
+                figures[f"{form}/{parts}/{epsilon}"] = error_of(totals) / alone
+            for many in () if parts else MORE:
+                totals = shared.totals(1.0, f"{row} {many} {form}", many)
+                figures[f"{form}/{many}/as if"] = error_of(totals) / alone
+        print(name, row, parts, flush=True)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(figures), encoding="utf-8")
+    return figures
 
-    for row in range(0, len(start.series), every):
-        newcomer = start.windows(row, NEWCOMER)
-        alone = error_of(newcomer, {})
-        for parts in (0, *PARTS):
-            clients = [*others_in(start, row, parts), newcomer]
-            for form, settings in forms.items():
-                shared = Shared(start, settings, clients)
-                for epsilon in (0.0, *EPSILONS) if form in noised else (0.0,):
-                    seed = f"{row} {parts} {form} {epsilon}"
-                    totals = shared.totals(epsilon, seed)
-                    judge((form, parts, epsilon), newcomer, totals)
-                if form in noised and not parts:
-                    for many in MORE:
-                        totals = shared.totals(1.0, f"{row} {many} {form}", many)
-                        judge((form, many, -1.0), newcomer, totals)
-        print(name, row, flush=True)
-    heads = [f"{len(start.series)} clients", *(f"{parts} parts" for parts in PARTS)]
-    lines = [["what is shared", *heads]]
-    for form in forms:
-        for epsilon in (0.0, *EPSILONS) if form in noised else (0.0,):
-            title = (
-                form
-                if form not in noised
-                else f"{form}, " + (f"ε = {epsilon:g}" if epsilon else "without noise")
-            )
-            cells = [geometric(np.array(errors[form, parts, epsilon])) for parts in (0, *PARTS)]
-            lines.append([title, *(f"{cell:.3f}" for cell in cells)])
+
+def lines_of(name: str, newcomers: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """Return the table of a data set, and notes."""
+    all_figures = [figures_of(name, row) for row in newcomers]
+    mean = {key: geometric(np.array([of[key] for of in all_figures])) for key in all_figures[0]}
+    clients = len(series_of(name))
+    lines = [["what is shared", f"{clients} clients", *(f"{parts} parts" for parts in PARTS)]]
+    lines.append([PLAIN, f"{mean[PLAIN]:.3f}", *[UNKNOWN] * len(PARTS)])
     notes = []
-    for form in noised:
-        free = geometric(np.array(errors[form, 0, 0.0]))
-        costs = {many: geometric(np.array(errors[form, many, -1.0])) / free for many in MORE}
+    for form in forms(name):
+        for epsilon in (0.0, *EPSILONS):
+            noise = f"ε = {epsilon:g}" if epsilon else "without noise"
+            cells = [f"{mean[f'{form}/{parts}/{epsilon}']:.3f}" for parts in (0, *PARTS)]
+            lines.append([f"{form}, {noise}", *cells])
+        free = mean[f"{form}/0/0.0"]
+        costs = {many: mean[f"{form}/{many}/as if"] / free for many in MORE}
         few = [many for many in MORE if all(costs[n] <= MOST_COST for n in MORE if n >= many)]
         shown = ", ".join(f"{many:,}: {cost - 1:+.1%}" for many, cost in costs.items())
         least = f"{few[0]:,}" if few else f"more than {MORE[-1]:,}"
@@ -185,19 +191,28 @@ def figures_of(name: str, every: int) -> tuple[list[list[str]], list[str]]:
     return lines, notes
 
 
+def forms(name: str) -> dict[str, dict[str, str]]:
+    """Return the settings of the sums that noise can protect."""
+    return {
+        "private columns": {"response.scales": SCALES[name]},
+        "public columns": {"response.columns": "public"},
+    }
+
+
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--every", type=int, default=1, help="only each such client is a newcomer")
+    parser.add_argument("set", metavar="SET", help=", ".join(SETS))
+    parser.add_argument("--newcomers", default="", help="numbers of clients, by default all")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for name in arguments.sets or SETS:
-        lines, notes = figures_of(name, arguments.every)
-        every = f" --every {arguments.every}" if arguments.every > 1 else ""
-        note = f"`python -m {MAKER} {name}{every}`: δ = 10⁻⁵, {NEWCOMER} days, seed 0; {made()}."
-        shown = [*table_texts(lines), "", *(f"- {line}" for line in notes), "", note]
-        print("\n".join(shown))
-        write_section(PAGE, f"noise {name}", MAKER, shown)
+    name, chosen = arguments.set, arguments.newcomers
+    newcomers = list(map(int, chosen.split(","))) if chosen else range(len(series_of(name)))
+    lines, notes = lines_of(name, newcomers)
+    command = f"python -m {MAKER} {name}" + (f" --newcomers {chosen}" if chosen else "")
+    note = f"`{command}`: δ = 10⁻⁵, {NEWCOMER} days, seed 0; {made()}."
+    shown = [*table_texts(lines), "", *(f"- {line}" for line in notes), "", note]
+    print("\n".join(shown))
+    write_section(PAGE, f"noise {name}", MAKER, shown)
 
 
 if __name__ == "__main__":
