@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,8 @@ class Reply:
     `aggregation.step-limit`. node: the name of the node, at the server.
 
     Of a cohort only: place: its position in the order. totals: the shared parameters, summed over
-    the clients with their weights. weight: the sum of the weights.
+    the clients with their weights. weight: the sum of the weights. noise: that the total of each
+    array needs in a masked sum (`trust.discrete_noise.Noise`).
     """
 
     names: list[str]
@@ -107,6 +108,7 @@ class Reply:
     place: int = 0
     totals: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     weight: int = 0
+    noise: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def leaves(self) -> bool:

@@ -55,7 +55,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "weight": ("samples", "clients"),
     "remember": ("round", "latest"),
     "when": ("training", "evaluated", "question"),
-    "clip": ("", "step", "rows", "sums"),
+    "clip": ("", "step", "rows", "sums", "public"),
     "consent": ("", "tells-classes"),
 }
 
@@ -76,8 +76,9 @@ class Sends:
         the round's participants, in words, or "" if nothing can.
     when: with every training, where the round is evaluated, or in answer to a question.
     clip: how far one client can change the values: by a "step" from the parameters that it
-        received, by "rows" of bounded length, by "sums" of samples of bounded length, or "" if the
-        change has no bound, so noise cannot protect the client.
+        received, by "rows" of bounded length, by "sums" of samples of bounded length, or "public" if
+        nothing in them is to be hidden. It is "" if the change has no bound, so noise cannot
+        protect the client.
     any_size: clients may differ by any factor, as in sums of samples; then the method itself
         rejects impossible values.
     reveals: what the server learns of a client, in words.
@@ -95,7 +96,7 @@ class Sends:
     remember: Literal["round", "latest"] = "round"
     of_present: str = ""
     when: Literal["training", "evaluated", "question"] = "training"
-    clip: Literal["", "step", "rows", "sums"] = ""
+    clip: Literal["", "step", "rows", "sums", "public"] = ""
     any_size: bool = False
     reveals: str = ""
     consent: str = ""

@@ -12,6 +12,8 @@ A SuperNode starts a process for each step, so this module imports nothing slow.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
 
@@ -25,7 +27,15 @@ from fedproto_app.core.whole_file import make_private, write_whole
 from fedproto_app.node.folder import name_of, own_secret, state_dir, state_root
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.trust.fixed_point import Layout, OutOfRange, Sums, Vector, packed
+from fedproto_app.trust.discrete_noise import KeyStream, Noise, TooLittleNoise
+from fedproto_app.trust.fixed_point import (
+    Layout,
+    NoiseShare,
+    OutOfRange,
+    Sums,
+    Vector,
+    packed,
+)
 from fedproto_app.trust.masks import (
     Forged,
     added,
@@ -79,13 +89,19 @@ class Masking:
     """The node's side of the masked sums of one run.
 
     rules: the run's settings, which the server cannot change between sums. signer: signs the keys
-    of the site's nodes; None in a simulation.
+    of the site's nodes; None in a simulation. settings: a digest of all of the run's settings. Only
+    nodes with the same can open each other's shares, so all add the noise that each expects.
     """
 
     def __init__(
-        self, folder: Path, rules: AggregationSettings, signer: Signer | None = None
+        self,
+        folder: Path,
+        rules: AggregationSettings,
+        signer: Signer | None = None,
+        settings: bytes = b"",
     ) -> None:
         self._file, self._rules, self._signer = folder / FILE, rules, signer
+        self._settings = settings
 
     def answer(self, order: MaskingOrder) -> MaskingReply:
         """Carry out one step other than the training; a refusal is in the reply's `fault`."""
@@ -121,20 +137,32 @@ class Masking:
         received = {}
         for sender, content in order.sealed.items():
             key = secrets.keys[sender].shares
-            seal = sealing_key(secrets.shares, key, digest_of(secrets.keys))
+            seal = sealing_key(secrets.shares, key, digest_of(secrets.keys) + self._settings)
             received[sender] = opened(seal, content, sender, secrets.number)
         received[secrets.number] = secrets.own_shares
         self._require_enough(len(received), keys=len(secrets.keys), condition="exchanged shares")
         self._write(secrets.model_copy(update={"received": received}))
 
-    def masked(self, order: MaskingOrder, sums: Sums) -> Vector:
-        """Return this node's masked sums, once per sum; raises `MaskingError`."""
+    def masked(
+        self,
+        order: MaskingOrder,
+        sums: Sums,
+        noise: Mapping[str, Noise | None] | None = None,
+        seed: bytes = b"",
+    ) -> Vector:
+        """Return this node's masked sums, once per sum; raises `MaskingError`.
+
+        noise: of each array, None in a run without noise. seed: of this node's share of it.
+        """
         secrets = self._secrets_of(order)
         if secrets.masked or not secrets.received:
             raise MaskingError("it has sent its vector of this sum already")
+        share = None
+        if noise is not None:
+            share = NoiseShare(noise, self._fewest(len(secrets.keys)), KeyStream(seed))
         try:
-            plain = packed(sums, self._rules.secure_bits, len(secrets.received))
-        except OutOfRange as error:
+            plain = packed(sums, self._rules.secure_bits, len(secrets.received), share)
+        except (OutOfRange, TooLittleNoise) as error:
             raise MaskingError(str(error)) from None
         size, number = Layout.from_sums(sums).size, secrets.number
         other_keys = {n: secrets.keys[n].masks for n in secrets.received if n != number}
@@ -178,7 +206,7 @@ class Masking:
         privates = split(secrets.masks, least, len(keys))
         content = {
             receiver: sealed(
-                sealing_key(secrets.shares, key.shares, digest_of(keys)),
+                sealing_key(secrets.shares, key.shares, digest_of(keys) + self._settings),
                 number,
                 receiver,
                 seeds[receiver],
@@ -290,7 +318,9 @@ def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Mas
         raise SettingsError("aggregation.secure = false: this run has no masked sums")
     of_run = (order.run, order.token)
     folder = state_dir(context, run, site, *of_run, simulated=simulated)
-    return Masking(folder, run.aggregation, None if simulated else signer_of(site))
+    signer = None if simulated else signer_of(site)
+    digest = hashlib.sha256(run.model_dump_json(exclude={"output"}).encode()).digest()
+    return Masking(folder, run.aggregation, signer, digest)
 
 
 def signer_of(site: Site) -> Signer:

@@ -7,6 +7,8 @@ them, and their state is unchanged.
 
 from __future__ import annotations
 
+import hmac
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -53,6 +55,7 @@ from fedproto_app.strategies.common.learner import (
 )
 from fedproto_app.tasks.table import load_shard, make_task, task_class
 from fedproto_app.trust.fixed_point import Vector
+from fedproto_app.trust.masks import SEED_BYTES
 from fedproto_app.trust.outliers import growth_fault, root_mean_square, value_fault
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger
@@ -138,11 +141,11 @@ def carry_out_part(
     part: Part,
     *,
     simulated: bool,
-    masked: bool = False,
+    session: str = "",
 ) -> list[Reply]:
     """Carry out this process's part of the order; return its cohorts' replies, to be merged.
 
-    masked: whether the results leave the node only as part of a masked sum.
+    session: of the masked sum, if the results leave the node only as part of one.
     """
     start = time.monotonic()
     error: str | None = None
@@ -152,10 +155,10 @@ def carry_out_part(
         if not simulated:
             _tell("order", phase, order, context, site, clients=len(order.clients))
         run = settings_from(context.run_config)
-        if not (simulated or masked or phase == "evaluate"):
+        if not (simulated or session or phase == "evaluate"):
             _require_open(run)
         with nullcontext() if simulated else within_seconds(site.limits):
-            replies = _done(phase, order, context, run, site, part, simulated=simulated)
+            replies = _done(phase, order, context, run, site, part, session, simulated=simulated)
     except (FedProtoError, OSError, MemoryError) as fault:
         error = reason_of(fault)
         replies = [absent_reply(dict.fromkeys(order.clients, error))]
@@ -182,6 +185,7 @@ def _done(
     run: Settings,
     site: Site,
     part: Part,
+    session: str,
     *,
     simulated: bool,
 ) -> list[Reply]:
@@ -194,7 +198,7 @@ def _done(
     device = torch_device(settings.device, worker_number())
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), device)
-    work = _Work(phase, order, part, site, simulated, settings, shard, store, device)
+    work = _Work(phase, order, part, site, simulated, settings, shard, store, device, session)
     with _without_denormals():
         return work.replies()
 
@@ -212,6 +216,7 @@ class _Work:
     shard: Shard
     store: ClientStore
     device: torch.device
+    session: str  # of the masked sum that it is part of, "" if of none
 
     def replies(self) -> list[Reply]:
         """Return the replies of the cohorts, and of the clients that cannot take part."""
@@ -271,7 +276,8 @@ class _Work:
         return shares_of(clients, self.order.server_round, self.shard, learner.task, size, place)
 
     def _carried_out(self, learner: AnyLearner, shard: Shard, shares: list[Share]) -> list[Reply]:
-        protection = _protection(self.settings, self.site, learner, simulated=self.simulated)
+        parties = self.settings, self.site, learner, self.session
+        protection = _protection(*parties, simulated=self.simulated)
         parts = (self.settings, shard, self.store, learner)
         node = Node(*parts, tells_classes=self.site.is_dealt, protection=protection)
         return _WORK[self.phase](node, self.order, shares)
@@ -291,16 +297,17 @@ def with_own_width(run: Settings, site: Site) -> Settings:
 
 
 def _protection(
-    settings: Settings, site: Site, learner: AnyLearner, *, simulated: bool
+    settings: Settings, site: Site, learner: AnyLearner, session: str, *, simulated: bool
 ) -> Protection | None:
     """Return the stage that clips and noises what clients send; None in a run without noise."""
     plan = privacy_plan(settings)
     if plan is None:
         return None
     if simulated:
-        return Protection(plan, secret_of_simulation(settings.seed), None, learner)
+        return Protection(plan, secret_of_simulation(settings.seed), None, learner, session)
     folder = state_root(site) / LEDGER
-    return Protection(plan, own_secret(folder), PrivacyLedger(folder, site.privacy), learner)
+    ledger = PrivacyLedger(folder, site.privacy)
+    return Protection(plan, own_secret(folder), ledger, learner, session)
 
 
 def _require_open(run: Settings) -> None:
@@ -357,6 +364,13 @@ def require_allowed(settings: Settings, site: Site) -> None:
     """Refuse a method that this site cannot run, or that reveals more than its file allows."""
     plan = privacy_plan(settings)
     site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
+    in_sums = plan is not None and settings.aggregation.secure
+    if in_sums and site.privacy.demands and not site.masked_sums.known:
+        raise SettingsError(
+            "aggregation.secure = true: the nodes of a masked sum add its noise together, so a "
+            "server that invents nodes takes it off; this site's file demands noise, and for that "
+            "must name the other sites (masked-sums.known)"
+        )
     method = method_named(settings.method)
     if method.needs_simulation and not site.is_dealt:
         raise SettingsError(
@@ -429,15 +443,30 @@ def train_masked(
     try:
         secrets = secrets_of(masking, context, simulated=simulated)
         secrets.begin(masking)
-        replies = carry_out_part("train", order, context, Part(), simulated=simulated, masked=True)
+        session = masking.session
+        replies = carry_out_part(
+            "train", order, context, Part(), simulated=simulated, session=session
+        )
         reply = merged(replies)
         if not reply.names:
             return reply, None
         _require_believable(replies, reply, order)
         sums = summed(replies, classes_of(context, simulated=simulated))
-        return replace(reply, arrays={}, classes=[]), secrets.masked(masking, sums)
+        run, noise = settings_from(context.run_config), None
+        if run.privacy.is_on:
+            noise = {name: of for cohort in replies for name, of in cohort.noise.items()}
+        seed = _noise_seed(run, context, order) if simulated else os.urandom(SEED_BYTES)
+        vector = secrets.masked(masking, sums, noise, seed)
+        return replace(reply, arrays={}, classes=[]), vector
     except (FedProtoError, OSError) as fault:
         return Reply([], [], failed=dict.fromkeys(order.clients, reason_of(fault))), None
+
+
+def _noise_seed(run: Settings, context: Context, order: Order) -> bytes:
+    """Return the seed of a simulated node's share of the noise, which repeats."""
+    node = name_of(context, read_site(context.node_config, deployed=False))
+    text = f"{node}\x1f{order.server_round}".encode()
+    return hmac.digest(secret_of_simulation(run.seed), text, "sha256")
 
 
 def _require_believable(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:

@@ -4,12 +4,16 @@ Each client is protected separately, before the node's mean or any sum is formed
 from other nodes, and from everyone who reads their results. The client's node has its data and is
 trusted.
 
-The noise depends on the node's secret, on the order, and on the values to hide. So an order that is
-repeated after a crash gets the same reply, which reveals nothing more. A server that repeats a
-round with another model gets independent noise. Without the values in the key it could subtract the
-two replies; without the order it would see that two different orders had the same result. In a
-simulation the noise depends on seed, client and round: it is the same on any number of nodes, and
-protects nobody.
+In a masked sum the node adds no noise to a client's values, but its share of the noise that the
+total of all clients needs, drawn from the system's randomness (`trust/discrete_noise.py`). A sum
+that is formed again gets other noise and is counted again.
+
+Otherwise the noise depends on the node's secret, on the order, and on the values to hide. So an
+order that is repeated after a crash gets the same reply, which reveals nothing more. A server that
+repeats a round with another model gets independent noise. Without the values in the key it could
+subtract the two replies; without the order it would see that two different orders had the same
+result. In a simulation the noise depends on seed, client and round: it is the same on any number of
+nodes, and protects nobody.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from fedproto_app.core.sends import Sends
 from fedproto_app.settings import PrivacyPlan
 from fedproto_app.settings.aggregation import FACTOR
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
+from fedproto_app.trust.discrete_noise import Noise
 from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
 from fedproto_app.trust.privacy_loss import (
     Values,
@@ -51,34 +56,43 @@ class _BoundsSums(Protocol):
 
 @dataclass(frozen=True)
 class _Hidden:
-    """A client's clipped values of one release, and the standard deviation of their noise.
+    """A client's clipped values of one release, and the noise that they need.
 
-    kind: how they were clipped (`Sends.clip`), or "errors".
+    kind: how they were clipped (`Sends.clip`), or "errors". noise: of each entry of all arrays.
     """
 
     kind: str
     values: Mapping[str, Values]
-    deviation: float
+    noise: Noise
 
 
 class Protection:
     """The stage that clips and noises the values that the clients of one order send.
 
     learner: declares how far one client can change them. ledger: the site's privacy ledger, None in
-    a simulation.
+    a simulation. session: of the masked sum that the values are part of, "" if they leave openly.
     """
 
     def __init__(
-        self, plan: PrivacyPlan, secret: bytes, ledger: PrivacyLedger | None, learner: AnyLearner
+        self,
+        plan: PrivacyPlan,
+        secret: bytes,
+        ledger: PrivacyLedger | None,
+        learner: AnyLearner,
+        session: str = "",
     ) -> None:
         self._plan, self._secret, self._ledger, self._learner = plan, secret, ledger, learner
+        self._session = session
 
     def applied(self, sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
         """Return the clipped and noised values of the clients that are not refused yet.
 
+        For a masked sum they are clipped only, in double precision, beside the noise that it needs.
+
         Raises `SettingsError` for arrays that the learner does not declare.
         """
-        releases = _complete(self._learner, sent)
+        declared = _complete(self._learner, sent)
+        releases = [release for release in declared if release.clip != "public"]
         # Copied to this machine's memory once: the rest of the work is done client by client.
         sent = replace(
             sent,
@@ -86,12 +100,14 @@ class Protection:
             present=None if sent.present is None else sent.present.cpu(),
         )
         order_digest = b"" if self._ledger is None else _digest(order)
+        in_sum = bool(self._session)
         noised = replace(
             sent,
-            arrays={name: array.copy() for name, array in sent.arrays.items()},
-            model={name: value.clone() for name, value in sent.model.items()},
+            arrays={n: a.astype(np.float64 if in_sum else a.dtype) for n, a in sent.arrays.items()},
+            model={n: v.double() if in_sum else v.clone() for n, v in sent.model.items()},
         )
         refused = dict(sent.refused)
+        needed: dict[str, Noise | None] = dict.fromkeys(sent.arrays)
         for row, client in enumerate(cohort.names):
             if row in sent.refused:
                 continue
@@ -103,8 +119,10 @@ class Protection:
                 refused[row] = reason
                 continue
             for clipped, key in zip(hidden, keys, strict=True):
-                _put(noised, row, order, clipped, _noised(clipped, key))
-        return replace(noised, refused=refused)
+                values = clipped.values if in_sum else _noised(clipped, key)
+                _put(noised, row, order, clipped, values)
+                needed |= dict.fromkeys(clipped.values, clipped.noise)
+        return replace(noised, refused=refused, noise=needed if in_sum else {})
 
     def errors(
         self, client: str, offsets: Values, order: Order, deviation: float
@@ -117,7 +135,7 @@ class Protection:
         order_digest = b"" if self._ledger is None else _digest(order)
 
         def hidden(values: Values) -> tuple[_Hidden, bytes]:
-            errors = _Hidden("errors", {"errors": values}, deviation)
+            errors = _Hidden("errors", {"errors": values}, Noise(1.0, deviation, values.size))
             return errors, self._key(errors, client, order.server_round, order_digest)
 
         errors, key = hidden(offsets)
@@ -145,41 +163,46 @@ class Protection:
         row: int,
     ) -> _Hidden:
         settings = self._plan.settings
-        noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
+        multiplier = self._plan.noise_multiplier * FACTOR[settings.neighbours]
+
+        def hidden(values: Mapping[str, Values], length: float) -> _Hidden:
+            entries = sum(sent.arrays[n][row].size for n in release.arrays) or sum(
+                value.size for value in values.values()
+            )
+            return _Hidden(release.clip, values, Noise(multiplier, length, entries))
+
         if release.clip == "step":
             step = {
                 name: value[row].numpy().astype(np.float64) - order.guidance.arrays[name]
                 for name, value in sent.model.items()
             }
-            clipped = clipped_together(step, settings.step_clip)
-            return _Hidden(release.clip, clipped, noise * settings.step_clip)
+            return hidden(clipped_together(step, settings.step_clip), settings.step_clip)
         client_values = {name: _present(sent, name, row) for name in release.arrays}
         if release.clip == "rows":
             rows = {
                 name: clipped_rows(array, settings.clip) for name, array in client_values.items()
             }
-            count = sum(array[..., 0].size for array in rows.values())
-            return _Hidden(release.clip, rows, noise * settings.clip * math.sqrt(count))
+            # All clients of a masked sum have the same noise, whichever classes they have.
+            counted = {n: sent.arrays[n][row] for n in rows} if self._session else rows
+            count = sum(array[..., 0].size for array in counted.values())
+            return hidden(rows, settings.clip * math.sqrt(count))
         if not isinstance(self._learner, _BoundsSums):
             raise SettingsError(
                 f"{type(self._learner).__name__} declares clip = 'sums', so it needs "
                 "sums_bound(cohort): how far one sample can move them"
             )
         bound, counts = self._learner.sums_bound(cohort)
-        moved = limited_samples(counts[row], order.most_samples) if settings.unit == "client" else 1
-        sensitivity = bound * moved
-        return _Hidden(
-            release.clip,
-            {n: finite(array) for n, array in client_values.items()},
-            noise * sensitivity,
-        )
+        samples = order.most_samples if self._session else counts[row]
+        moved = limited_samples(samples, order.most_samples) if settings.unit == "client" else 1
+        return hidden({n: finite(array) for n, array in client_values.items()}, bound * moved)
 
     def _key(self, hidden: _Hidden, client: str, server_round: int, order_digest: bytes) -> bytes:
         """Return the key of the noise: secret, and different for all other values and orders."""
         texts = (client, str(server_round), hidden.kind, *hidden.values)
         parts = [text.encode() for text in texts]
         if self._ledger is not None:
-            parts += [order_digest, repr(hidden.deviation).encode()]
+            deviation = hidden.noise.multiplier * hidden.noise.length
+            parts += [order_digest, self._session.encode(), repr(deviation).encode()]
             parts += [np.ascontiguousarray(value).tobytes() for value in hidden.values.values()]
         mac = hmac.new(self._secret, digestmod=hashlib.sha256)
         for part in parts:
@@ -218,7 +241,7 @@ def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
     noised, start = dict[str, Values](), 0
     for name, value in hidden.values.items():
         block = noise[start : start + value.size].reshape(value.shape)
-        noised[name] = value + hidden.deviation * block
+        noised[name] = value + hidden.noise.multiplier * hidden.noise.length * block
         start += value.size
     return noised
 
@@ -226,11 +249,10 @@ def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
 def _put(
     sent: Contribution, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
 ) -> None:
-    """Write the noised values over the true ones, rounded to float32."""
+    """Write these values over the true ones, rounded to float32 outside of masked sums."""
     for name, value in noised.items():
         if hidden.kind == "step":
-            model = (order.guidance.arrays[name] + value).astype(np.float32)
-            sent.model[name][row] = torch.from_numpy(model)
+            sent.model[name][row] = torch.from_numpy(order.guidance.arrays[name] + value)
         elif sent.present is None:
             sent.arrays[name][row] = value
         else:

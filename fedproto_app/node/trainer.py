@@ -130,6 +130,7 @@ class Node:
         reply.failed = {cohort.names[row]: why for row, why in sorted(sent.refused.items())}
         reply.steps = [sent.steps[row] for row in rows] if sent.steps else []
         reply.arrays, reply.classes = arrays_of(sent, rows)
+        reply.noise = sent.noise
         if not self.learner.sends_mean:
             reply.arrays |= {name: value[rows].cpu().numpy() for name, value in sent.model.items()}
         if results is not None:

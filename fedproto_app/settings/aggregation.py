@@ -76,7 +76,7 @@ class AggregationSettings(Section):
         """
         if not (self.weight_limit and declared):
             return 0
-        return int(self.weight_limit * median_low(declared))
+        return min(int(self.weight_limit * median_low(declared)), max(declared))
 
 
 Unit = Literal["client", "sample"]

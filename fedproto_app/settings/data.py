@@ -485,6 +485,41 @@ class ResponseSettings(Section):
     sharing: Literal["all", "none"] = setting(
         "all", "whether clients learn their response from everybody's sums, or each from its own"
     )
+    columns: Literal["private", "public"] = setting(
+        "private",
+        "with [noise](privacy.md), whether it protects all of a client's values, or its target "
+        "alone because everybody may know the columns",
+    )
+    scales: str = setting(
+        "",
+        "mean and deviation of each column, so that clients need not find them together, as "
+        "[noise](privacy.md) for private columns demands; columns without are of 0 and 1",
+        '`"temperature 10 8, price 50 30"`',
+    )
+
+    @property
+    def of_columns(self) -> dict[str, tuple[float, float]]:
+        """The mean and the deviation in `scales`, by column."""
+        parts = [part.split() for part in self.scales.split(",") if part.strip()]
+        return {" ".join(names): (float(m), float(d)) for *names, m, d in parts}
+
+    @model_validator(mode="after")
+    def _has_scales(self) -> ResponseSettings:
+        if self.sharing == "none" and (self.scales or self.columns == "public"):
+            raise ValueError(
+                "response.sharing = 'none': nothing is shared, so response.scales and "
+                "response.columns have no effect"
+            )
+        try:
+            valid = all(n and d > 0 and isfinite(m + d) for n, (m, d) in self.of_columns.items())
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError(
+                f"response.scales = {self.scales!r}: expected the name, the mean and the deviation "
+                "above 0 of columns, between commas, as in 'temperature 10 8, price 50 30'"
+            )
+        return self
 
 
 class GraphSettings(Section):

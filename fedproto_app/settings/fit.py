@@ -115,16 +115,20 @@ def _require_maskable(method: Method, settings: Settings) -> None:
             f"aggregation.secure = true: aggregation.rule = {aggregation.rule!r} looks at each "
             "client's model, of which a masked sum shows none; only rule = 'mean' goes with it"
         )
-    if reason := unmaskable(releases_of(method, settings)):
+    releases = releases_of(method, settings)
+    before = [release for _, learnt in pretraining_releases(settings) for release in learnt]
+    if reason := unmaskable(releases or before):
         able = [name for name in methods_of(settings.task) if not _unmaskable(name, settings)]
         raise SettingsError(
             f"aggregation.secure = true: method = {settings.method!r} {reason}; of task = "
             f"{settings.task!r} masked sums go with {', '.join(able)}"
         )
-    if settings.privacy.is_on:
+    sums_samples = any(release.clip == "sums" for release in releases)
+    hides_clients = settings.privacy.is_on and settings.privacy.unit == "client"
+    if sums_samples and hides_clients and not aggregation.weight_limit:
         raise SettingsError(
-            f"aggregation.secure = true: what privacy.mechanism = {settings.privacy.mechanism!r} "
-            "makes noisy is not masked yet; set one of the two"
+            "aggregation.weight-limit = 0: in a masked sum the noise must hide the client with "
+            "most samples, so their number must be limited"
         )
 
 

@@ -339,5 +339,7 @@ class Settings(Section):
             self.optimizer,
             nodes_average=self.aggregation.rule == "mean",
             sample_clip=self.privacy.clip if self.privacy.is_on else None,
-            counts_samples=not self.privacy.is_on or self.privacy.reported == "exact",
+            # Nodes of a masked sum do not know the largest weight, which the noise must hide.
+            counts_samples=not self.privacy.is_on
+            or (self.privacy.reported == "exact" and not self.aggregation.secure),
         )

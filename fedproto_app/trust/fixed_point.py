@@ -3,7 +3,8 @@
 A real number x is stored as round(x·2ᵇ), a negative number as its complement. Sums of these
 integers are exact, so the order of the nodes and the masks between them change no bit. Each of N
 nodes may send values up to ±(2⁶³ − 1)/(N·2ᵇ), so that their sum cannot wrap around. A node refuses
-larger values by the array's name; nothing is clipped.
+larger values by the array's name; nothing is clipped. Noise is added to these integers
+(`discrete_noise.py`), and room for twelve of its deviations is left.
 """
 
 from __future__ import annotations
@@ -16,18 +17,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.sends import Expected
+from fedproto_app.trust.discrete_noise import (
+    LARGEST,
+    KeyStream,
+    Noise,
+    TooLittleNoise,
+    discrete_gaussian,
+)
 
 # Counts of every sum: clients, their weights in the mean of the model, and clients by class.
 CLIENTS, WEIGHT, BY_CLASS = "clients", "weight", "clients-by-class"
 
 _LARGEST = 2**63 - 1
 _SAFE = 1 - 2.0**-50  # a float64 near 2⁶³ rounds up
+_EXACT_BITS = 50  # sums of doubles below 2⁵⁰ steps are exact to a fraction of a step
 
 Vector = NDArray[np.uint64]
 
 
 class OutOfRange(ValueError):
     """A value is too large for a sum; the message has its array and the limit."""
+
+
+@dataclass(frozen=True)
+class NoiseShare:
+    """A node's share of the noise on a sum.
+
+    needed: of each array, None for public arrays. survivors: the fewest nodes that remain in the
+    sum. stream: randomness.
+    """
+
+    needed: Mapping[str, Noise | None]
+    survivors: int
+    stream: KeyStream
 
 
 @dataclass(frozen=True)
@@ -71,25 +93,50 @@ def largest(bits: int, nodes: int) -> float:
     return _LARGEST / nodes / 2.0**bits * _SAFE
 
 
-def packed(sums: Sums, bits: int, nodes: int) -> Vector:
-    """Return one node's sums as a vector for a sum over so many nodes; raises `OutOfRange`."""
+def packed(sums: Sums, bits: int, nodes: int, noise: NoiseShare | None = None) -> Vector:
+    """Return one node's sums as a vector for a sum over so many nodes.
+
+    noise: its share, None in a run without noise. Raises `OutOfRange`, and `TooLittleNoise` for an
+    array without noise in a run with noise.
+    """
     parts = []
     for name, values in sorted(sums.values.items()):
-        parts.append(_integers(name, values, bits, nodes))
+        if noise is None:
+            parts.append(_integers(name, values, bits, nodes, largest(bits, nodes)))
+        else:
+            parts.append(_noised(name, values, bits, nodes, noise))
     for name, counts in sorted(sums.counts.items()):
-        parts.append(_integers(name, counts.astype(np.float64), 0, nodes))
+        parts.append(_integers(name, counts.astype(np.float64), 0, nodes, largest(0, nodes)))
     return np.concatenate(parts).view(np.uint64) if parts else np.zeros(0, dtype=np.uint64)
 
 
-def _integers(name: str, values: NDArray[np.float64], bits: int, nodes: int) -> NDArray[np.int64]:
-    limit = largest(bits, nodes)
+def _noised(
+    name: str, values: NDArray[np.float64], bits: int, nodes: int, noise: NoiseShare
+) -> NDArray[np.int64]:
+    if name not in noise.needed:
+        raise TooLittleNoise(f"its {name!r} has no noise")
+    needed = noise.needed[name]
+    if needed is None:
+        return _integers(name, values, bits, nodes, largest(bits, nodes))
+    deviation, coarser = needed.share(bits, noise.survivors)
+    room = LARGEST * deviation * 2.0 ** (coarser - bits)
+    largest_exact = 2.0 ** (_EXACT_BITS + coarser - bits)  # else sums have rounded more than a step
+    limit = min(largest(bits, nodes) - room, largest_exact)
+    steps = _integers(name, values, bits, nodes, limit, coarser)
+    return steps + discrete_gaussian(noise.stream, deviation, steps.size) << coarser
+
+
+def _integers(
+    name: str, values: NDArray[np.float64], bits: int, nodes: int, limit: float, coarser: int = 0
+) -> NDArray[np.int64]:
+    """Return the values in steps of 2^(coarser − bits), flat."""
     size = np.abs(values).max(initial=0.0)
     if not size <= limit:  # NaN too
         raise OutOfRange(
             f"its {name!r} holds {size:g}; with aggregation.secure-bits = {bits} and {nodes} nodes "
             f"a masked sum takes values up to ±{limit:g}"
         )
-    return np.rint(values * 2.0**bits).astype(np.int64).ravel()
+    return np.rint(values * 2.0 ** (bits - coarser)).astype(np.int64).ravel()
 
 
 def unpacked(vector: Vector, layout: Layout, bits: int) -> Sums:

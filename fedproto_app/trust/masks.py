@@ -19,9 +19,6 @@ import numpy as np
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.fernet import InvalidToken
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
     decrypt,
@@ -34,6 +31,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
+from fedproto_app.trust.discrete_noise import KeyStream
 from fedproto_app.trust.fixed_point import Vector
 
 _CURVE = ec.SECP384R1()  # the curve of Flower's keys
@@ -132,8 +130,7 @@ def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[byte
 
 def stream(seed: bytes, size: int) -> Vector:
     """Return `size` numbers, uniform over 0 … 2⁶⁴ − 1, and unpredictable without the seed."""
-    cipher = Cipher(AES(seed), CTR(bytes(16))).encryptor()  # a seed is used for one vector only
-    return np.frombuffer(cipher.update(bytes(8 * size)), dtype="<u8").astype(np.uint64)
+    return KeyStream(seed).words(size)
 
 
 def between(private: bytes, publics: Mapping[int, bytes], number: int, size: int) -> Vector:

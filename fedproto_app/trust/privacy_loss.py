@@ -117,14 +117,15 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
         return None
     method = method_named(settings.method)
     before = pretraining_releases(settings)
-    if settings.has_response and before:
+    unclipped = any(not release.clip for _, learnt in before for release in learnt)
+    if settings.has_response and unclipped:
         raise SettingsError(
-            f"privacy.mechanism = {privacy.mechanism!r}: what clients send of their response to "
-            "known columns is not protected by noise yet; response.sharing = 'none' sends nothing "
-            "of it, and masked sums (aggregation.secure) hide each client's"
+            f"privacy.mechanism = {privacy.mechanism!r}: how far a client changes the response to "
+            "known columns is unknown before their usual size is: response.scales states it, "
+            "response.columns = 'public' protects the target alone, and response.sharing = 'none' "
+            "sends nothing"
         )
-    for _, learnt in before:
-        _require(settings, learnt)
+    before = [(rounds, _require(settings, learnt)) for rounds, learnt in before]
     releases = _require(settings, releases_of(method, settings))
     if settings.aggregation.rule != "mean" and any(release.clip == "sums" for release in releases):
         raise SettingsError(
@@ -154,7 +155,8 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
 
 
 def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ...]:
-    """Return the releases; raise `SettingsError` if one cannot be protected."""
+    """Return the releases that noise protects; raise `SettingsError` if it cannot protect all."""
+    releases = tuple(release for release in releases if release.clip != "public")
     method = method_named(settings.method)
     on = f"privacy.mechanism = {settings.privacy.mechanism!r}"
     unbounded = [release.name for release in releases if not release.clip]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from fedproto_app.core.messages import MaskingOrder, MaskingReply, PublicKeys
 from fedproto_app.node.masking import FILE, Masking, MaskingError
 from fedproto_app.settings import AggregationSettings
+from fedproto_app.trust.discrete_noise import Noise
 from fedproto_app.trust.fixed_point import Layout, Sums, Vector, unpacked
 from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
@@ -52,8 +54,8 @@ class Nodes:
         self.publics: list[PublicKeys] = []
         self.sealed: list[dict[int, bytes]] = []
 
-    def node(self, number: int) -> Masking:
-        return Masking(self.folder / str(number), self._rules, self.signers[number])
+    def node(self, number: int, settings: bytes = b"") -> Masking:
+        return Masking(self.folder / str(number), self._rules, self.signers[number], settings)
 
     @property
     def _numbers(self) -> range:
@@ -126,6 +128,33 @@ def test_the_server_gets_the_sum_of_three_when_the_fourth_is_lost(four: Nodes) -
     result = unpacked(total, SHAPE, RULES.secure_bits)
     assert result.values["v"].tolist() == [-6.25, 6.25]
     assert result.counts["clients"] == 3
+
+
+def test_nodes_with_other_settings_cannot_open_its_shares(four: Nodes) -> None:
+    """A server that tells a node less noise than the others cannot form a sum with it."""
+    with pytest.raises(MaskingError, match="did not seal this for us"):
+        four.node(0, settings=b"less noise").begin(four.for_node(0))
+
+
+def test_each_node_adds_its_share_of_the_noise(four: Nodes) -> None:
+    """Of four nodes three must remain, so each share has a third of the variance."""
+    sums = Sums({"v": np.zeros(20_000)}, {"clients": np.array(1)})
+    seed, noise = bytes(32), {"v": Noise(2.0, 3.0, 20_000)}
+    four.node(0).begin(four.for_node(0))
+    masked = four.node(0).masked(four.for_node(0), sums, noise, seed)
+    secrets = json.loads((four.folder / "0" / FILE).read_text())
+    own, private = (base64.urlsafe_b64decode(secrets[name]) for name in ("seed", "masks"))
+    others = {n: four.publics[n].masks for n in range(1, NODES)}
+    plain = masked - stream(own, masked.size) - between(private, others, 0, masked.size)
+    added_noise = unpacked(plain, Layout.from_sums(sums), RULES.secure_bits).values["v"]
+    assert added_noise.std() == pytest.approx(6 / math.sqrt(3), rel=0.03)
+
+
+def test_too_little_noise_is_refused(four: Nodes) -> None:
+    four.node(0).begin(four.for_node(0))
+    noise = {"v": Noise(1e-6, 1.0, 2)}
+    with pytest.raises(MaskingError, match=r"secure-bits = 24: its share of the noise"):
+        four.node(0).masked(four.for_node(0), sums_of(1.0), noise, bytes(32))
 
 
 def test_a_masked_vector_tells_nothing_and_is_never_the_same(four: Nodes, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fedproto_app.node.protection import Protection
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner
+from fedproto_app.trust.discrete_noise import Noise
 from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
 from tests.helpers.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 
@@ -186,6 +187,55 @@ def test_whoever_has_spent_all_sends_nothing_and_the_others_do(tmp_path: Path) -
     leaving = applied(guard, learner, order(learner))
     assert list(leaving.refused) == [0]
     assert "'a' would have spent" in leaving.refused[0]
+
+
+def in_sum(
+    folder: Path | None, learner: AnyLearner, session: str = "sum", **changes: Any
+) -> Protection:
+    ledger = PrivacyLedger(folder, SitePrivacy()) if folder else None
+    return Protection(plan(0.5, **changes), SECRET, ledger, learner, session)
+
+
+def test_for_a_masked_sum_values_are_clipped_and_the_noise_is_stated(tmp_path: Path) -> None:
+    """B = 500 rows of length 0.5 each; the sum's noise has half of 0.5·√500 as its deviation."""
+    learner = tiny_learner("fuels")
+    leaving = applied(in_sum(tmp_path, learner, clip=0.5), learner, order(learner), 2.0)
+    rows = leaving.arrays["prototypes"]
+    assert rows.dtype == np.float64
+    np.testing.assert_allclose(rows, 0.5 / math.sqrt(8))
+    assert leaving.noise == {"prototypes": Noise(0.5, 0.5 * math.sqrt(500), 500 * 8)}
+
+
+def test_a_masked_step_is_clipped_in_double_precision() -> None:
+    learner = tiny_learner("fedavg")
+    cohort, request = tiny_cohort(learner), order(learner)
+    models = {name: value + 1.0 for name, value in cohort.parameters.items()}
+    guard = in_sum(None, learner, step_clip=0.3, neighbours="replace")
+    leaving = guard.applied(Contribution(model=models), cohort, request)
+    steps = [leaving.model[n][0].numpy() - request.guidance.arrays[n] for n in models]
+    values = np.concatenate([step.ravel() for step in steps])
+    assert np.linalg.norm(values) == pytest.approx(0.3, rel=1e-12)
+    assert set(leaving.noise.values()) == {Noise(1.0, 0.3, values.size)}
+
+
+def test_each_sum_counts_once(tmp_path: Path) -> None:
+    learner = tiny_learner("fuels")
+    for session in ("first", "first", "second"):
+        applied(in_sum(tmp_path, learner, session), learner, order(learner))
+    assert releases(tmp_path) == [2, 2]
+
+
+def test_the_noise_of_masked_sums_hides_the_client_with_most_samples() -> None:
+    """C = 2, H = 1, and nobody counts with more than 40 samples."""
+    learner = tiny_learner(
+        "analytic",
+        **{"privacy.mechanism": "gaussian", "privacy.clip": 2.0, "privacy.noise-multiplier": 1.0},
+    )
+    cohort = tiny_cohort(learner)
+    request = replace(order(learner), most_samples=40)
+    contribution = learner.contribution(cohort, learner.context(request.guidance, cohort), 1)
+    leaving = in_sum(None, learner, clip=2.0).applied(contribution, cohort, request)
+    assert {noise.length for noise in leaving.noise.values() if noise} == {40 * 4.0}
 
 
 def releases(folder: Path) -> list[int]:

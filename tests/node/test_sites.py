@@ -12,10 +12,13 @@ from flwr.app import Message, MessageType
 
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.node.orders import require_allowed
+from fedproto_app.node.policy import SumPolicy
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import DataSettings
+from fedproto_app.trust.privacy_ledger import SitePrivacy
+from fedproto_app.trust.signing import Signer
 from fedproto_compared.fedic.auxiliary import AUXILIARY
 from tests.helpers.local_grid import (
     Tamper,
@@ -332,3 +335,17 @@ def test_sites_do_not_join_the_windows_of_their_clients(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         require_allowed(small_settings(tmp_path, method="fcgcn", **changes), site)
+
+
+def test_noise_of_masked_sums_needs_known_sites(tmp_path: Path) -> None:
+    """A server that invents the other nodes would know all noise but one share."""
+    noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 2.0}
+    settings = small_settings(tmp_path, method="fedavg", **noise, **{"aggregation.secure": True})
+    alone = Site(privacy=SitePrivacy(min_noise=1.0))
+    with pytest.raises(SettingsError, match=r"demands noise, .* \(masked-sums\.known\)"):
+        require_allowed(settings, alone)
+    with pytest.raises(SettingsError, match=r"demands privacy\.min-noise = 3"):
+        require_allowed(settings, Site(privacy=SitePrivacy(min_noise=3.0)))
+    known = SumPolicy(known=(Signer(bytes(range(32))).line,))
+    require_allowed(settings, alone.model_copy(update={"masked_sums": known}))
+    require_allowed(settings, Site())

@@ -15,6 +15,7 @@ from fedproto_app.trust.privacy_loss import epsilon_of, privacy_plan
 
 NOT_EVEN_NOISE = {"privacy.metrics": "none", "privacy.mechanism": "none"}
 GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
+KNOWN = {"data.source": "long-csv", "data.path": "wind.csv", "data.known": "wind"}
 ABLE = {
     "forecasting": "fuels solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme fedproto "
     "fedpcl apfl ditto fedala naive seasonal-naive knn-per",
@@ -69,6 +70,23 @@ def test_noise_is_made_for_the_planned_rounds_of_both_phases() -> None:
     assert [privacy_plan.releases_in(number) for number in (1, 3, 4)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("response", "releases"),
+    [
+        ({"response.scales": "wind 5 3"}, [1, 0]),
+        ({"response.columns": "public"}, [0, 1, 0]),
+        ({"response.sharing": "none"}, [0]),
+    ],
+)
+def test_a_response_is_one_release(response: dict[str, str], releases: list[int]) -> None:
+    for masks in (False, True):
+        changes = {**KNOWN, **response, "method": "naive"}
+        if masks and releases != [0]:
+            changes["aggregation.secure"] = True
+        planned = plan(**changes)
+        assert [planned.releases_in(number + 1) for number in range(len(releases))] == releases
+
+
 def test_noise_is_made_for_evaluations_too_if_errors_get_some() -> None:
     """Four rounds, and evaluations of the third and the last: six releases."""
     epsilon = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 6.0, "evaluate-every": 3}
@@ -105,6 +123,11 @@ def test_noise_is_made_for_evaluations_too_if_errors_get_some() -> None:
         ({"method": "fcgcn"}, "method = 'fcgcn': its clients see each other's values"),
         ({"privacy.clip": float("inf")}, "privacy.clip = inf"),
         ({"privacy.delta": 0.0}, "privacy.delta = 0.0"),
+        ({**KNOWN}, "usual size is: response.scales states it"),
+        (
+            {"method": "analytic", "aggregation.secure": True, "aggregation.weight-limit": 0.0},
+            "aggregation.weight-limit = 0: in a masked sum the noise must hide",
+        ),
     ],
 )
 def test_impossible_protection_is_refused_by_name(changes: dict[str, Any], message: str) -> None:

@@ -24,6 +24,7 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings, Section, Settings, Training
 from fedproto_app.tasks.task import AnyTask
+from fedproto_app.trust.discrete_noise import Noise
 
 
 def make_optimizer(
@@ -113,6 +114,8 @@ class Contribution:
     model: the shared parameters, [K, …] each.
     steps: how far each client's model moved, [K]; empty if no limit applies.
     refused: the rows of clients that send nothing, with the reason.
+    noise: that the total of each array needs where it is added inside a masked sum; None for public
+    arrays.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -120,6 +123,7 @@ class Contribution:
     model: Mapping[str, Tensor] = field(default_factory=dict)
     steps: Sequence[float] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
+    noise: Mapping[str, Noise | None] = field(default_factory=dict)
 
 
 # Shown to the author of a method without a declaration.

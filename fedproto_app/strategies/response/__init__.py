@@ -9,24 +9,36 @@ people, `curve.py` makes curves of θ · φ.
 
 Clients first add up the moments of their columns, which give everybody the same φ, and then the
 products A = mean of Δφ Δφᵀ and b = mean of Δφ Δy of seasonal differences. They get the totals.
+With noise the moments are not sent, or public (`protected.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from fedproto_app.core.method import Pretraining, RunSettings
 from fedproto_app.settings.data import ResponseSettings
 
 
-def _rounds(settings: RunSettings) -> int:
+def _response_of(settings: RunSettings) -> ResponseSettings:
     response = getattr(settings, "response", None)
     assert isinstance(response, ResponseSettings)
-    return int(response.sharing == "all")
+    return response
 
 
-def _phase(learner: str) -> Pretraining:
+def _moments_rounds(settings: RunSettings) -> int:
+    response = _response_of(settings)
+    return int(response.sharing == "all" and not response.scales)
+
+
+def _sums_rounds(settings: RunSettings) -> int:
+    return int(_response_of(settings).sharing == "all")
+
+
+def _phase(learner: str, rounds: Callable[[RunSettings], int]) -> Pretraining:
     return Pretraining(
         table="response",
-        rounds=_rounds,
+        rounds=rounds,
         check=lambda settings: None,
         model="",
         strategy=f"{__name__}.stage:ResponseStrategy",
@@ -35,4 +47,4 @@ def _phase(learner: str) -> Pretraining:
     )
 
 
-PHASES = (_phase("MomentsLearner"), _phase("SumsLearner"))
+PHASES = (_phase("MomentsLearner", _moments_rounds), _phase("SumsLearner", _sums_rounds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +60,15 @@ class Moments(NamedTuple):
             is_plain=(self.others < 0.5) | is_year,
             is_used=(self.clients > 0.5) & ~(is_year & (self.years[0] < 0.5)),
         )
+
+
+def stated_moments(scales: Mapping[str, tuple[float, float]], names: Sequence[str]) -> Moments:
+    """Return moments with these means and deviations; other columns are of 0 and 1."""
+    mean, deviation = np.array([scales.get(name, (0.0, 1.0)) for name in names]).reshape(-1, 2).T
+    wide = np.ones((WIDTHS, 1))
+    is_other = np.isin(names, list(scales)).astype(float)
+    ones = np.ones(len(names))
+    return Moments(wide * mean, wide * mean**2, wide * deviation**2, ones, is_other, np.ones(1))
 
 
 def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:

@@ -5,6 +5,9 @@ Round 1: moments of the columns up. Round 2: their totals down, sums of seasonal
 the method's rounds a node that has no totals yet gets them with its order, and keeps them. From
 totals, its own sums and its validation part a client computes its response, whose values are taken
 off its series. The server only adds up, so masked sums carry the stage.
+
+Where noise must protect the sums (`response.scales`, or public columns), a client sends some of
+them as a row (`protected.py`), and the server makes of the rows' total the totals that nodes get.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.errors import DataError
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends, Sizes
@@ -47,12 +50,26 @@ from fedproto_app.strategies.response.fit import (
     seen,
     seen_range,
 )
-from fedproto_app.strategies.response.moments import Moments, moments_of, unit_fault
+from fedproto_app.strategies.response.moments import (
+    Moments,
+    moments_of,
+    stated_moments,
+    unit_fault,
+)
+from fedproto_app.strategies.response.protected import (
+    private_row,
+    private_size,
+    private_sums,
+    public_row,
+    public_sums,
+    usual_seen,
+)
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PREFIX = "response-"  # of the arrays of the stage
 MOMENTS = tuple(PREFIX + name for name in Moments._fields)
 GRAM, MOMENT, SEEN, COUNTS = (f"{PREFIX}{name}" for name in ("gram", "moment", "seen", "counts"))
+ROW = "row-of-response"  # from clients to the server alone
 
 # Features are at most 3 in size, so their differences have squares of at most 36. The values have
 # mean square 1 and their differences 4. A spike that is carried over a gap can add to that.
@@ -109,6 +126,7 @@ class MomentsLearner(_StageLearner):
                 dict(zip(MOMENTS, (shape, shape, shape, columns, columns, (1,)), strict=True)),
                 combine="sum",
                 any_size=True,
+                clip="public" if section.columns == "public" else "",
                 reveals="mean and variance of each column that is known in advance",
             )
         ]
@@ -122,22 +140,28 @@ class SumsLearner(_StageLearner):
 
     @classmethod
     def sends(cls, section: ResponseSettings, sizes: Sizes) -> Sequence[Sends]:
-        width = FEATURES * sizes.known
-        return [
-            Sends(
-                "response",
-                {
-                    GRAM: (triangle_size(width),),
-                    MOMENT: (width,),
-                    SEEN: (WIDTHS, sizes.known, BINS),
-                    COUNTS: (3,),
-                },
-                combine="sum",
-                any_size=True,
-                reveals="how its values change with the columns that are known in advance, and "
-                "which values of these it has seen",
-            )
-        ]
+        width, reveals = FEATURES * sizes.known, "how its values change with the columns that are "
+        reveals += "known in advance"
+        of_columns = {
+            GRAM: (triangle_size(width),),
+            SEEN: (WIDTHS, sizes.known, BINS),
+            COUNTS: (3,),
+        }
+        if section.columns == "public":
+            row = {ROW: (width + 1,)}
+            return [
+                Sends("columns", of_columns, combine="sum", any_size=True, clip="public"),
+                Sends("response", row, combine="sum", any_size=True, clip="rows", reveals=reveals),
+            ]
+        if section.scales:
+            scaled = len(section.of_columns)
+            row = {ROW: (private_size(FEATURES * scaled + max(sizes.known - scaled, 0)),)}
+            return [
+                Sends("response", row, combine="sum", any_size=True, clip="rows", reveals=reveals)
+            ]
+        reveals += ", and which values of these it has seen"
+        arrays = {**of_columns, MOMENT: (width,)}
+        return [Sends("response", arrays, combine="sum", any_size=True, reveals=reveals)]
 
     def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
         assert isinstance(context, _Received)
@@ -148,7 +172,7 @@ class SumsLearner(_StageLearner):
             if fault := unit_fault(own, total, client.series.columns):
                 refused[row] = fault
             history = history_of(client, self.data, total.columns(client.series.columns))
-            rows.append(_sums_sent(history, total.columns(client.series.columns)))
+            rows.append(_sums_sent(history, total.columns(client.series.columns), self.section))
         return replace(_stacked(rows), refused=refused)
 
 
@@ -183,7 +207,7 @@ def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> H
     )
 
 
-def _sums_sent(history: History, columns: Columns) -> Arrays:
+def _sums_sent(history: History, columns: Columns, section: ResponseSettings) -> Arrays:
     """Return what a client sends: all 0 if its values are too few.
 
     With fewer values than features, its differences could be computed from b.
@@ -197,6 +221,12 @@ def _sums_sent(history: History, columns: Columns) -> Arrays:
         SEEN: seen(history.v, history.train),
         COUNTS: np.array([1.0, sums.days, sums.square]),
     }
+    if section.columns == "public":
+        arrays[COUNTS][2] = 0.0
+        del arrays[MOMENT]
+        arrays[ROW] = public_row(sums)
+    elif section.scales:
+        arrays = {ROW: private_row(sums, columns.features)}
     return {n: (0 * array if few else array).astype(np.float32) for n, array in arrays.items()}
 
 
@@ -232,17 +262,40 @@ class _TotalStrategy(PersonalStrategy):
         return Guidance(dict(self.totals))
 
     def update(self, received: Received, round_: Round) -> None:
-        (release,) = self.releases
+        names = [name for release in self.releases for name in release.arrays]
         if received.total is not None:
-            sums = {name: received.total.values[name] for name in release.arrays}
+            sums = {name: received.total.values[name] for name in names}
+            clients = received.total.clients
         else:
             replies = sorted(received.fresh, key=lambda reply: reply.key)
+            clients = len(replies)
             sums = {
                 name: np.sum([reply.arrays[name] for reply in replies], axis=0, dtype=np.float64)
-                for name in release.arrays
+                for name in names
                 if replies
             }
+        if ROW in sums:
+            sums = self._from_rows(sums, clients)
         self.totals.update({name: total.astype(np.float32) for name, total in sums.items()})
+
+    def _from_rows(self, sums: dict[str, Floats], clients: int) -> dict[str, Floats]:
+        """Return the totals that nodes get, from sums over so many clients with rows in them."""
+        names, row = self.federation.shape.known, sums.pop(ROW)
+        features = moments_in(self.totals).columns(names).features
+        deviation = self.averaging.deviation(self.settings.privacy.clip, clients)
+        upper = np.triu_indices(len(features))
+        if self.section.columns == "public":
+            gram = symmetric(torch.from_numpy(sums[GRAM]), len(features)).numpy()
+            totals = public_sums(row, gram, features, deviation)
+            counts = np.array([*sums[COUNTS][:2], totals.square])
+            return {**sums, GRAM: totals.gram[upper], MOMENT: totals.moment, COUNTS: counts}
+        means = private_sums(row, features, deviation)
+        return {
+            GRAM: means.gram[upper],
+            MOMENT: means.moment,
+            SEEN: usual_seen(len(names)),
+            COUNTS: np.array([1.0, means.days, means.square]),
+        }
 
 
 class MomentsStrategy(_TotalStrategy):
@@ -274,12 +327,25 @@ class MomentsStrategy(_TotalStrategy):
 
 
 class SumsStrategy(_TotalStrategy):
-    """Round 2."""
+    """Round 2, or 1 where the columns' scales are stated."""
 
-    first_round = 2
+    def __init__(self, settings: Settings, federation: Federation, totals: Arrays) -> None:
+        scales = settings.response.of_columns
+        self.first_round = 1 if scales else 2
+        super().__init__(settings, federation, totals)
+        if scales:
+            names = federation.shape.known
+            if unknown := sorted(scales.keys() - set(names)):
+                raise SettingsError(
+                    f"response.scales = {settings.response.scales!r}: {unknown[0]!r} is no column "
+                    f"that is known in advance; these are {', '.join(names)}"
+                )
+            totals.update(_packed(stated_moments(scales, names)))
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        """Return why these cannot be the sums of one client, or None."""
+        """Return why these cannot be the sums of one client, or None; rows are of any size."""
+        if ROW in reply.arrays:
+            return None
         arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
         sends, days, square = arrays[COUNTS].tolist()
         has_days = sends <= days <= MOST_DAYS
@@ -318,7 +384,9 @@ class ResponseStrategy(FlowerStrategy):
         self._totals: Arrays = {}
         self._stage: list[_TotalStrategy] = []
         if settings.response.sharing == "all":
-            strategies = (MomentsStrategy, SumsStrategy)
+            strategies: tuple[type[_TotalStrategy], ...] = (MomentsStrategy, SumsStrategy)
+            if settings.response.scales:
+                strategies = (SumsStrategy,)
             self._stage = [of(settings, federation, self._totals) for of in strategies]
         self._informed: set[str] = set()  # nodes that have the totals
 

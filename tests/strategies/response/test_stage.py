@@ -16,6 +16,7 @@ from fedproto_app.data.windows import make_windows
 from fedproto_app.experiments.invariants import SmallRuns, apart, invariants_of, results
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
+from fedproto_app.settings.data import ResponseSettings
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.response.moments import Moments, moments_of, unit_fault
 from fedproto_app.strategies.response.stage import (
@@ -181,7 +182,7 @@ def sent_by(days: int) -> dict[str, Any]:
     end = 19 * 24
     client = make_windows(series.part(end - days * 24), data)
     columns = moments_of(series, slice(0, end), 24).columns(COLUMNS)
-    return dict(_sums_sent(history_of(client, data, columns), columns))
+    return dict(_sums_sent(history_of(client, data, columns), columns, ResponseSettings()))
 
 
 def test_a_client_with_too_few_values_sends_nothing() -> None:
