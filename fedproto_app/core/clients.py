@@ -60,9 +60,9 @@ class ClientFacts:
     """A node's declaration of one client.
 
     samples: train samples; 0 for a client that receives models and is never asked to train. group:
-    its true group or "". class_counts: train samples by stage and class, () where the node does not
-    report them or the task has no classes. times: of its samples, None where the method does not
-    use them.
+    the group that its site or its source names, or "". class_counts: train samples by stage and
+    class, () where the node does not report them or the task has no classes. times: of its samples,
+    None where the method does not use them.
     """
 
     samples: int
@@ -70,6 +70,15 @@ class ClientFacts:
     missing_share: float
     class_counts: tuple[tuple[int, ...], ...] = ()
     times: SampleTimes | None = None
+
+
+def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
+    """Return the group of each node: that of all its clients, or "" if they differ."""
+    groups: dict[str, str] = {}
+    for key, of_client in facts.items():
+        first = groups.setdefault(key.node, of_client.group)
+        groups[key.node] = first if first == of_client.group else ""
+    return groups
 
 
 @dataclass

@@ -32,10 +32,12 @@ class OutOfRange(ValueError):
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name."""
+    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name. groups: the
+    sums over each group of nodes that has its own."""
 
     values: Mapping[str, NDArray[np.float64]]
     counts: Mapping[str, NDArray[np.int64]]
+    groups: Mapping[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

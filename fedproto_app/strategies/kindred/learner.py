@@ -5,7 +5,9 @@ not in a loss. It takes one message up and one down.
 
 A client sends its prototype (its mean day) and the mean products of its random features φ with
 themselves and with the targets, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the other clients' A and
-B into priors, weighted by the similarity of the prototypes. The client fits
+B into priors, weighted by the similarity of the prototypes. With ``sharing = "common"`` or
+``"groups"`` a client sends no prototype, the server only computes the mean over all clients, and
+over those of each group, and a client subtracts its own part. The client fits
     W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
 for every prior (A', B') and strength s, and without a prior (s = 0). The penalties Λ are diagonal,
 with a value for each block of features: values, calendar, waves. They draw W to W₀, a naive
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from fedproto_app.core.messages import Guidance
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.candidates import Candidates, Family
@@ -136,6 +138,13 @@ def course_of_weekdays(blocks: Blocks) -> Tensor:
 
 # The arrays that clients send; they get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
+# Where the priors are means over S sets of clients, with the client's own part: the number of
+# clients in each, [S], and for each client of the guidance, [K, S], whether its part is in the mean
+# (1), is not (0), or the mean is of a group that is not its own (-1).
+CLIENTS, MEMBER = "clients", "member"
+# Means that are only added up are sent in this unit. Masked sums round to 2⁻²⁴, and the products of
+# waves, which are small and nearly dependent, need more digits. A power of two loses none.
+UNIT = 2.0**-16
 
 # The weight of fits with priors at a young client, whose few days validate hardly anything. The
 # others have many times its history, which counts as at most this many times.
@@ -153,6 +162,21 @@ class Means(NamedTuple):
     def plus(self, strength: float, prior: Means) -> Means:
         """Return these means plus `strength` times the prior."""
         return Means(self.gram + strength * prior.gram, self.moment + strength * prior.moment)
+
+
+def others_mean(own: Means, mean: Means, clients: float, member: float) -> Means | None:
+    """Return the mean over the other clients of a set of so many, None if it has no others.
+
+    member: as in `MEMBER`. own: of the client, which sent it in float32.
+    """
+    if member < 0 or clients <= member:
+        return None
+    return Means(
+        *(
+            (clients * of_all - member * of_client.float().double()) / (clients - member)
+            for of_all, of_client in zip(mean, own, strict=True)
+        )
+    )
 
 
 class MeansContext(Context):
@@ -184,14 +208,27 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def sends(cls, section: KindredSettings, sizes: Sizes) -> Sequence[Sends]:
         if section.sharing == "none":
             return []
+        arrays = {
+            GRAM: (triangle_size(sizes.width),),
+            MOMENT: (sizes.horizon, sizes.width),
+        }
+        if section.needs_totals:
+            return [
+                Sends(
+                    "means",
+                    arrays,
+                    combine="mean",
+                    remember="latest",
+                    of_present="the mean over the clients that take part",
+                    by_group=section.sharing == "groups",
+                    any_size=True,
+                    reveals="products of its values at every two times of a sample",
+                )
+            ]
         return [
             Sends(
                 "means",
-                {
-                    PROTOTYPE: (sizes.period,),
-                    GRAM: (triangle_size(sizes.width),),
-                    MOMENT: (sizes.horizon, sizes.width),
-                },
+                {PROTOTYPE: (sizes.period,), **arrays},
                 remember="latest",
                 any_size=True,
                 reveals="its mean day, and products of its values at every two times of a sample",
@@ -254,10 +291,13 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         if self.section.sharing == "none":
             return Contribution()
         arrays = {
-            PROTOTYPE: mean_day(cohort.samples),
             GRAM: triangle(context.own.gram),
             MOMENT: context.own.moment.transpose(1, 2),
         }
+        if self.section.needs_totals:
+            arrays = {name: value / UNIT for name, value in arrays.items()}
+        else:
+            arrays[PROTOTYPE] = mean_day(cohort.samples)
         return Contribution({name: value.float().cpu().numpy() for name, value in arrays.items()})
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
@@ -267,15 +307,28 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         if not rows:
             return []
         context = self.context(guidance, cohort)
+        arrays = guidance.arrays
+        of_sets = self._unpacked(arrays, slice(None)) if MEMBER in arrays else []
         for row in rows:
-            packed, moments = (
-                torch.from_numpy(guidance.arrays[name][place_of[cohort.names[row]]]).double()
-                for name in (GRAM, MOMENT)
-            )
-            grams = symmetric(packed.to(self.task.device), self.model.representation_dim)
-            priors = zip(grams, moments.to(self.task.device).mT, strict=True)
-            self._fit(cohort, row, context, [Means(*prior) for prior in priors])
+            place = place_of[cohort.names[row]]
+            if of_sets:
+                counts, members = arrays[CLIENTS].tolist(), arrays[MEMBER][place].tolist()
+                sets = zip(of_sets, counts, members, strict=True)
+                own = Means(*(mean[row] for mean in context.own))
+                priors = [prior for of_set in sets if (prior := others_mean(own, *of_set))]
+            else:
+                priors = self._unpacked(arrays, place)
+            self._fit(cohort, row, context, priors)
         return rows
+
+    def _unpacked(self, arrays: Arrays, rows: int | slice) -> list[Means]:
+        """Return the means in these rows of the guidance."""
+        device, width = self.task.device, self.model.representation_dim
+        packed, moments = (
+            torch.from_numpy(arrays[name][rows]).double().to(device) for name in (GRAM, MOMENT)
+        )
+        means = zip(symmetric(packed, width), moments.mT, strict=True)
+        return [Means(*mean) for mean in means]
 
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]

@@ -2,23 +2,28 @@
 
 The similarity is the Jensen-Shannon divergence of every two clients' prototypes. A client's prior
 is the mean of the other clients' A and B, weighted by similarity, for every temperature.
+
+With ``sharing = "common"`` or ``"groups"`` the server needs no prototype and no client's A and B,
+only their means over all clients and over groups that sites name. Clients subtract their own part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.clients import ClientFacts, ClientKey, groups_of_nodes
+from fedproto_app.core.messages import Arrays, Guidance, Refusal
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round, mean_of
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric
 from fedproto_app.settings import Settings
@@ -26,7 +31,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
+from fedproto_app.strategies.kindred.learner import CLIENTS, GRAM, MEMBER, MOMENT, PROTOTYPE, UNIT
 
 ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs is gigabytes
 
@@ -64,6 +69,16 @@ LARGEST_PROTOTYPE = 100.0
 COLUMNS_AT_ONCE = 4096
 
 
+class Pool(NamedTuple):
+    """The means of A and B over some clients, and these clients."""
+
+    means: Arrays
+    members: Collection[ClientKey]
+
+
+ALL = ""  # the name of the pool of all clients; no group has it
+
+
 class KindredStrategy(PersonalStrategy):
     """State: the latest prototype and means of every client that ever reported.
 
@@ -77,13 +92,54 @@ class KindredStrategy(PersonalStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
+        self.shared_names = (GRAM, MOMENT, CLIENTS) if section.needs_totals else ()
         self._prior_arrays: Arrays = {}  # the priors of the present evaluation
+        self._pools: dict[str, Pool] = {}  # of the present evaluation, by the name of the group
+        self._summed: Sequence[ClientKey] = []  # the clients in the newest masked sums
+
+    def update(self, received: Received, round_: Round) -> None:
+        """Drop masked sums that no clients can have."""
+        total = received.total
+        for part in (total, *total.groups.values()) if total else ():
+            means = {name: UNIT * value / part.clients for name, value in part.values.items()}
+            if fault := self._impossible(means):
+                reason = f"masked sum of {part.clients} clients: {fault}"
+                self.federation.history.refuse(Refusal("", "", reason))
+                self._summed = []
 
     def conclude(self, round_: Round) -> None:
-        """Compute all clients' priors, once for all nodes."""
+        """Compute all clients' priors, or the means over groups, once for all nodes."""
+        due = round_.evaluated and not self.final_after_training
+        if self.section.needs_totals:
+            self._pools = self._pooled(round_.facts) if due else {}
+            return
         clients = self.received.clients
-        due = round_.evaluated and len(clients) > 1 and not self.final_after_training
-        self._prior_arrays = self._priors(len(clients)) if due else {}
+        self._prior_arrays = self._priors(len(clients)) if due and len(clients) > 1 else {}
+
+    def _pooled(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Pool]:
+        """Return the means over all clients and over each group of enough."""
+        masked, of_node = self.received.total is not None, groups_of_nodes(facts)
+        members: dict[str, list[ClientKey]] = defaultdict(list)
+        for key in self._summed if masked else self.received.clients:
+            for name in {ALL, of_node[key.node] if masked else facts[key].group}:
+                members[name].append(key)
+        pools = {name: Pool(self._means(name, keys), set(keys)) for name, keys in members.items()}
+        return {name: pool for name, pool in pools.items() if pool.means}
+
+    def _means(self, group: str, clients: Sequence[ClientKey]) -> Arrays:
+        """Return the means over the clients of a group, {} if it is too small.
+
+        In the clear it needs as many clients as it needs nodes where sums are masked.
+        """
+        if (total := self.received.total) is not None:
+            part = total.groups.get(group) if group else total
+            values = part.values.items() if part else ()
+            return {n: (UNIT * value / len(clients)).astype(np.float32) for n, value in values}
+        few = len(clients) < self.settings.aggregation.secure_minimum
+        if group and (few or self.section.sharing == "common"):
+            return {}
+        names = (GRAM, MOMENT)
+        return {name: UNIT * mean_of(self.received.stacked(name, clients)) for name in names}
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Return the clients that have sent means; those that only receive are added."""
@@ -96,6 +152,8 @@ class KindredStrategy(PersonalStrategy):
     ) -> Guidance:
         """Send their priors to the clients that sent means, and everybody's means to those that
         only receive."""
+        if self._pools:
+            return self._means_of_groups(clients, round_.facts)
         row_of = {
             key: row for row, key in enumerate(received.clients if self._prior_arrays else [])
         }
@@ -111,26 +169,42 @@ class KindredStrategy(PersonalStrategy):
         arrays = {name: np.stack([prior[name] for prior in priors.values()]) for name in names}
         return Guidance(arrays, [key.client for key in priors])
 
+    def _means_of_groups(
+        self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
+    ) -> Guidance:
+        """Return the means over all clients and over the groups of these."""
+        everybody = self._pools[ALL].members
+        keys = [key for key in clients if key in everybody or not facts[key].samples]
+        named = {facts[key].group for key in keys} & self._pools.keys()
+        pools = {name: self._pools[name] for name in sorted({ALL, *named})}
+        member = np.full((len(keys), len(pools)), -1, np.float32)
+        for column, (name, pool) in enumerate(pools.items()):
+            for row, key in enumerate(keys):
+                if name in (ALL, facts[key].group):
+                    member[row, column] = key in pool.members
+        of_pools = [pool.means for pool in pools.values()]
+        arrays = {name: np.stack([means[name] for means in of_pools]) for name in (GRAM, MOMENT)}
+        arrays[CLIENTS] = np.array([len(p.members) for p in pools.values()], np.float32)
+        return Guidance({**arrays, MEMBER: member}, [key.client for key in keys])
+
     def _prior_of_everybody(self, received: Received) -> Arrays:
         """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
         means = {name: received.mean(name) for name in (GRAM, MOMENT)}
         return {
-            name: np.repeat(mean[None], len(self._temperatures), axis=0)
+            name: np.repeat(mean[None], len(self.section.temperatures), axis=0)
             for name, mean in means.items()
             if mean is not None
         }
 
-    @property
-    def _temperatures(self) -> Sequence[float]:
-        common = self.section.sharing == "common"
-        return [math.inf] if common else self.section.temperatures
-
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Drop the priors, which are gigabytes for thousands of clients."""
+        """Take note of the clients in a masked sum; after an evaluation drop the priors, which are
+        gigabytes for thousands of clients."""
         if evaluation:
-            self._prior_arrays = {}
+            self._prior_arrays, self._pools = {}, {}
+        else:
+            self._summed = clients
 
     def _priors(self, clients: int) -> Arrays:
         """Return all clients' priors for every temperature, [N, T, …].
@@ -140,7 +214,7 @@ class KindredStrategy(PersonalStrategy):
         are gigabytes.
         """
         divergence = self._divergence(clients)
-        temperatures = self._temperatures
+        temperatures = self.section.temperatures
         means = {name: self.received.stacked(name) for name in (GRAM, MOMENT)}
         priors = {
             name: np.empty((clients, len(temperatures), *mean.shape[1:]), dtype=np.float32)
@@ -173,7 +247,7 @@ class KindredStrategy(PersonalStrategy):
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return ``divergence``: prototypes [N, 1, p], the clients' groups, divergence [N, N]."""
         keys = self.received.clients
-        if len(keys) < 2:
+        if len(keys) < 2 or self.section.needs_totals:
             return {}
         prototypes = self.received.stacked(PROTOTYPE)[:, None]
         return divergence_findings(
@@ -188,12 +262,19 @@ class KindredStrategy(PersonalStrategy):
         arrays = reply.arrays
         if not arrays:
             return None
-        if not arrays[GRAM].any():  # products of the calendar, or of its 1, are never all 0
+        if PROTOTYPE in arrays:
+            largest = float(np.abs(arrays[PROTOTYPE]).max())
+            if largest > LARGEST_PROTOTYPE:
+                return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
+        unit = UNIT if self.section.needs_totals else 1.0
+        return self._impossible({name: unit * array for name, array in arrays.items()})
+
+    def _impossible(self, means: Mapping[str, AnyArray]) -> str | None:
+        """Return why these cannot be means over samples, or over several clients' samples."""
+        if not means[GRAM].any():  # products of the calendar, or of its 1, are never all 0
             return "its means are of no sample"
-        if (largest := float(np.abs(arrays[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
-            return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
-        gram = symmetric(torch.from_numpy(arrays[GRAM]).double(), self.sizes.width)
-        moment = torch.from_numpy(arrays[MOMENT]).double().T
+        gram = symmetric(torch.from_numpy(means[GRAM]).double(), self.sizes.width)
+        moment = torch.from_numpy(means[MOMENT]).double().T
         # A column of B is a mean over the samples that have its target, A over those that have any:
         # for each step ahead about as many.
         squares = LARGEST_MEAN_SQUARE * moment.shape[1]
