@@ -5,15 +5,16 @@
     python -m benchmarks.sharing_results --page-only        # from existing figures
 
 A cell is a data set, so many steps ahead, and so many periods of training at every client. Each has
-Kindred, Kindred alone, and Kindred with equal weights for all others. The halves of the methods are
-the app's own, one client after the other in one process.
+Kindred, Kindred alone, and Kindred with masked sums: of all clients, and where the data have groups
+also of each group. The halves of the methods are the app's own, one client after the other in one
+process. Sums are rounded as masks need it, and the masks, which cancel exactly, are left out.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import repeat
@@ -28,44 +29,58 @@ from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from benchmarks.parts import parser_of, require_names
 from benchmarks.results.declared import page
-from fedproto_app.core.messages import Guidance
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import KindredLearner
+from fedproto_app.strategies.kindred.learner import (
+    CLIENTS,
+    GRAM,
+    MEMBER,
+    MOMENT,
+    UNIT,
+    KindredLearner,
+)
 from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.fixed_point import Layout, Sums, packed, unpacked
+from fedproto_app.trust.masks import added
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
 MAKER = "benchmarks.sharing_results"
 OUTPUT = ROOT / "runs" / "results" / "sharing"
-ALONE, KINDRED, ALIKE = "alone", "Kindred", "all alike"
+ALONE, KINDRED, ALIKE, GROUPS = "alone", "Kindred", "all alike", "groups"
 Errors = dict[str, list[float]]  # test MSE by method, of the clients in the source's order
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set. steps: ahead; periods: of training at every client, 0: all."""
+    """A data set. steps: ahead; periods: of training at every client, 0: all. group: of a client,
+    which no model is told, if its owner could name one."""
 
     settings: dict[str, object]
     steps: tuple[int, ...] = (1, 24)
     periods: tuple[int, ...] = (1, 2, 7, 0)
     base: str = ""  # the configuration that it starts from
     shifted: bool = False
+    group: Callable[[ClientSeries], str] = lambda series: ""
 
 
 SETS = {
-    "demo": DataSet({"data.calendar": "week"}),
+    "demo": DataSet({"data.calendar": "week"}, group=lambda series: series.group),
     "milano": DataSet({}, base="milano"),
     "milano, weekdays known": DataSet({"data.calendar": "week"}, base="milano"),
     "milano, level shift": DataSet({}, base="milano", shifted=True),
     "electricity": DataSet({}, base="electricity"),
-    "m4": DataSet({"data.max-clients": 0}, base="m4"),
+    # The two collections that it was made of differ in length.
+    "m4": DataSet(
+        {"data.max-clients": 0}, base="m4", group=lambda series: str(len(series.values) > 800)
+    ),
     "PM2.5": DataSet(
         {
             "data.source": "long-csv",
@@ -125,22 +140,54 @@ class Judged(NamedTuple):
         return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
 
 
+def masked_mean(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean of these clients' means, [N, …] → […], each a node of a masked sum."""
+    bits, nodes = AggregationSettings().secure_bits, len(rows)
+    sums = [Sums({"": row.astype(np.float64) / UNIT}, {}) for row in rows]
+    vectors = [packed(of_node, bits, nodes) for of_node in sums]
+    layout = Layout.from_sums(sums[0])
+    total = unpacked(added(vectors, layout.size), layout, bits).values[""]
+    return (UNIT * total / nodes).astype(np.float32)
+
+
+def guidances_of(sent: Arrays, groups: Sequence[str]) -> list[Arrays]:
+    """Return what the server sends to each client if masks hide all but totals: the mean over all,
+    and over the group of each client that has one."""
+    names = sorted({"", *groups})
+    rows_of = {name: [r for r, group in enumerate(groups) if name in ("", group)] for name in names}
+    means = {n: np.stack([masked_mean(sent[n][rows_of[g]]) for g in names]) for n in (GRAM, MOMENT)}
+    counts = np.array([len(rows_of[name]) for name in names], np.float32)
+    member = [[1.0 if name in ("", group) else -1.0 for name in names] for group in groups]
+    return [
+        {**means, CLIENTS: counts, MEMBER: np.array([of_client], np.float32)}
+        for of_client in member
+    ]
+
+
 def errors_of(
-    series: Sequence[ClientSeries], settings: Settings, periods: int
+    series: Sequence[ClientSeries], settings: Settings, periods: int, groups: Sequence[str]
 ) -> tuple[Errors, dict[str, list[list[float]]]]:
-    """Return the errors of a cell, and the blocks of Kindred together and alone."""
+    """Return the errors of a cell, and the blocks of Kindred together and alone.
+
+    groups: of the clients, "" for those without one.
+    """
     section = settings.method_table(KindredSettings)
     learner = KindredLearner(settings.training, section, ForecastingTask(settings))
     clients = [Client(client_series, settings, periods) for client_series in series]
     fitted = [client.fitted_alone(learner) for client in clients]
     cohorts = [cohort for cohort, _ in fitted]
     judged = {ALONE: list(map(Judged.of, clients, repeat(learner), cohorts))}
-    priors = priors_of(joined([arrays for _, arrays in fitted]), section.temperatures)
-    for method, first in ((KINDRED, 0), (ALIKE, 1)):
-        for row, (client, cohort) in enumerate(zip(clients, cohorts, strict=True)):
-            client.receive(
-                learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
-            )
+    sent = joined([arrays for _, arrays in fitted])
+    priors = priors_of(sent, section.temperatures)
+    guidances = {
+        KINDRED: [{n: p[row : row + 1] for n, p in priors.items()} for row in range(len(clients))],
+        ALIKE: guidances_of(sent, [""] * len(clients)),
+    }
+    if any(groups):
+        guidances[GROUPS] = guidances_of(sent, groups)
+    for method, of_clients in guidances.items():
+        for client, cohort, guidance in zip(clients, cohorts, of_clients, strict=True):
+            client.receive(learner, cohort, guidance)
         judged[method] = list(map(Judged.of, clients, repeat(learner), cohorts))
     errors = {method: [client.mse for client in rows] for method, rows in judged.items()}
     blocks = {method: [client.blocks for client in judged[method]] for method in (ALONE, KINDRED)}
@@ -162,7 +209,7 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     titles = ["data", "steps", "periods", "clients", "test part", "MAE gain", "95% CI"]
-    lines = [[*titles, "better off", "finding", "MSE ratio", "all alike"]]
+    lines = [[*titles, "better off", "finding", "MSE ratio", "all alike", "groups"]]
     for cell in cells:
         errors, gain = cell["errors"], gain_in(cell)
         interval = gain.interval
@@ -175,6 +222,7 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
             gain.finding.value,
             f"{geometric(ratio(errors, KINDRED, ALONE)):.3f}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
+            f"{geometric(ratio(errors, GROUPS, ALONE)):.3f}" if GROUPS in errors else "",
         ]
         lines.append(row)
     return table_texts(lines)
@@ -263,13 +311,14 @@ def compute(name: str, steps: int) -> None:
         file = OUTPUT / f"{name}-{steps}-{periods}.json"
         if periods >= periods_available or file.exists():
             continue
-        errors, blocks = errors_of(series, settings_in(chosen, steps, periods), periods)
+        groups = list(map(chosen.group, series))
+        errors, blocks = errors_of(series, settings_in(chosen, steps, periods), periods, groups)
         cell = {"data": name, "steps": steps, "periods": periods}
         cell |= {"errors": errors, "blocks": blocks}
         cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file.write_text(json.dumps(cell), encoding="utf-8")
-        shared = geometric(ratio(errors, KINDRED, ALONE))
-        print(f"{name}, {steps} steps, {periods or 'all'} periods: {shared:.3f}", flush=True)
+        ratios = [f"{m} {geometric(ratio(errors, m, ALONE)):.3f}" for m in errors if m != ALONE]
+        print(f"{name}, {steps} steps, {periods or 'all'} periods:", *ratios, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.messages import SampleTimes
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
 from fedproto_app.core.stored import AnyArray
+
+KeyT = TypeVar("KeyT")
 
 LONGEST_NAME = 256  # characters
 # Control characters, characters that change the writing direction, and halves of characters.
@@ -79,6 +82,21 @@ def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
         first = groups.setdefault(key.node, of_client.group)
         groups[key.node] = first if first == of_client.group else ""
     return groups
+
+
+def of_enough(group_of: Mapping[KeyT, str], least: int) -> dict[str, list[KeyT]]:
+    """Return the members of each group of at least `least`, the others together as "".
+
+    If the others are too few, the smallest groups join them.
+    """
+    groups: dict[str, list[KeyT]] = defaultdict(list)
+    for key, name in group_of.items():
+        groups[name].append(key)
+    others = groups.pop("", [])
+    for name in sorted(groups, key=lambda name: (len(groups[name]), name)):
+        if len(groups[name]) < least or 0 < len(others) < least:
+            others += groups.pop(name)
+    return {**groups, "": others} if others else dict(groups)
 
 
 @dataclass

@@ -61,7 +61,7 @@ class Total(NamedTuple):
 
     values: Mapping[str, NDArray[np.float64]]
     clients: int
-    by_class: NDArray[np.int64]
+    by_class: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     groups: Mapping[str, Total] = MappingProxyType({})
 
 

@@ -62,10 +62,7 @@ def groups_in(path: str) -> dict[str, str]:
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"data.groups = {path!r}: cannot be read: {error}") from None
-    groups = {row[0]: row[-1].strip() for row in rows}
-    if len(groups) < len(rows) or any(len(row) != 2 for row in rows):
-        raise DataError(f"data.groups = {path!r}: expected lines of a client and its group, once")
-    return groups
+            return dict(csv.reader(file))
+    except (OSError, ValueError, csv.Error) as fault:
+        reason = f"expected lines of a client and its group: {fault}"
+        raise DataError(f"data.groups = {path!r}: {reason}") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from math import inf
 from typing import TypeVar
 
 from flwr.app import Message, MessageType
@@ -25,7 +25,6 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import sent_bytes, write_order
 from fedproto_app.server.exchange import Exchange
-from fedproto_app.server.group_sums import GroupSums
 from fedproto_app.server.listeners import Spending
 from fedproto_app.server.masked_sum import MaskedSum
 from fedproto_app.server.membership import Membership
@@ -112,10 +111,13 @@ class Pipeline:
         self.settings, self.run, self.members, self.history = settings, run, members, history
         self.exchange = exchange
         rules, releases = settings.aggregation, releases_of(method_named(settings.method), settings)
-        new_sum = partial(MaskedSum, rules, run, members, history, exchange, self.send)
-        self.sums: Unmasked | MaskedSum | GroupSums = new_sum() if rules.secure else Unmasked()
-        if rules.secure and any(release.by_group for release in releases):
-            self.sums = GroupSums(new_sum, members, settings)
+        by_group = any(release.by_group for release in releases)
+        groups_from = settings.pretraining_rounds + 1 if by_group else inf
+        self.sums = (
+            MaskedSum(rules, run, members, history, exchange, self.send, groups_from)
+            if rules.secure
+            else Unmasked()
+        )
         self._spending = spending
         self._task = task_class(settings.task)
         self._metrics = expected_metrics(settings)

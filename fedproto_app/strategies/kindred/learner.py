@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -138,12 +139,11 @@ def course_of_weekdays(blocks: Blocks) -> Tensor:
 
 # The arrays that clients send; they get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
-# Where the priors are means over S sets of clients, with the client's own part: the number of
-# clients in each, [S], and for each client of the guidance, [K, S], whether its part is in the mean
-# (1), is not (0), or the mean is of a group that is not its own (-1).
-CLIENTS, MEMBER = "clients", "member"
-# Means that are only added up are sent in this unit. Masked sums round to 2⁻²⁴, and the products of
-# waves, which are small and nearly dependent, need more digits. A power of two loses none.
+# Where clients send no prototype, they get totals over S groups of clients, [S, …], and for each
+# client the number of the others in each, [K, S], 0 for a group that is not its own.
+OTHERS = "others"
+# They then send A and B in this unit. Masked sums round to 2⁻²⁴, and the products of waves, which
+# are small and nearly dependent, need more digits. A power of two loses none.
 UNIT = 2.0**-16
 
 # The weight of fits with priors at a young client, whose few days validate hardly anything. The
@@ -162,21 +162,6 @@ class Means(NamedTuple):
     def plus(self, strength: float, prior: Means) -> Means:
         """Return these means plus `strength` times the prior."""
         return Means(self.gram + strength * prior.gram, self.moment + strength * prior.moment)
-
-
-def others_mean(own: Means, mean: Means, clients: float, member: float) -> Means | None:
-    """Return the mean over the other clients of a set of so many, None if it has no others.
-
-    member: as in `MEMBER`. own: of the client, which sent it in float32.
-    """
-    if member < 0 or clients <= member:
-        return None
-    return Means(
-        *(
-            (clients * of_all - member * of_client.float().double()) / (clients - member)
-            for of_all, of_client in zip(mean, own, strict=True)
-        )
-    )
 
 
 class MeansContext(Context):
@@ -208,32 +193,16 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def sends(cls, section: KindredSettings, sizes: Sizes) -> Sequence[Sends]:
         if section.sharing == "none":
             return []
-        arrays = {
-            GRAM: (triangle_size(sizes.width),),
-            MOMENT: (sizes.horizon, sizes.width),
-        }
+        arrays = {GRAM: (triangle_size(sizes.width),), MOMENT: (sizes.horizon, sizes.width)}
+        reveals = "products of its values at every two times of a sample"
         if section.needs_totals:
-            return [
-                Sends(
-                    "means",
-                    arrays,
-                    combine="mean",
-                    remember="latest",
-                    of_present="the mean over the clients that take part",
-                    by_group=section.sharing == "groups",
-                    any_size=True,
-                    reveals="products of its values at every two times of a sample",
-                )
-            ]
-        return [
-            Sends(
-                "means",
-                {PROTOTYPE: (sizes.period,), **arrays},
-                remember="latest",
-                any_size=True,
-                reveals="its mean day, and products of its values at every two times of a sample",
-            )
-        ]
+            sent = Sends("means", arrays, combine="mean", by_group=section.sharing == "groups")
+            of_present = "the means over the clients that take part"
+        else:
+            sent = Sends("means", {PROTOTYPE: (sizes.period,), **arrays})
+            of_present, reveals = "", f"its mean day, and {reveals}"
+        sent = replace(sent, remember="latest", of_present=of_present, any_size=True)
+        return [replace(sent, reveals=reveals)]
 
     @property
     def model(self) -> RandomFeatureForecaster:
@@ -306,29 +275,32 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         rows = [row for row, name in enumerate(cohort.names) if name in place_of]
         if not rows:
             return []
-        context = self.context(guidance, cohort)
-        arrays = guidance.arrays
-        of_sets = self._unpacked(arrays, slice(None)) if MEMBER in arrays else []
+        context, arrays = self.context(guidance, cohort), guidance.arrays
+        totals = self._unpacked(arrays, slice(None)) if OTHERS in arrays else []
         for row in rows:
             place = place_of[cohort.names[row]]
-            if of_sets:
-                counts, members = arrays[CLIENTS].tolist(), arrays[MEMBER][place].tolist()
-                sets = zip(of_sets, counts, members, strict=True)
-                own = Means(*(mean[row] for mean in context.own))
-                priors = [prior for of_set in sets if (prior := others_mean(own, *of_set))]
+            if totals:
+                # A client that only receives has means as well, but has not sent them.
+                sent = cohort.samples.train_samples[row] > 0
+                own = Means(*(mean[row].float().double() * sent for mean in context.own))
+                counts = arrays[OTHERS][place].tolist()
+                priors = [
+                    Means((UNIT * gram - own.gram) / others, (UNIT * moment - own.moment) / others)
+                    for (gram, moment), others in zip(totals, counts, strict=True)
+                    if others
+                ]
             else:
                 priors = self._unpacked(arrays, place)
             self._fit(cohort, row, context, priors)
         return rows
 
     def _unpacked(self, arrays: Arrays, rows: int | slice) -> list[Means]:
-        """Return the means in these rows of the guidance."""
+        """Return the means, or totals, in these rows of the guidance."""
         device, width = self.task.device, self.model.representation_dim
         packed, moments = (
             torch.from_numpy(arrays[name][rows]).double().to(device) for name in (GRAM, MOMENT)
         )
-        means = zip(symmetric(packed, width), moments.mT, strict=True)
-        return [Means(*mean) for mean in means]
+        return [Means(*both) for both in zip(symmetric(packed, width), moments.mT, strict=True)]
 
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]

@@ -10,19 +10,18 @@ only their means over all clients and over groups that sites name. Clients subtr
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientFacts, ClientKey, groups_of_nodes
+from fedproto_app.core.clients import ClientFacts, ClientKey, groups_of_nodes, of_enough
 from fedproto_app.core.messages import Arrays, Guidance, Refusal
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import ClientReply, Received, Round, mean_of
+from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric
@@ -31,7 +30,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import CLIENTS, GRAM, MEMBER, MOMENT, PROTOTYPE, UNIT
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, OTHERS, PROTOTYPE, UNIT
 
 ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs is gigabytes
 
@@ -68,15 +67,7 @@ LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
 COLUMNS_AT_ONCE = 4096
 
-
-class Pool(NamedTuple):
-    """The means of A and B over some clients, and these clients."""
-
-    means: Arrays
-    members: Collection[ClientKey]
-
-
-ALL = ""  # the name of the pool of all clients; no group has it
+ALL = ""  # the name of the group of all clients
 
 
 class KindredStrategy(PersonalStrategy):
@@ -92,54 +83,45 @@ class KindredStrategy(PersonalStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
-        self.shared_names = (GRAM, MOMENT, CLIENTS) if section.needs_totals else ()
+        self.shared_names = (GRAM, MOMENT) if section.needs_totals else ()
         self._prior_arrays: Arrays = {}  # the priors of the present evaluation
-        self._pools: dict[str, Pool] = {}  # of the present evaluation, by the name of the group
-        self._summed: Sequence[ClientKey] = []  # the clients in the newest masked sums
-
-    def update(self, received: Received, round_: Round) -> None:
-        """Drop masked sums that no clients can have."""
-        total = received.total
-        for part in (total, *total.groups.values()) if total else ():
-            means = {name: UNIT * value / part.clients for name, value in part.values.items()}
-            if fault := self._impossible(means):
-                reason = f"masked sum of {part.clients} clients: {fault}"
-                self.federation.history.refuse(Refusal("", "", reason))
-                self._summed = []
+        self._totals: dict[str, Total] = {}  # of the present evaluation, by group
+        self._group_of: dict[ClientKey, str] = {}
 
     def conclude(self, round_: Round) -> None:
-        """Compute all clients' priors, or the means over groups, once for all nodes."""
+        """Compute all clients' priors, or the totals, once for all nodes."""
         due = round_.evaluated and not self.final_after_training
         if self.section.needs_totals:
-            self._pools = self._pooled(round_.facts) if due else {}
+            self._totals = self._sums(round_.facts) if due else {}
             return
         clients = self.received.clients
         self._prior_arrays = self._priors(len(clients)) if due and len(clients) > 1 else {}
 
-    def _pooled(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Pool]:
-        """Return the means over all clients and over each group of enough."""
-        masked, of_node = self.received.total is not None, groups_of_nodes(facts)
-        members: dict[str, list[ClientKey]] = defaultdict(list)
-        for key in self._summed if masked else self.received.clients:
-            for name in {ALL, of_node[key.node] if masked else facts[key].group}:
-                members[name].append(key)
-        pools = {name: Pool(self._means(name, keys), set(keys)) for name, keys in members.items()}
-        return {name: pool for name, pool in pools.items() if pool.means}
+    def _sums(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Total]:
+        """Return the sums over all clients and over each group, {} if no clients can have them.
 
-    def _means(self, group: str, clients: Sequence[ClientKey]) -> Arrays:
-        """Return the means over the clients of a group, {} if it is too small.
-
-        In the clear it needs as many clients as it needs nodes where sums are masked.
+        In the clear a group needs as many clients as it needs nodes where sums are masked.
         """
         if (total := self.received.total) is not None:
-            part = total.groups.get(group) if group else total
-            values = part.values.items() if part else ()
-            return {n: (UNIT * value / len(clients)).astype(np.float32) for n, value in values}
-        few = len(clients) < self.settings.aggregation.secure_minimum
-        if group and (few or self.section.sharing == "common"):
-            return {}
-        names = (GRAM, MOMENT)
-        return {name: UNIT * mean_of(self.received.stacked(name, clients)) for name in names}
+            of_node = groups_of_nodes(facts)
+            self._group_of = {key: of_node[key.node] for key in facts}
+            sums = {ALL: total, **total.groups}
+            faults = [self._impossible(part.values, part.clients) for part in sums.values()]
+            for fault in filter(None, faults):
+                self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
+            return {} if any(faults) else sums
+        self._group_of = {key: of_client.group for key, of_client in facts.items()}
+        clients, by_group = self.received.clients, self.section.sharing == "groups"
+        named = {key: self._group_of[key] for key in clients if by_group}
+        groups = of_enough(named, self.settings.aggregation.secure_minimum)
+        return {
+            name: Total({n: self._sum(n, keys) for n in (GRAM, MOMENT)}, len(keys))
+            for name, keys in {**groups, ALL: clients}.items()
+            if keys
+        }
+
+    def _sum(self, name: str, clients: Sequence[ClientKey]) -> NDArray[np.float64]:
+        return np.asarray(self.received.stacked(name, clients).sum(axis=0, dtype=np.float64))
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Return the clients that have sent means; those that only receive are added."""
@@ -152,8 +134,8 @@ class KindredStrategy(PersonalStrategy):
     ) -> Guidance:
         """Send their priors to the clients that sent means, and everybody's means to those that
         only receive."""
-        if self._pools:
-            return self._means_of_groups(clients, round_.facts)
+        if self._totals:
+            return self._totals_for(clients, round_.facts)
         row_of = {
             key: row for row, key in enumerate(received.clients if self._prior_arrays else [])
         }
@@ -169,23 +151,23 @@ class KindredStrategy(PersonalStrategy):
         arrays = {name: np.stack([prior[name] for prior in priors.values()]) for name in names}
         return Guidance(arrays, [key.client for key in priors])
 
-    def _means_of_groups(
+    def _totals_for(
         self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
     ) -> Guidance:
-        """Return the means over all clients and over the groups of these."""
-        everybody = self._pools[ALL].members
-        keys = [key for key in clients if key in everybody or not facts[key].samples]
-        named = {facts[key].group for key in keys} & self._pools.keys()
-        pools = {name: self._pools[name] for name in sorted({ALL, *named})}
-        member = np.full((len(keys), len(pools)), -1, np.float32)
-        for column, (name, pool) in enumerate(pools.items()):
-            for row, key in enumerate(keys):
-                if name in (ALL, facts[key].group):
-                    member[row, column] = key in pool.members
-        of_pools = [pool.means for pool in pools.values()]
-        arrays = {name: np.stack([means[name] for means in of_pools]) for name in (GRAM, MOMENT)}
-        arrays[CLIENTS] = np.array([len(p.members) for p in pools.values()], np.float32)
-        return Guidance({**arrays, MEMBER: member}, [key.client for key in keys])
+        """Return the totals over all clients and over the groups of these."""
+        latest, masked = self.received.latest, self.received.total is not None
+        keys = [key for key in clients if masked or latest(key) or not facts[key].samples]
+        groups = {self._group_of[key] for key in keys} | {ALL}
+        sums = {name: self._totals[name] for name in sorted(groups & self._totals.keys())}
+        others = [
+            (part.clients - (facts[key].samples > 0)) * (name in (ALL, self._group_of[key]))
+            for key in keys
+            for name, part in sums.items()
+        ]
+        arrays = {n: np.stack([part.values[n] for part in sums.values()]) for n in (GRAM, MOMENT)}
+        arrays[OTHERS] = np.array(others).reshape(len(keys), len(sums))
+        in_float32 = {name: array.astype(np.float32) for name, array in arrays.items()}
+        return Guidance(in_float32, [key.client for key in keys])
 
     def _prior_of_everybody(self, received: Received) -> Arrays:
         """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
@@ -199,12 +181,9 @@ class KindredStrategy(PersonalStrategy):
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Take note of the clients in a masked sum; after an evaluation drop the priors, which are
-        gigabytes for thousands of clients."""
+        """Drop the priors, which are gigabytes for thousands of clients."""
         if evaluation:
-            self._prior_arrays, self._pools = {}, {}
-        else:
-            self._summed = clients
+            self._prior_arrays, self._totals = {}, {}
 
     def _priors(self, clients: int) -> Arrays:
         """Return all clients' priors for every temperature, [N, T, …].
@@ -266,11 +245,12 @@ class KindredStrategy(PersonalStrategy):
             largest = float(np.abs(arrays[PROTOTYPE]).max())
             if largest > LARGEST_PROTOTYPE:
                 return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
-        unit = UNIT if self.section.needs_totals else 1.0
-        return self._impossible({name: unit * array for name, array in arrays.items()})
+        return self._impossible(arrays)
 
-    def _impossible(self, means: Mapping[str, AnyArray]) -> str | None:
-        """Return why these cannot be means over samples, or over several clients' samples."""
+    def _impossible(self, total: Mapping[str, AnyArray], clients: int = 1) -> str | None:
+        """Return why so many clients cannot have these total means, or None."""
+        scale = (UNIT if self.section.needs_totals else 1.0) / clients
+        means = {name: scale * array for name, array in total.items()}
         if not means[GRAM].any():  # products of the calendar, or of its 1, are never all 0
             return "its means are of no sample"
         gram = symmetric(torch.from_numpy(means[GRAM]).double(), self.sizes.width)
